@@ -53,7 +53,7 @@ TRAINING = (
         "wrong number",
         "_backward",
         "route(x, idx, len(w1), True)[3:]",
-        "quantized",
+        "scaled_dy",
         f"{FP8}kernels_have_the_references_bits",
     ),
     host(

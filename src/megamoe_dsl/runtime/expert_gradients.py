@@ -24,7 +24,7 @@ from . import device_gradients
 from .buffers import check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
 from .custom_op import define, differentiate, is_plain_call
-from .k_grouped_gemm import QuantizedBoth, k_grouped_gemm, numbers_of, padded_rows, quantize_both
+from .k_grouped_gemm import QuantizedBoth, add_columns, numbers_of, padded_rows, quantized
 
 MainGrads = tuple[torch.Tensor, torch.Tensor]
 """float32 [E, 2I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2."""
@@ -195,11 +195,11 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
         needed = zip((x, idx, weights, w1, w2), ctx.needs_input_grad, strict=False)
         return (*(torch.zeros_like(one) if need else None for one, need in needed), *[None] * 6)
     dy, scaled = dy.contiguous(), ctx.quantizes
-    ends, sources, positions, *quantized = route(dy, idx, len(w1), scaled)
+    ends, sources, positions, *scaled_dy = route(dy, idx, len(w1), scaled)
     if ctx.recompute:
         rows = route(x, idx, len(w1), True)[3:] if scaled else unscaled(x)
         stored = preactivations(*rows, *(quantize_weights(w1, False) if scaled else unscaled(w1)), ends, sources)
-    rows = quantized if scaled else unscaled(dy)
+    rows = scaled_dy if scaled else unscaled(dy)
     given = weights, *transposed(w2, scaled), stored, ends, sources, positions, ctx.gate_up, ctx.activation
     found = RowGradients(*row_gradients(*rows, *given))
     _, _, of_weights, *_ = ctx.needs_input_grad
@@ -239,13 +239,13 @@ def _fp8_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tens
     tokens = numbers_of(padded.sources, sources)
     dx = dw1 = dw2 = None
     if of_x or of_w1:
-        dh = quantize_both(found.rows, padded.sources, rows=of_x)
+        dh = quantized(found.rows, padded.sources, of_x)
     if of_x:
         dx = token_gradients(dh.codes, dh.scales, *transposed(w1, True), padded.ends, numbers_of(positions, padded.places))
     if of_w1:
-        dw1 = of_weight_fp8(w1, ctx.totals[0], dh, quantize_both(x, tokens, rows=False), padded.ends)
+        dw1 = of_weight_fp8(w1, ctx.totals[0], dh, quantized(x, tokens, False), padded.ends)
     if of_w2:
-        sides = quantize_both(dy, tokens, rows=False), quantize_both(found.weighted, padded.sources, rows=False)
+        sides = quantized(dy, tokens, False), quantized(found.weighted, padded.sources, False)
         dw2 = of_weight_fp8(w2, ctx.totals[1], *sides, padded.ends)
     return dx, dw1, dw2
 
@@ -255,7 +255,7 @@ def of_weight_fp8(
 ) -> torch.Tensor | None:
     """As `of_weight`, of columns in E4M3."""
     gradient = torch.empty_like(weight) if total is None else total
-    k_grouped_gemm(left.codes_t, left.scales_t, right.codes_t, right.scales_t, ends, gradient)
+    add_columns(gradient, left.codes_t, left.scales_t, right.codes_t, right.scales_t, ends)
     return gradient if total is None else None
 
 

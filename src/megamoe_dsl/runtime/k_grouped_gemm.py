@@ -103,6 +103,11 @@ def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows:
     problem.check_rows(count, "x.shape[0]" if sources is None else "sources.shape[0]")
     if sources is not None:
         check_tensor("sources", sources, torch.int32, (count,), x.device)
+    return quantized(x, sources, rows)
+
+
+def quantized(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> QuantizedBoth:
+    """`quantize_both` of tensors that have been checked."""
     codes, scales, codes_t, scales_t = _quantize_both(x, sources, rows)
     return QuantizedBoth(codes, scales.T, codes_t, scales_t) if rows else QuantizedBoth(None, None, codes_t, scales_t)
 
@@ -140,7 +145,7 @@ def k_grouped_gemm(
         out = left.new_zeros((len(ends), len(left), len(right)), dtype=dtype)
     problem = _problem(out, left, right)
     TransposedTensors(left, left_sf, right, right_sf, ends, out).check(problem)
-    _k_grouped_gemm(out, left, left_sf, right, right_sf, ends)
+    add_columns(out, left, left_sf, right, right_sf, ends)
     return out
 
 
@@ -201,9 +206,10 @@ def _run_gemm(
 _quantize_both = define(
     "quantize_both", "(Tensor x, Tensor? sources, bool rows) -> (Tensor, Tensor, Tensor, Tensor)", _run_quantize, _new_both
 )
-_k_grouped_gemm = define(
+add_columns = define(
     "k_grouped_gemm",
     "(Tensor(a!) out, Tensor left, Tensor left_sf, Tensor right, Tensor right_sf, Tensor ends) -> ()",
     _run_gemm,
     lambda *_: None,
 )
+"""`k_grouped_gemm` of tensors that have been checked."""
