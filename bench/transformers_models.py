@@ -1,20 +1,22 @@
 """Times models of transformers, with random weights, by what computes their experts: this project, or transformers itself.
 
     python bench/transformers_models.py prepare FOLDER [--models ...]      where the DSL is: compiles the kernels that the models call
-    python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--sizes ...] [--others ...] [--deep-gemm SITE]
-        [--sonic SITE] [--out FOLDER]      where a GPU and transformers are
+    python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--sizes ...] [--agreement] [--turns N] [--others ...]
+        [--deep-gemm SITE] [--sonic SITE] [--out FOLDER]      where a GPU and transformers are
     python bench/transformers_models.py table FILE ...      anywhere: the tables of docs/howto/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
-a step), and a profile of one such run with our experts; peak memory, and, unless --sizes chooses, how far logits and greedy tokens are from
-those of "eager".  Implementations take turns, in random order; one of them, "nothing", returns its input: what it takes is the time of all
-else.  With the time in which a GPU reads the weights of the experts, or multiplies by them, it is the least that a model can take.
+a step), and a profile of one such run with our experts; peak memory; with --agreement, or without --sizes, how far logits and greedy tokens
+are from those of "eager", and how many tokens have eager's experts.  Implementations take turns, in random order; one of them, "nothing",
+returns its input: what it takes is the time of all else.  With the time in which a GPU reads the weights of the experts, or multiplies by
+them, it is the least that a model can take.
 SITE has unpacked wheels in the place of kernels that transformers would download: sgl-deep-gemm, and sonic-moe with quack and einops.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -34,29 +36,21 @@ from baselines.site import import_from
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.json_file import FOLDER_VARIABLE
-from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.options.option import at_least
-from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target
 from records import save_each
 from transformers_shapes import MODELS, Model
+from transformers_tables import KINDS, NOTHING, OTHERS, OURS, size_of, tables
 
-OURS, EAGER, NOTHING, LEAST = "megamoe", "eager", "nothing", "least"
-OTHERS = ("grouped_mm", "batched_mm", "sonicmoe", "deepgemm")
+EAGER = "eager"
 TURNS, STEPS = 5, 8
 GREEDY = 24
 """Tokens that each implementation generates."""
 BATCHED_ROWS = 256
 """More rows than these make `batched_mm` copy more weights than a GPU has memory for."""
-KINDS = {
-    "experts": r"kernel_cutlass_",
-    "attention": r"attention|flash|fmha|softmax|cudnn",
-    "GEMMs": r"gemm|gemv|nvjet|cublas|splitK",
-    "others": r"",
-}
-"""What a GPU does in a model with our experts, by names of kernels: the first that matches."""
-IDLE = "GPU idle"
+Routing = tuple[torch.Tensor, torch.Tensor]
+"""Experts of tokens, and their weights."""
 
 
 def compile_models(models: list[Model], folder: Path, target: Target) -> int:
@@ -73,6 +67,7 @@ class Timed:
 
     model: Model
     others: Sequence[str] = OTHERS
+    turns: int = TURNS
     refused: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -189,10 +184,10 @@ class Timed:
         return name != "batched_mm" or rows * self.model.layer.topk <= BATCHED_ROWS
 
     def in_turns(self, measure: Callable[[str], float], rows: int, among: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
-        """Median, least and most of `TURNS` turns of each implementation, or of those `among`; each runs once before, uncounted."""
+        """Median, least and most of all turns of each implementation, or of those `among`; each runs once before, uncounted."""
         names, found = [name for name in self.names if self.fits(name, rows)] if among is None else list(among), dict[str, list[float]]()
         order = random.Random(rows)
-        for turn in range(TURNS + 1):
+        for turn in range(self.turns + 1):
             for name in order.sample(names, len(names)):
                 self.use(name)
                 took = measure(name)
@@ -212,10 +207,10 @@ class Timed:
         on_gpu = [one for one in found.events() if one.device_type == torch.autograd.DeviceType.CUDA]
         return {"ms": ms, "gpu_ms": by_kind((one.name, one.time_range.elapsed_us() / 1e3) for one in on_gpu)}
 
-    def records(self, label: str, sizes: Sequence[int] = ()) -> Iterator[dict[str, Any]]:
-        """One of each prompt and batch, or of those among `sizes`, and one of numbers that are not times."""
+    def records(self, label: str, sizes: Sequence[int] = (), agreement: bool = False) -> Iterator[dict[str, Any]]:
+        """One of each prompt and batch, or those among `sizes`, and one of numbers that are not times, if asked for or without `sizes`."""
         head = {"model": label, "layers": self.model.config["num_hidden_layers"], "refused": self.refused}
-        if not sizes:
+        if agreement or not sizes:
             yield {**head, "what": "agreement", **self.agreement()}
         for length in (one for one in self.model.prompts if one in (sizes or self.model.prompts)):
             ms = self.in_turns(lambda name, length=length: self.first_token(length), length)
@@ -257,22 +252,44 @@ class Timed:
         return found
 
     def agreement(self) -> dict[str, Any]:
-        """Of each implementation: the relative distance of logits to eager's, how often the largest is the same one, and the greedy
-        tokens that are, with eager's margin between the first two logits where they part."""
-        prompt, found = self.tokens(1, self.model.prompts[0]), {}
+        """Of each implementation: the relative distance of logits to eager's, also with eager's routing in every layer; in each layer the
+        share of tokens that have eager's experts; how often the largest logit is the same one, and the greedy tokens that are, with
+        eager's margin between the first two logits where they part."""
+        found = {}
         self.use(EAGER)
-        expected = self.module(prompt, use_cache=False).logits[0].float()
+        expected, routing = self.routed()
         greedy = self.greedy()
+
+        def distance(logits: torch.Tensor) -> float:
+            return ((logits - expected).norm() / expected.norm()).item()
+
         for name in self.names[:-1]:
-            if self.fits(name, prompt.shape[1]):
+            if self.fits(name, self.model.prompts[0]):
                 self.use(name)
-                logits = self.module(prompt, use_cache=False).logits[0].float()
+                (logits, chosen), (forced, _) = self.routed(), self.routed(routing)
+                alike = [same_experts(one, eager) for (one, _), (eager, _) in zip(chosen, routing, strict=True)]
                 same, own = (logits.argmax(1) == expected.argmax(1)).double().mean().item(), self.greedy()
                 parted = (own != greedy).nonzero()
                 first = int(parted[0]) if len(parted) else GREEDY
-                distance = ((logits - expected).norm() / expected.norm()).item()
-                found[name] = {"distance": distance, "same_largest": same, "same_tokens": first, "margin": self.margin(greedy, first)}
+                found[name] = {"distance": distance(logits), "distance_with_its_routing": distance(forced), "same_experts": alike}
+                found[name] |= {"same_largest": same, "same_tokens": first, "margin": self.margin(greedy, first)}
         return {"agreement": found}
+
+    def routed(self, given: Sequence[Routing] = ()) -> tuple[torch.Tensor, list[Routing]]:
+        """Logits of the first prompt, and the experts and weights of each layer's tokens, in the place of which `given` may be taken."""
+        found = list[Routing]()
+
+        def before(_: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            hidden, *own = arguments
+            experts, weights = given[len(found)] if given else own
+            found.append((experts, weights))
+            return hidden, experts, weights
+
+        with contextlib.ExitStack() as hooks:
+            for one in self.module.modules():
+                if hasattr(one, "_apply_gate"):
+                    hooks.enter_context(one.register_forward_pre_hook(before))
+            return self.module(self.tokens(1, self.model.prompts[0]), use_cache=False).logits[0].float(), found
 
     def greedy(self) -> torch.Tensor:
         prompt = self.tokens(1, 32)
@@ -286,6 +303,11 @@ class Timed:
         before = torch.cat([self.tokens(1, 32)[0], greedy[:place]])[None]
         two = self.module(before, use_cache=False, logits_to_keep=1).logits[0, -1].float().topk(2).values
         return float(two[0] - two[1])
+
+
+def same_experts(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The share of tokens that have the same experts, in any order."""
+    return (one.sort(1).values == other.sort(1).values).all(1).double().mean().item()
 
 
 def by_kind(kernels: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -304,6 +326,9 @@ def use_kernels(**sites: Path | None) -> None:
         if site := sites[package]:
             hub_kernels._KERNEL_MODULE_MAPPING[name] = import_from(package, site)
             user.is_kernels_available = lambda: True
+    if site := sites["sonicmoe"]:  # quack's tuner would compile and time every tile for every number of rows
+        calls = import_from("sonicmoe.functional.forward", site)
+        calls.gemm, calls.gemm_gated = (partial(one, tuned=False) for one in (calls.gemm, calls.gemm_gated))
 
 
 def line_of(record: dict[str, Any]) -> str:
@@ -315,56 +340,6 @@ def line_of(record: dict[str, Any]) -> str:
     return f"{record['model']} {record['what']} {size_of(record)}: {ms}  GPU: {gpu} {record.get('refused') or ''}"
 
 
-def size_of(record: dict[str, Any]) -> int:
-    """Tokens of a prompt, or sequences of a batch."""
-    return int(record.get("tokens", record.get("batch")))
-
-
-def idle_ms(record: dict[str, Any]) -> float:
-    """Milliseconds of a run of ours in which the GPU waits for the host: those that no kernel takes."""
-    return max(0.0, record["ms"][OURS]["median"] - sum(record["gpu_ms"].values()))
-
-
-def tables(*runs: dict[str, Any]) -> str:
-    """Markdown of files of records: a table for each GPU, model and kind of record, and one of memory."""
-    lines: list[str] = []
-    every = [{**one, "gpu": run["gpu"]} for run in runs for one in run["records"]]
-    timed = [one for one in every if one.get("ms")]
-    for gpu, model, what in dict.fromkeys((one["gpu"], one["model"], one["what"]) for one in timed):
-        of = [one for one in timed if (one["gpu"], one["model"], one["what"]) == (gpu, model, what)]
-        rows = {size_of(one): {name: each["median"] for name, each in one["ms"].items()} for one in of}
-        bound = LEAST if what.endswith("graph") else NOTHING  # elsewhere the host may hold a GPU up, which then reads weights meanwhile
-        for size, row in rows.items() if bound == LEAST else ():
-            row[LEAST] = row[NOTHING] + of[0]["layers"] * least_ms(MODELS[model].layer, gpu, size)
-        title, size = f"{model}, {what}", "tokens" if what == "first token" else "batch"
-        lines += table(f"{title}, ms on one {gpu}", size, rows, {"best other / ours": OURS, f"best other / {bound}": bound})
-        if profiles := {size_of(one): {**one["gpu_ms"], IDLE: idle_ms(one)} for one in of if "gpu_ms" in one}:
-            lines += table(f"{title}, ms of the GPU in a run of megamoe", size, profiles, {})
-        if peaks := {one["tokens"]: one["peak_gib"] for one in of if one.get("peak_gib")}:
-            lines += table(f"{title}, peak memory in GiB", size, peaks, {})
-    return "\n".join(lines[1:])
-
-
-def least_ms(layer: ExpertLayer, gpu: str, tokens: int) -> float:
-    """Milliseconds in which a GPU reads the BF16 weights of the experts that so many tokens choose, in the mean of even draws, or
-    multiplies by them, as fast as it has been measured to."""
-    limits, weights = known_ceilings()[measured_gpu(gpu)], 3 * layer.hidden * layer.intermediate
-    experts = layer.num_experts * (1 - (1 - layer.topk / layer.num_experts) ** tokens)
-    return 1e3 * max(2 * weights * experts / limits["hbm_bytes"], 2 * weights * tokens * layer.topk / (limits["fp8_flops"] / 2))
-
-
-def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict[str, str]) -> list[str]:
-    """Lines of a table of numbers by implementation; a ratio divides those of the best other one by another column."""
-    names = [name for name in (OURS, *OTHERS, NOTHING, LEAST, *KINDS, IDLE) if any(name in row for row in rows.values())]
-    lines = ["", f"{title}:", "", f"| {size} | " + " | ".join([*names, *ratios]) + " |", "| --- " * (1 + len(names) + len(ratios)) + "|"]
-    for place, row in rows.items():
-        best = min((value for name, value in row.items() if name in OTHERS), default=0.0)
-        cells = [f"{row[name]:.2f}" if name in row else "" for name in names]
-        cells += [f"**{best / row[name]:.2f}**" for name in ratios.values()]
-        lines.append(f"| {place} | " + " | ".join(cells) + " |")
-    return lines
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prepare", "run", "table"))
@@ -372,6 +347,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=["qwen3-30b-a3b"])
     parser.add_argument("--layers", type=at_least(1), help="of each model, of which it has more")
     parser.add_argument("--sizes", type=int, nargs="*", default=(), help="prompts and batches to time, of those of a model")
+    parser.add_argument("--agreement", action="store_true", help="compares logits also where --sizes chooses")
+    parser.add_argument("--turns", type=at_least(1), default=TURNS)
     parser.add_argument("--others", nargs="*", choices=OTHERS, default=OTHERS)
     parser.add_argument("--deep-gemm", type=Path)
     parser.add_argument("--sonic", type=Path)
@@ -391,7 +368,11 @@ def main() -> None:
     fewer = {} if given.layers is None else {"num_hidden_layers": given.layers}
     models = {name: replace(MODELS[name], config={**MODELS[name].config, **fewer}) for name in given.models}
     with torch.no_grad():
-        every = (record for name, model in models.items() for record in Timed(model, given.others).records(name, given.sizes))
+        every = (
+            record
+            for name, model in models.items()
+            for record in Timed(model, given.others, given.turns).records(name, given.sizes, given.agreement)
+        )
         save_each(given.out, "transformers", every, line_of)
 
 

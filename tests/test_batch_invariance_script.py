@@ -13,8 +13,8 @@ import torch
 import batch_invariance as script
 from megamoe_dsl import gemm_weights
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.runtime.gemm import problem_of
-from megamoe_dsl.runtime.gemm_scales import given_scales
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.runtime.gemm import Operands
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
@@ -117,10 +117,10 @@ def test_operands_of_gemms_fit(recipe: str, monkeypatch: pytest.MonkeyPatch) -> 
     asked: list[bool] = []
 
     def checked(a: Any, a_sf: Any, b: Any, b_sf: Any, *, out_dtype: torch.dtype, batch_invariant: bool) -> torch.Tensor:
-        a_sf, b_sf = given_scales("a_sf", a, a_sf), given_scales("b_sf", b, b_sf)
-        problem = problem_of(a, a_sf, b, b_sf, "dense", out_dtype, False, None)
+        operands = Operands.given(a, a_sf, b, b_sf)
+        problem = GemmProblem(*operands.matrix("dense"), output="f32", recipe=operands.recipe)
         d = torch.zeros(len(a), problem.n)
-        GemmTensors(a, a_sf, b, b_sf, d).check(problem)
+        GemmTensors(*operands[:4], d).check(problem)
         assert (problem.recipe, problem.n, problem.k) == (recipe, *script.GEMM)
         asked.append(batch_invariant)
         return d

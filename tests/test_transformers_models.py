@@ -10,17 +10,18 @@ import torch
 
 import megamoe_dsl.compat.transformers  # noqa: F401  registers "megamoe"
 import transformers_models
-from transformers_models import NOTHING, OURS, Timed, by_kind, tables
+from transformers_models import Timed, by_kind
 from transformers_shapes import TINY, TINY_GPT_OSS
+from transformers_tables import NOTHING, OURS, tables
 
 
 def test_a_tiny_model_is_compared_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers_models, "TURNS", 1)
     monkeypatch.setattr(transformers_models, "STEPS", 1)
     with torch.no_grad():
-        agreement, *timed = Timed(TINY).records("tiny")
+        agreement, *timed = Timed(TINY, turns=1).records("tiny")
     ours = agreement["agreement"][OURS]
-    assert 0 < ours["distance"] < 0.01 and ours["same_largest"] == 1 and ours["same_tokens"] == transformers_models.GREEDY
+    assert 0 < ours["distance"] < 0.01 and 0 < ours["distance_with_its_routing"] < 0.01 and ours["same_experts"] == [1.0]
+    assert ours["same_largest"] == 1 and ours["same_tokens"] == transformers_models.GREEDY
     assert [(one["what"], one.get("tokens"), one.get("batch")) for one in timed] == [
         ("first token", 3, None),
         ("first token", 5, None),

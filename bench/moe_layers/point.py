@@ -21,9 +21,11 @@ LAYERS = {
     "qwen3-next": ExpertLayer(2048, 512, 512, 10),
     "deepseek-v2": ExpertLayer(5120, 1536, 160, 6),
     "glm-5.2-share": ExpertLayer(6144, 2048, 32, 8),
+    "flash-share": ExpertLayer(4096, 2048, 32, 6),
+    "pro-share": ExpertLayer(7168, 3072, 48, 6),
 }
 """The shapes of presets with all experts on one GPU and SiLU, channels filled up to whole blocks of scales; the numbers of
-Qwen3-Next-80B-A3B and of DeepSeek-V2 are those of their public `config.json`.  The share is of one of eight GPUs."""
+Qwen3-Next-80B-A3B and of DeepSeek-V2 are those of their public `config.json`.  Shares are of one of eight GPUs."""
 MEASURED = ("deepseek-v3", "qwen3-next")
 TOKENS = (64, 256, 1024, 4096, 16384)
 FC1_VARIANTS: tuple[dict[str, Any], ...] = ({"block_m": 64, "warpgroups": 1}, {"block_m": 128, "warpgroups": 2})

@@ -274,7 +274,11 @@ RARELY = {
     "sm_100a-gather-gemm-bf16", "sm_100a-gather-gemm-bf16-gate-first", "sm_100a-route-nvfp4", "sm_100a-mxf4xmxf4-pre-dispatch",
     "sm_100a-pre-dispatch-quantized", "sm_100a-mxf4xmxf4-moe-swiglu", "sm_90a-moe-fc2-columns", "sm_90a-moe-fc1-packed",
     "sm_90a-ep-dispatch-all-pairs", "sm_90a-ep-dispatch-bf16", "sm_90a-ep-combine-bf16", "sm_100a-mxf4xmxf4-ep-dispatch",
-    "sm_90a-ep-combine-backward", "sm_90a-decode-bf16",
+    "sm_90a-ep-combine-backward", "sm_90a-decode-bf16", "sm_90a-biases-rows", "sm_90a-traced-rows", "sm_90a-packed-m8",
+    "sm_90a-backward-rows-interleaved", "sm_90a-backward-w1-f32", "sm_90a-gemm-masked", "sm_90a-gemm-accumulate",
+    "sm_90a-gather-gemm-up-first", "sm_90a-gather-gemm-stored", "sm_90a-gather-gemm-swapped", "sm_90a-gather-gemm-bf16-interleaved",
+    "sm_90a-gemm-packed", "sm_90a-gemm-weights-first", "sm_90a-gemm-ahead", "sm_90a-gemm-swapped", "sm_100a-gather-gemm-stored",
+    "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-nvfp4-quantized", "sm_100a-gemm-w4a4-masked", "sm_100a-situ",
 }  # fmt: skip
 """Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
 

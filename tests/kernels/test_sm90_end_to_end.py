@@ -273,7 +273,8 @@ def test_launches_without_a_pause(block_m, cluster, seed):
     assert layer.received[0] == [sum(one) for one in zip(*(received(first_tokens(case, n))[0] for n in counts), strict=True)]
 
 
-@pytest.mark.parametrize("block_m", [16, rarely(128)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("block_m", [16, 128])
 def test_eight_ranks_without_a_pause(block_m):
     """Ranks that have more or less to do than others begin the next launch at other times; nobody overtakes anybody by more than one."""
     counts = [(20, 1, 0, 3, 20, 0, 7, 11), (0, 20, 5, 0, 1, 16, 0, 2), (3, 3, 3, 20, 0, 0, 9, 0)]

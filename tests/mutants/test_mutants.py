@@ -20,7 +20,6 @@ PAGE = ROOT / "docs" / "lab" / "mutants.md"
 ALL = [(name, mutant) for name in FAMILIES for mutant in mutants_of(name)]
 SAMPLE = {
     "pre_dispatch": ("a masked slot names expert 2^32 - 1",),
-    "mega_moe": ("a grid of an odd number of SMs",),
 }
 
 

@@ -211,11 +211,12 @@ def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
 
 
 def _permute(x: Any, y: Any, selector: Any) -> Any:
-    source = np.stack([x, y], axis=1).view(np.uint8).reshape(-1, 8)
-    nibbles = (selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)) & np.uint32(15)
-    picked = np.take_along_axis(source, (nibbles & 7).astype(np.intp), axis=1)
-    sign = np.where(picked & 0x80, np.uint8(0xFF), np.uint8(0))
-    return np.ascontiguousarray(np.where(nibbles & 8, sign, picked)).view(np.uint32)[:, 0]
+    source = x.astype(np.uint64) | y.astype(np.uint64) << np.uint64(32)
+    nibbles = selector.astype(np.uint64)[:, None] >> np.arange(0, 16, 4, dtype=np.uint64)
+    picked = (source[:, None] >> ((nibbles & np.uint64(7)) << np.uint64(3))).astype(np.uint8)
+    if (signs := nibbles & np.uint64(8)).any():
+        picked = np.where(signs, np.where(picked & 0x80, np.uint8(0xFF), np.uint8(0)), picked)
+    return picked.view(np.uint32)[:, 0]
 
 
 def _lengths(x: Any) -> Any:
