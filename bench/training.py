@@ -34,7 +34,7 @@ from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime import expert_gradients as stages
 from megamoe_dsl.runtime.experts import FP8, moe
-from megamoe_dsl.runtime.k_grouped_gemm import most_padded, padded_rows, quantize_both
+from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, most_padded, padded_rows, quantize_both
 from megamoe_dsl.target import Target
 from moe_layers.quack_gemms import interleaved
 from moe_layers.quack_training import QuackGemms, QuackStep
@@ -199,6 +199,10 @@ class Layer:
         tokens, places = stages.numbers_of(padded.sources, sources), stages.numbers_of(positions, padded.places)
         rows, columns_x = quantize_both(dh, padded.sources), quantize_both(x, tokens, rows=False)
         columns_dy, columns_a = (quantize_both(one, at, rows=False) for one, at in ((self.dy, tokens), (weighted, padded.sources)))
+
+        def added(into: torch.Tensor, left: QuantizedBoth, right: QuantizedBoth) -> None:
+            stages.add_columns(into, left.codes_t, left.scales_t, right.codes_t, right.scales_t, padded.ends)
+
         return {
             "fp8 weights": lambda: [stages.quantize_weights(one, turned) for one in (w1, w2) for turned in (False, True)],
             "fp8 route": lambda: stages.route(self.dy, self.idx, len(w1), True),
@@ -208,8 +212,8 @@ class Layer:
             "fp8 quantize x": lambda: quantize_both(x, tokens, rows=False),
             "fp8 quantize w A": lambda: quantize_both(weighted, padded.sources, rows=False),
             "fp8 tokens": lambda: stages.token_gradients(rows.codes, rows.scales, *w1_t, padded.ends, places),
-            "fp8 w1": lambda: stages.of_weight_fp8(w1, None, rows, columns_x, padded.ends),
-            "fp8 w2": lambda: stages.of_weight_fp8(w2, None, columns_dy, columns_a, padded.ends),
+            "fp8 w1": lambda: added(torch.empty_like(w1), rows, columns_x),
+            "fp8 w2": lambda: added(torch.empty_like(w2), columns_dy, columns_a),
         }
 
 

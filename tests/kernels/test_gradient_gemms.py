@@ -109,7 +109,7 @@ def test_the_gradients_of_a_limited_activation_are_near() -> None:
         (lambda: GemmProblem(64, 64, transposed_b=True, **BF16), "transposed_b = True: must be False but for a packed or masked problem"),
         (lambda: GatherGemmProblem(256, 128, gradient="up", **BF16), "gradient = 'up': must be one of gate_first"),
         (
-            lambda: GatherGemmProblem(256, 128, gradient="up_first", gate_up="up_first"),
+            lambda: GatherGemmProblem(256, 128, gradient="up_first", gate_up="up_first", output="e4m3"),
             "gradient = 'up_first': must be empty but for packed",
         ),
     ],

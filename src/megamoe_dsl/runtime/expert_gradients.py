@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -226,8 +227,9 @@ def _bf16_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Ten
     w1, w2, ends, sources, positions = others
     of_x, _, _, of_w1, of_w2 = ctx.needs_input_grad[:5]
     dx = token_gradients(*unscaled(found.rows), *transposed(w1, False), ends, positions) if of_x else None
-    dw1 = of_weight(w1, ctx.totals[0], found.rows, x, ends, sources, False) if of_w1 else None
-    dw2 = of_weight(w2, ctx.totals[1], found.weighted, dy, ends, sources, True) if of_w2 else None
+    own, other = (found.rows, x, ends, sources, False), (found.weighted, dy, ends, sources, True)
+    dw1 = of_weight(w1, ctx.totals[0], len(x), partial(add_rows, own)) if of_w1 else None
+    dw2 = of_weight(w2, ctx.totals[1], len(x), partial(add_rows, other)) if of_w2 else None
     return dx, dw1, dw2
 
 
@@ -243,30 +245,29 @@ def _fp8_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tens
     if of_x:
         dx = token_gradients(dh.codes, dh.scales, *transposed(w1, True), padded.ends, numbers_of(positions, padded.places))
     if of_w1:
-        dw1 = of_weight_fp8(w1, ctx.totals[0], dh, quantized(x, tokens, False), padded.ends)
+        dw1 = of_weight(w1, ctx.totals[0], len(x), partial(_add_columns, dh, quantized(x, tokens, False), padded.ends))
     if of_w2:
         sides = quantized(dy, tokens, False), quantized(found.weighted, padded.sources, False)
-        dw2 = of_weight_fp8(w2, ctx.totals[1], *sides, padded.ends)
+        dw2 = of_weight(w2, ctx.totals[1], len(x), partial(_add_columns, *sides, padded.ends))
     return dx, dw1, dw2
 
 
-def of_weight_fp8(
-    weight: torch.Tensor, total: torch.Tensor | None, left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor
-) -> torch.Tensor | None:
-    """As `of_weight`, of columns in E4M3."""
-    gradient = torch.empty_like(weight) if total is None else total
-    add_columns(gradient, left.codes_t, left.scales_t, right.codes_t, right.scales_t, ends)
+def of_weight(weight: torch.Tensor, total: torch.Tensor | None, rows: int, add: Callable[[torch.Tensor], None]) -> torch.Tensor | None:
+    """The gradient of a linear's weights over so many rows, which `add` puts into a new tensor or adds to a total; None of a total."""
+    gradient = total if total is not None else torch.empty_like(weight) if rows else torch.zeros_like(weight)
+    if rows:
+        add(gradient)
     return gradient if total is None else None
 
 
-def of_weight(
-    weight: torch.Tensor, total: torch.Tensor | None, rows: torch.Tensor, tokens: torch.Tensor, *where: Any
-) -> torch.Tensor | None:
-    """The gradient of a linear's weights, `where` being the rest of what `weight_gradients` takes; None where it is added to a total."""
-    gradient = total if total is not None else torch.empty_like(weight) if len(rows) else torch.zeros_like(weight)
-    if len(rows):
-        weight_gradients(gradient, rows, tokens, *where)
-    return gradient if total is None else None
+def add_rows(operands: tuple[Any, ...], into: torch.Tensor) -> None:
+    """Products of rows: what `weight_gradients` takes after its total."""
+    weight_gradients(into, *operands)
+
+
+def _add_columns(left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor, into: torch.Tensor) -> None:
+    """Products of columns in E4M3."""
+    add_columns(into, left.codes_t, left.scales_t, right.codes_t, right.scales_t, ends)
 
 
 def define_training(forward: Any) -> Any:
