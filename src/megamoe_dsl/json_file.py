@@ -80,10 +80,9 @@ def parse_json(text: bytes, path: Path | str) -> Any:
     """The JSON value in bytes of a file.  NaN and Infinity are numbers, as Python writes them.  Raises `FileError`."""
     try:
         return json.loads(text)
-    except RecursionError:
-        raise FileError(path, "no JSON that can be read: nested too deeply") from None
-    except ValueError as error:
-        raise FileError(path, f"no JSON that can be read: {error}") from None
+    except (RecursionError, ValueError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileError(path, f"no JSON that can be read: {why}") from None
 
 
 def read_json(path: Path | str, most: int = MOST_BYTES) -> Any:

@@ -40,7 +40,7 @@ from megamoe_dsl.options.option import at_least
 from megamoe_dsl.predict.nodes import CHUNKS, NETWORK_SMS, chunks_of
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.moe_layer import node_layer
-from megamoe_dsl.runtime.nodes import DomainLayer, NodeLayer, Rails, node_problem, rails_of
+from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, rails_of
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, halves_kernels, layer_kernels
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target, local_target
@@ -233,7 +233,7 @@ class Rank:
         problem, one = crossed(self.problem), rails_of(dist.group.WORLD, 1, torch.device("cuda", torch.cuda.current_device()), self.sms)
         rails = Rails(one.group, self.rank, self.rank, self.ranks, self.ranks, one.rail, one.group, one.device)
         inner = MegaMoE(node_problem(problem, self.ranks, 2), self.every[self.rank], group=one.group, reserved_sms=self.sms)
-        layer, calls, found, experts = NodeLayer(problem, DomainLayer(inner, True, True), rails, 2), [], [], self.problem.num_experts
+        layer, calls, found, experts = NodeLayer(problem, inner, rails, 2), [], [], self.problem.num_experts
         for _ in range(OVERLAP_CALLS):
             calls.append(self.call(problem=problem))
             time.sleep(random.random() * 2e-3)  # ranks are not in step

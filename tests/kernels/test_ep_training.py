@@ -15,9 +15,10 @@ from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombin
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, no_scales, unscaled_weights
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.ep.buffers import Activation
+from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.training import train
+from megamoe_dsl.sim import Report
 from sweep import rarely
 
 FIELDS = {"block_m": 128, "block_n": 64, "num_sms": 2, "task_tokens": 2}
@@ -38,6 +39,36 @@ def linear_in_both(rows: torch.Tensor) -> torch.Tensor:
 def swiglu(rows: torch.Tensor) -> torch.Tensor:
     gate, up = rows.to(torch.promote_types(rows.dtype, torch.float32)).chunk(2, dim=1)
     return (torch.nn.functional.silu(gate) * up).to(rows.dtype)
+
+
+class TrainedEp(SimulatedEp):
+    """Simulated ranks as `train` takes them, with the kernels of both passes; what the simulator saw is in `reports`."""
+
+    def __init__(self, kinds: Sequence[Any], experts: Sequence[ExpertWeights]) -> None:
+        super().__init__(*map(artifact, kinds), experts)
+        self.backward = [artifact(one.backward) for one in kinds]
+        self.reports: list[Report] = []
+
+    @property
+    def everywhere(self) -> list[torch.Tensor]:
+        return [rank.sym for rank in self.ranks]
+
+    def dispatch_rows(self, transposed: bool = False) -> list[torch.Tensor]:
+        outs = [rank.new_rows(self.problem.intermediate * (2 - transposed)) for rank in self.ranks]
+        self.reports.append(self.run_dispatch(self.backward[0] if transposed else self.dispatch_kernel, outs))
+        return outs
+
+    def combine_rows(
+        self, places: list[torch.Tensor], rows: list[torch.Tensor], tokens: list[int], transposed: bool = False
+    ) -> list[torch.Tensor]:
+        """Rows of the pool that are nobody's are NaN."""
+        pools = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
+        for pool, place, one in zip(pools, places, rows, strict=True):
+            pool[place] = one
+        acts = [RowActivations.of(one, self.problem.formats.activations) for one in pools]
+        ys, report = self.run_combine(self.backward[1] if transposed else self.combine_kernel, acts, tokens)
+        self.reports.append(report)
+        return ys
 
 
 class Step:
@@ -87,7 +118,7 @@ class Step:
         kinds = [DispatchGemmConfig(self.moe, **FIELDS, **fields), GemmCombineConfig(self.moe, **FIELDS)]
         leaves = x, weights, w1, w2 = self.leaves(torch.bfloat16)
         experts = [ExpertWeights(one, no_scales(one), two, no_scales(two)) for one, two in zip(w1, w2, strict=True)]
-        ep = SimulatedEp(*map(artifact, kinds), experts, backward=(artifact(kinds[0].backward), artifact(kinds[1].backward)))
+        ep = TrainedEp(kinds, experts)
         inputs = [Inputs(one, no_scales(one), *others) for one, *others in zip(x, self.idx, weights, strict=True)]
         with torch.no_grad():
             poison(ep)

@@ -10,7 +10,6 @@ import torch
 from gemm_runs import artifact
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import as_integers, factors_of_columns, rows_of
-from megamoe_dsl.kernel_cases.gather import gate_and_up as gate_and_up_apart
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig
 from megamoe_dsl.problem import Problem, ProblemError
@@ -19,6 +18,7 @@ from megamoe_dsl.quant.weights import TORCH_DTYPES
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
 from megamoe_dsl.reference.router import router_metadata, weighted_sum
+from megamoe_dsl.runtime.cpu_experts import gate_then_up
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.expert_factors import expert_factors
 from megamoe_dsl.runtime.experts import layer_of
@@ -102,7 +102,7 @@ def reference(call: ExpertCall, w1: Drawn, w2: Drawn) -> torch.Tensor:
     metadata = router_metadata(call.topk_idx, layer.num_experts)
     formulas = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
     for expert, sums in enumerate(one.float() for one in gate_and_up(call, w1)):
-        values = activate(formulas, gate_and_up_apart(layer.fc1, sums), torch.ones(len(sums)))
+        values = activate(formulas, gate_then_up(sums, layer.fc1.gate_up), torch.ones(len(sums)))
         h = requantize(values, layer.recipe, call.each_factor and call.each_factor.hidden[expert])
         rows.append(times(scaled_matmul(*h, w2[0][expert], w2[1][expert]), call.each_factor and call.each_factor.fc2[expert]))
     return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime import moe_layer, nodes
-from megamoe_dsl.runtime.nodes import DomainLayer, Rails, node_problem, row_bytes, split_rows
+from megamoe_dsl.runtime.nodes import Rails, node_problem, row_bytes, split_rows
 from megamoe_dsl.shared_experts import SharedExperts
 from sweep import rarely
 
@@ -333,9 +334,9 @@ def test_chunks_leave_sms_to_the_network(
         seen.append(most)
         return Rails(group, 0, 0, 4 // ranks, ranks, None, None, torch.device("cpu"))
 
-    def inner(node: Problem, weights: Any, group: Any, device: torch.device, **options: Any) -> DomainLayer:
+    def inner(node: Problem, weights: Any, group: Any, device: torch.device, **options: Any) -> Any:
         seen.extend((node.max_tokens_per_rank, options.get("reserved_sms", 0)))
-        return DomainLayer(torch.nn.Identity(), True, True)
+        return SimpleNamespace(takes_scales=True, takes_bound=True, trained=())
 
     for name, stand_in in {"rails_of": rails, "domain_layer": inner, "chunks_of": lambda *_: 4, "device_arch": lambda _: SM90}.items():
         monkeypatch.setattr(moe_layer, name, stand_in)

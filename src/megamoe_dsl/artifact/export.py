@@ -158,16 +158,8 @@ def find_compiler() -> list[str]:
 def link(files: Export, compiler: list[str]) -> None:
     """Makes the shared library.  Raises `ExportError` with what the compiler says."""
     # TVM FFI's own symbols come from the process that loads the library.
-    command = [
-        *compiler,
-        "-shared",
-        "-o",
-        str(files.library),
-        str(files.object),
-        f"-L{files.runtime.parent}",
-        f"-l:{RUNTIME}",
-        "-Wl,-rpath,$ORIGIN",
-    ]
+    runtime = (f"-L{files.runtime.parent}", f"-l:{RUNTIME}", "-Wl,-rpath,$ORIGIN")
+    command = [*compiler, "-shared", "-o", str(files.library), str(files.object), *runtime]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ExportError(f"{shlex.join(compiler)} cannot link {files.object.name}\n{done.stderr.strip()}")

@@ -287,8 +287,6 @@ def one_process(place: Path, what: str) -> Iterator[None]:
 
 
 _WARNED: set[Path] = set()
-
-
 ROOT = 0
 
 

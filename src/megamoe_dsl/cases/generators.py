@@ -12,6 +12,7 @@ takes seconds on a GPU.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -124,13 +125,19 @@ def _exact_e4m3(problem: Problem, generator: torch.Generator) -> quant.ExpertWei
     return quant.ExpertWeights(quant.encode_e4m3(fc1), fc1_sf, quant.encode_e4m3(fc2), drawn.fc2_sf)
 
 
-def _check_micro_scaled(step: float) -> Callable[[ExpertInputs], None]:
-    """For elements whose products are multiples of `step`."""
+def _smallest(sf: torch.Tensor) -> float:
+    """Of scales, 1 where there are none."""
+    return float((sf if sf.dtype == torch.float32 else quant.decode_ue8m0(sf)).min()) if sf.numel() else 1.0
+
+
+def _check(step: Callable[[int], float]) -> Callable[[ExpertInputs], None]:
+    """For elements whose products are multiples of `step`, by the channels of x."""
 
     def check(job: ExpertInputs) -> None:
-        unit = float(quant.decode_ue8m0(job.x_sf).min() * quant.decode_ue8m0(job.fc1_sf).min()) * step
-        x, w = (quant.micro_scaling_of(codes).dequantize(codes, sf) for codes, sf in ((job.x, job.x_sf), (job.fc1, job.fc1_sf)))
-        assert_sums_exact(job, x, w, unit)
+        x, unit = quant.dequantize(job.x, job.x_sf), _smallest(job.x_sf) * _smallest(job.fc1_sf)
+        blocks = job.fc1_sf.dtype == torch.float32
+        w = quant.dequantize_weight_e4m3(job.fc1, job.fc1_sf, parts=2) if blocks else quant.dequantize(job.fc1, job.fc1_sf)
+        assert_sums_exact(job, x, w, unit * step(x.shape[1]))
 
     return check
 
@@ -277,20 +284,6 @@ def _sparse_codes(rows: int, columns: int, generator: torch.Generator) -> torch.
     return quant.pack_e2m1(_filled(place, codes, columns))
 
 
-def _check_fp8(job: ExpertInputs) -> None:
-    unit = float(job.x_sf.min()) * float(job.fc1_sf.min())
-    assert_sums_exact(job, quant.dequantize_e4m3_f32(job.x, job.x_sf), quant.dequantize_weight_e4m3(job.fc1, job.fc1_sf, parts=2), unit)
-
-
-def _check_fp4(job: ExpertInputs) -> None:
-    unit = float(job.x_sf.min()) * float(quant.decode_ue8m0(job.fc1_sf).min()) * 0.5
-    assert_sums_exact(job, quant.dequantize_e4m3_f32(job.x, job.x_sf), quant.dequantize_e2m1(job.fc1, job.fc1_sf), unit)
-
-
-def _check_bf16(job: ExpertInputs) -> None:
-    assert_sums_exact(job, job.x.double(), job.fc1.double(), _bf16_unit(job.x.shape[1]))
-
-
 def _thin_rows(values: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Weights, float64 [H, I] with one nonzero per 128 columns, without entries that make sums inexact; scales [H, I / 128]."""
     place = quant.blocks_of(weights, _BLOCK).abs().argmax(dim=2) + torch.arange(0, weights.shape[1], _BLOCK, device=weights.device)
@@ -317,14 +310,13 @@ def _thin_bf16(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> 
 
 
 GENERATORS = {
-    "fp8xfp4": Generators(_x_e4m3, _normal_micro_scaled, _exact_e2m1, _check_micro_scaled(0.5), _thin_micro_scaled),
+    "fp8xfp4": Generators(_x_e4m3, _normal_micro_scaled, _exact_e2m1, _check(lambda k: 0.5), _thin_micro_scaled),
     "mxf4xmxf4": Generators(
-        _x_e2m1, _normal_micro_scaled, lambda problem, generator: _exact_e2m1(problem, generator, _E2M1_RMS), _check_micro_scaled(0.25),
-        _thin_micro_scaled,
+        _x_e2m1, _normal_micro_scaled, partial(_exact_e2m1, token=_E2M1_RMS), _check(lambda k: 0.25), _thin_micro_scaled
     ),
-    "mxfp8xmxfp8": Generators(_x_e4m3, _normal_micro_scaled, _exact_e4m3, _check_micro_scaled(1.0), _thin_micro_scaled),
-    "fp8xfp8": Generators(_x_fp8, _normal_fp8, _exact_fp8, _check_fp8, _thin_fp8),
-    "fp8xmxfp4": Generators(_x_fp8, _normal_fp4, _exact_fp4, _check_fp4, _thin_fp4),
-    "bf16xbf16": Generators(_x_bf16, _normal_bf16, _exact_bf16, _check_bf16, _thin_bf16),
-}  # fmt: skip
+    "mxfp8xmxfp8": Generators(_x_e4m3, _normal_micro_scaled, _exact_e4m3, _check(lambda k: 1.0), _thin_micro_scaled),
+    "fp8xfp8": Generators(_x_fp8, _normal_fp8, _exact_fp8, _check(lambda k: 1.0), _thin_fp8),
+    "fp8xmxfp4": Generators(_x_fp8, _normal_fp4, _exact_fp4, _check(lambda k: 0.5), _thin_fp4),
+    "bf16xbf16": Generators(_x_bf16, _normal_bf16, _exact_bf16, _check(_bf16_unit), _thin_bf16),
+}
 """By recipe."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,13 +53,6 @@ DOUBLES = (MXFP4, FP8_BLOCKS)
 def can_convert(stored: Format, wanted: Format) -> bool:
     """Whether weights of one format can be had in another."""
     return stored == wanted or (stored, wanted) in _CONVERSIONS
-
-
-def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wanted: Format) -> Weight:
-    """Weights [rows, K] in another format, on the device they are on.  Raises ValueError where a value would change, but for BF16's."""
-    if stored == wanted:
-        return codes, scales
-    return _CONVERSIONS[stored, wanted](codes, scales)
 
 
 _DTYPES = {**TORCH_DTYPES, BF16: torch.bfloat16}
@@ -132,11 +126,8 @@ class PublishedExperts:
         rows, *k = shape[1:] if self.layout.stacked else shape
         if len(k) != (2 if self.layout.blocked else 1) or 0 in shape:
             raise self._error(f"shape {shape}: must be [rows, K]")
-        values = 1
-        for size in k:
-            values *= size
         stored = self.layout.format
-        return rows, values * _DTYPES[stored.element].itemsize * 8 // stored.element_bits
+        return rows, math.prod(k) * _DTYPES[stored.element].itemsize * 8 // stored.element_bits
 
     def name(self, stem: str, expert: int, scales: bool = False) -> str:
         ending = self.layout.scales if scales else self.layout.codes
@@ -152,10 +143,11 @@ class PublishedExperts:
             return []
         return [f"{stem.format(layer=self.layer, expert=expert)}{self.layout.biases}" for stem in (*self.layout.fc1, self.layout.fc2)]
 
-    @property
-    def stored_biases(self) -> list[str]:
-        """Names of the biases that the checkpoint has for the first expert."""
-        return [name for name in self.bias_names(0) if name in self.checkpoint]
+    def check_no_biases(self, why: str) -> None:
+        """Raises `CheckpointError`, which says why, where the checkpoint has biases of the first expert."""
+        for name in self.bias_names(0):
+            if name in self.checkpoint:
+                raise self._error(why, name)
 
     def check(self, problem: Problem, *, expand: bool = False, ignore_biases: bool = False) -> None:
         """Raises `CheckpointError` unless these can be the experts of `problem`; reads headers only.
@@ -175,9 +167,8 @@ class PublishedExperts:
             raise self._error(f"{stored}, which recipe {problem.recipe} cannot have: must be one of {others}")
         if (layout.format, wanted) == DOUBLES and not expand:
             raise self._error(f"weights in E2M1, and recipe {problem.recipe} takes E4M3, twice the bytes: must be asked for with expand")
-        for name in () if ignore_biases or problem.biases else self.stored_biases:
-            what = "the layer has biases = False: must be True, or the bias be left out on purpose with ignore_biases"
-            raise CheckpointError(what, file=self.checkpoint.files[name], tensor=name)
+        if not (ignore_biases or problem.biases):
+            self.check_no_biases("the layer has biases = False: must be True, or the bias be left out on purpose with ignore_biases")
         if problem.biases and layout.biases is None:
             raise self._error(f"layout {layout.name} has no biases, and the layer has biases = True")
 
@@ -194,7 +185,7 @@ class PublishedExperts:
         Raises `CheckpointError` that names the tensor and its file."""
         require_usable(device)
         self.check_tensors(expert)
-        stored, hidden, intermediate = self.layout.format, problem.hidden, problem.intermediate
+        stored, wanted, hidden, intermediate = self.layout.format, problem.formats.weights, problem.hidden, problem.intermediate
         halves = [self._weight(stem, expert, device) for stem in self.layout.fc1]
         if len(halves) == 1:
             halves = _split(*halves[0], interleaved=self.layout.interleaved)
@@ -203,10 +194,9 @@ class PublishedExperts:
         parts: list[Weight] = []
         for stem, one in zip((self.layout.fc1[0], self.layout.fc1[-1], self.layout.fc2), matrices, strict=True):
             try:
-                parts.append(convert(*one, stored, problem.formats.weights))
-            except ValueError as error:
-                name = self.name(stem, expert)
-                raise CheckpointError(str(error), file=self.checkpoint.files[name], tensor=name) from None
+                parts.append(one if stored == wanted else _CONVERSIONS[stored, wanted](*one))
+            except ValueError as error:  # a value would change
+                raise self._error(str(error), self.name(stem, expert)) from None
         gate, up, fc2 = ([one.unsqueeze(0) for one in (codes, no_scales(codes) if sf is None else sf)] for codes, sf in parts)
         found = [*(torch.cat(both, dim=1) for both in zip(gate, up, strict=True)), *fc2]
         return ExpertWeights(*found, *(self._biases(expert, problem, device) if problem.biases else ()))
@@ -218,7 +208,7 @@ class PublishedExperts:
         *fc1, fc2 = (self._bias(name, expert, device) for name in self.bias_names(expert))
         for name, bias, rows in zip(self.bias_names(expert), (*fc1, fc2), (*[both * intermediate] * len(fc1), hidden), strict=True):
             if tuple(bias.shape) != (rows,):
-                raise CheckpointError(f"shape {tuple(bias.shape)}: must be {(rows,)}", file=self.checkpoint.files[name], tensor=name)
+                raise self._error(f"shape {tuple(bias.shape)}: must be {(rows,)}", name)
         halves = fc1 if len(fc1) == 2 else [half for half, _ in _split(fc1[0], None, interleaved=self.layout.interleaved)]
         grown = [_grow(half[None], 1, problem.intermediate, 0) for half in halves]
         return torch.cat(grown, dim=1), _grow(fc2[None], 1, problem.hidden, 0)
@@ -226,11 +216,12 @@ class PublishedExperts:
     def _bias(self, name: str, expert: int, device: torch.device) -> torch.Tensor:
         bias = self.checkpoint.read(name, expert if self.layout.stacked else None).to(device).float()
         if not bool(bias.isfinite().all()):
-            raise CheckpointError("a bias is infinite or NaN", file=self.checkpoint.files[name], tensor=name)
+            raise self._error("a bias is infinite or NaN", name)
         return bias
 
-    def _error(self, what: str) -> CheckpointError:
-        name = self.name(self.layout.fc2, 0)
+    def _error(self, what: str, name: str = "") -> CheckpointError:
+        """About a tensor, by default the first expert's Linear2."""
+        name = name or self.name(self.layout.fc2, 0)
         return CheckpointError(what, file=self.checkpoint.files.get(name, self.checkpoint.path), tensor=name)
 
     def _check_tensor(self, stem: str, expert: int, rows: int, k: int) -> None:
@@ -244,9 +235,9 @@ class PublishedExperts:
             found, size = self.checkpoint.describe(name)
             expected = (self.num_experts, *shape) if layout.stacked else shape
             if found not in dtypes:
-                raise CheckpointError(f"dtype {found}: must be {' or '.join(dtypes)}", file=self.checkpoint.files[name], tensor=name)
+                raise self._error(f"dtype {found}: must be {' or '.join(dtypes)}", name)
             if size != expected:
-                raise CheckpointError(f"shape {size}: must be {expected}", file=self.checkpoint.files[name], tensor=name)
+                raise self._error(f"shape {size}: must be {expected}", name)
 
     def _weight(self, stem: str, expert: int, device: torch.device) -> Weight:
         """Codes [rows, K or bytes of K] and scales of a tensor."""
@@ -259,8 +250,7 @@ class PublishedExperts:
         scales = self.checkpoint.read(name, row).to(device).view(_DTYPES[layout.format.scale])
         if bool(_is_no_scale(scales).any()):
             allowed = "0 to 254, of which each is a power of two" if scales.dtype == torch.uint8 else "finite and not negative"
-            wrong = scales[_is_no_scale(scales)][0].item()
-            raise CheckpointError(f"scale {wrong}: must be {allowed}", file=self.checkpoint.files[name], tensor=name)
+            raise self._error(f"scale {scales[_is_no_scale(scales)][0].item()}: must be {allowed}", name)
         return codes, scales
 
 

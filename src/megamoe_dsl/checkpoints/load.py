@@ -24,15 +24,13 @@ LOG = logging.getLogger("megamoe_dsl")
 
 
 class ExpertTarget(Protocol):
-    """What experts are loaded into: a `MegaMoE`, or the `RankBuffers` of a simulated rank."""
+    """What experts are loaded into: a `MegaMoE`, or the `RankBuffers` of a simulated rank; weights are converted on its device."""
 
     @property
-    def problem(self) -> Problem:
-        """The layer that the experts belong to."""
+    def problem(self) -> Problem: ...
 
     @property
-    def device(self) -> torch.device:
-        """Where its weights are, and where they are converted."""
+    def device(self) -> torch.device: ...
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
         """Replaces local expert `index` with the one of `weights`, in place."""

@@ -98,9 +98,8 @@ def convert_checkpoint(
     for layer in dict.fromkeys(find_layers(checkpoint) if layers is None else layers):
         experts = PublishedExperts.of(checkpoint, layer)
         problem = recipe_problem(experts, recipe)
-        for name in () if ignore_biases else experts.stored_biases:
-            what = "converted files have no place for a bias: leave it out with ignore_biases (--ignore-biases)"
-            raise CheckpointError(what, file=checkpoint.files[name], tensor=name)
+        if not ignore_biases:
+            experts.check_no_biases("converted files have no place for a bias: leave it out with ignore_biases (--ignore-biases)")
         experts.check(problem, expand=expand, ignore_biases=True)
         step = max(1, int(file_bytes // (3 * problem.hidden * problem.intermediate * problem.formats.weights.bytes_per_value)))
         count = experts.num_experts

@@ -15,11 +15,12 @@ import torch
 from ..arch import SM90, Arch
 from ..blocks.gemm.problem import GATHERED, INTERLEAVED, PACKED, ROW_BLOCK, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem, GemmProblem
 from ..layouts.arith import align
-from ..problem import Problem, ProblemError
+from ..problem import ProblemError
 from ..quant import no_scales
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..reference import activate, requantize
 from ..reference.promoted import Accumulate
+from ..runtime.cpu_experts import gate_then_up
 from ..runtime.gather_tensors import GatherTensors
 from ..runtime.gemm_scales import gate_up_words, scales_by_column
 from ..runtime.gemm_tensors import GemmTensors
@@ -43,8 +44,8 @@ class GatherCase:
     def activated(self, accumulate: Accumulate = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
         """D of gate and up, and its scales, likewise."""
         t, p = self.tensors, self.problem
-        halves = gate_and_up(p, self.packed.reference(accumulate).float())
-        values = activate(formulas(p), halves, torch.ones(len(halves)))
+        halves = gate_then_up(self.packed.reference(accumulate).float(), p.gate_up)
+        values = activate(p, halves, torch.ones(len(halves)))
         d, d_sf = requantize(values, p.recipe, self.hidden_factors()) if p.hidden.scale else (values.to(t.d.dtype), no_scales(values))
         found, scales = t.d.clone(), no_scales(t.d) if t.d_sf is None else t.d_sf.clone()
         found.view(torch.uint8)[self.placed] = d.view(torch.uint8)
@@ -89,19 +90,6 @@ class GatherCase:
         d = self.tensors.d.clone()
         d[self.placed] = self.packed.reference(accumulate)
         return d
-
-
-def gate_and_up(problem: GatherGemmProblem, columns: torch.Tensor) -> torch.Tensor:
-    """The columns [gate | up] of what a problem's B gives."""
-    if problem.gate_up == INTERLEAVED:
-        return torch.cat([columns[:, ::2], columns[:, 1::2]], dim=1)
-    return columns.roll(problem.n // 2, dims=1) if problem.gate_up == UP_FIRST else columns
-
-
-def formulas(problem: GatherGemmProblem) -> Problem:
-    """A layer that activates as the problem does, of any shape."""
-    shape = Problem(hidden=256, intermediate=128, num_experts=1, topk=1, num_ranks=1, max_tokens_per_rank=1)
-    return replace(shape, activation=problem.activation, fast_math=problem.fast_math)
 
 
 def sorted_rows(counts: Sequence[int], block: int = 1) -> tuple[torch.Tensor, int]:

@@ -54,7 +54,7 @@ class GemmCase:
         """D, of the result's type and shape, from what D holds now; sums as `scaled_matmul` forms them, of so many K blocks at a time,
         which are then added, or of all."""
         p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
-        for part, (a, a_sf, b, b_sf) in self.products():
+        for part, factor, (a, a_sf, b, b_sf) in self.products():
             if p.formats.promoted:
                 found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)
             elif p.formats.scaled:
@@ -62,25 +62,18 @@ class GemmCase:
             else:
                 parts = zip(*(values.split(p.k_block * (k_blocks or p.k_blocks), dim=1) for values in (a, b)), strict=True)
                 found = torch.stack([scaled_matmul(x, a_sf, w, b_sf, accumulate) for x, w in parts]).sum(dim=0)
-            found = self.multiplied(found, part)
+            found *= factor
             d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
         return d.view(self.tensors.d.shape)
 
-    def products(self) -> Iterator[tuple[slice, tuple[torch.Tensor, ...]]]:
-        """Rows of D of each group, and rows of A, their scales, B and its scales, whose product they are, factors apart."""
+    def products(self) -> Iterator[tuple[slice, torch.Tensor, tuple[torch.Tensor, ...]]]:
+        """Rows of D of each group, their factor, and rows of A, their scales, B and its scales, whose product times the factor they are."""
         t = self.tensors
         a, a_sf = t.a.flatten(0, -2), t.a_sf.flatten(0, -2)
         b, b_sf = self.weights
         for group, first, rows in self.spans:
-            part = slice(first, first + rows)
-            yield part, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
-
-    def multiplied(self, sums: torch.Tensor, part: slice) -> torch.Tensor:
-        """float32 sums of these rows of D, times the factor of their group where there is one."""
-        if self.tensors.factors is None:
-            return sums
-        group = next(group for group, first, rows in self.spans if slice(first, first + rows) == part)
-        return sums * self.tensors.factors[group]
+            part, factor = slice(first, first + rows), torch.ones(()) if t.factors is None else t.factors[group]
+            yield part, factor, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
 
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Lowest and highest D that a kernel may give, from what D holds now; `k_blocks` as of `reference`.
@@ -92,11 +85,11 @@ class GemmCase:
             one = self.reference(torch.float64 if exact else "hopper", k_blocks)
             return one, one
         low, high = (self.tensors.d.flatten(0, -2).clone() for _ in range(2))
-        for part, operands in self.products():
+        for part, factor, operands in self.products():
             total, error = scaled_sums(*operands)
             before = low[part].clone() if self.problem.accumulate else 0.0
             for one, end in ((low, -error), (high, error)):
-                one[part] = (self.multiplied((total + end).float(), part) + before).to(low.dtype)
+                one[part] = ((total + end).float() * factor + before).to(low.dtype)
         return low.view(self.tensors.d.shape), high.view(self.tensors.d.shape)
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
-from ..problem import Problem
 from ..quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
 from ..reference.promoted import promoted_sums
@@ -131,8 +130,7 @@ class GradientCase:
         p, order = self.problem, self.problem.gradient
         assert self.tensors.gradient is not None
         columns = (lambda rows: gate_then_up(rows, order)), (lambda rows: rows_of_w1(rows, order))
-        formulas = Problem(256, 128, 1, 1, activation=p.activation, activation_clamp=p.activation_clamp)
-        return reference.row_gradients(formulas, raw, self.metadata, self.topk_weights, self.tensors.gradient.gate_up, columns)
+        return reference.row_gradients(p, raw, self.metadata, self.topk_weights, self.tensors.gradient.gate_up, columns)
 
 
 def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GradientCase:

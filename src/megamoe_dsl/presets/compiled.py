@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import choose, config_type, find_kernel
@@ -65,8 +65,7 @@ class CompiledPreset:
 
     def config(self, num_tokens: int) -> MegaMoeConfig:
         """What runs when every rank has at most `num_tokens` tokens.  Raises `ProblemError` beyond the capacity."""
-        config: MegaMoeConfig = choose(self.problem, self.target, num_tokens)
-        return config
+        return cast(MegaMoeConfig, choose(self.problem, self.target, num_tokens))
 
     def artifact(self, num_tokens: int) -> Artifact:
         return self.artifacts[self.config(num_tokens)]

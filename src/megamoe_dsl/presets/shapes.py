@@ -98,54 +98,28 @@ class Projection:
         return GemmProblem(self.n, self.k) if self.num_groups == 1 else GemmProblem(self.n, self.k, PACKED, self.num_groups)
 
 
-@dataclass(frozen=True)
-class LatentAttention:
-    """Attention whose queries and keys pass through a latent vector (DeepSeek-V2 technical report, 2.1).
-
-    nope, rope, value  channels of a head: of keys without and with a position, and of values
-    """
-
-    hidden: int
-    heads: int
-    q_rank: int
-    kv_rank: int
-    nope: int = 128
-    rope: int = 64
-    value: int = 128
-
-    def projections(self, model: str) -> list[Projection]:
-        """Down to the latent vectors, all at once; up from each; out of the heads."""
-        return [
-            Projection(f"{model}/qkv_a", self.q_rank + self.kv_rank + self.rope, self.hidden),
-            Projection(f"{model}/q_b", self.heads * (self.nope + self.rope), self.q_rank),
-            Projection(f"{model}/kv_b", self.heads * (self.nope + self.value), self.kv_rank),
-            Projection(f"{model}/o", self.hidden, self.heads * self.value),
-        ]
+def latent_attention(model: str, hidden: int, heads: int, q_rank: int, kv_rank: int) -> list[Projection]:
+    """The matrices of attention whose queries and keys pass through a latent vector (DeepSeek-V2 technical report, 2.1): down to the latent
+    vectors, all at once; up from each; out of the heads."""
+    unplaced, placed, value = 128, 64, 128  # channels of a head: of keys without and with a position, and of values
+    return [
+        Projection(f"{model}/qkv_a", q_rank + kv_rank + placed, hidden),
+        Projection(f"{model}/q_b", heads * (unplaced + placed), q_rank),
+        Projection(f"{model}/kv_b", heads * (unplaced + value), kv_rank),
+        Projection(f"{model}/o", hidden, heads * value),
+    ]
 
 
-@dataclass(frozen=True)
-class GroupedAttention:
-    """Attention whose query heads share heads of keys and values."""
-
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int = 128
-
-    def projections(self, model: str) -> list[Projection]:
-        """Into queries, keys and values at once; out of the heads."""
-        return [
-            Projection(f"{model}/qkv", (self.heads + 2 * self.kv_heads) * self.head_dim, self.hidden),
-            Projection(f"{model}/o", self.hidden, self.heads * self.head_dim),
-        ]
+def grouped_attention(model: str, hidden: int, heads: int, kv_heads: int, head_dim: int = 128) -> list[Projection]:
+    """The matrices of attention whose query heads share heads of keys and values: into all three at once, and out of the heads."""
+    qkv = Projection(f"{model}/qkv", (heads + 2 * kv_heads) * head_dim, hidden)
+    return [qkv, Projection(f"{model}/o", hidden, heads * head_dim)]
 
 
 def shared_expert(model: str, hidden: int, intermediate: int) -> list[Projection]:
     """Its gate and up at once, and down."""
-    return [
-        Projection(f"{model}/shared_gate_up", 2 * intermediate, hidden),
-        Projection(f"{model}/shared_down", hidden, intermediate),
-    ]
+    up = Projection(f"{model}/shared_gate_up", 2 * intermediate, hidden)
+    return [up, Projection(f"{model}/shared_down", hidden, intermediate)]
 
 
 def routed_experts() -> list[Projection]:
@@ -161,11 +135,11 @@ def routed_experts() -> list[Projection]:
 PROJECTIONS = {
     one.name: one
     for one in (
-        *LatentAttention(7168, 128, 1536, 512).projections("deepseek-v3"),
+        *latent_attention("deepseek-v3", 7168, 128, 1536, 512),
         *shared_expert("deepseek-v3", 7168, 2048),
-        *LatentAttention(7168, 64, 1536, 512).projections("kimi-k2"),
+        *latent_attention("kimi-k2", 7168, 64, 1536, 512),
         *shared_expert("kimi-k2", 7168, 2048),
-        *GroupedAttention(4096, 64, 4).projections("qwen3-235b-a22b"),
+        *grouped_attention("qwen3-235b-a22b", 4096, 64, 4),
         *routed_experts(),
     )
 }

@@ -3,7 +3,7 @@
 import torch
 
 from megamoe_dsl.activation import Activation
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import ActivatingProblem
 
 _LOG2_E = 1.4426950408889634
 _SMALLEST_NORMAL = 2.0**-126
@@ -62,25 +62,23 @@ def _limited_slope(x: torch.Tensor, limit: float | None) -> torch.Tensor | float
     return 1.0 if limit is None else (1.0 - (x.double() / limit).tanh().square()).to(x.dtype)
 
 
-def activate(problem: Problem, gate_up: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+def activate(problem: ActivatingProblem, gate_up: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     """Activated gate * up * weight as the Linear1 epilogue computes it, float32 [n, I]: with `silu`, silu(gate) * up * weight.
 
     `gate_up` is float32 [n, 2I], columns [gate | up], of any I; `weight` is float32 [n], the top-k weight of each row, or None where
     combine applies it.
 
-    gate and up are rounded to BF16, then clamped in BF16 by BF16(activation_clamp): gate from above, up on both sides. In FP32, each step
-    rounded: v = gate, or gate limited by tanh; with `fast_math`, e = exp2(gate * float32(-slope * log2 e)), s = v * (1 / (1 + e)), a
-    subnormal reciprocal flushed to zero; without it, e = exp(-slope * gate), s = v / (1 + e). u = up, or up limited by tanh, plus the
-    offset. Result (s * u) * weight.
+    gate and up are rounded to BF16, then clamped in BF16: gate from above, up on both sides.  In FP32, each step rounded: v = gate, or gate
+    limited by tanh; with `fast_math` s = v * `fast_sigmoid`, without it s = v / (1 + exp(-slope * gate)); u = up, or up limited by tanh,
+    plus the offset.  Result (s * u) * weight.
 
-    Exponential, reciprocal and tanh are correctly rounded here; `ex2.approx` and `rcp.approx` may be 2 ulp off, which
-    `bounds.error_bound` allows for and which exact cases are chosen to survive.  Raises ValueError on another dtype or shape.
+    Exponential, reciprocal and tanh are correctly rounded here, of kernels approximate.  Raises ValueError on another dtype or shape.
     """
     if gate_up.dtype != torch.float32 or gate_up.ndim != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate_up: {gate_up.dtype} {tuple(gate_up.shape)}, allowed: torch.float32 (n, 2I)")
     if weight is not None and (weight.dtype != torch.float32 or tuple(weight.shape) != (gate_up.shape[0],)):
         raise ValueError(f"weight: {weight.dtype} {tuple(weight.shape)}, allowed: torch.float32 ({gate_up.shape[0]},)")
-    form, clamp = problem.activates, problem.activation_clamp
+    form, clamp = problem.activates, problem.product.clamp
     gate, up = gate_up.to(torch.bfloat16).chunk(2, dim=1)
     if clamp is not None:
         limit = torch.tensor(clamp, device=gate.device).to(torch.bfloat16)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import ActivatingProblem
 from megamoe_dsl.reference.activation import activation_gradient
 from megamoe_dsl.reference.promoted import BF16_SUMS, Scaled, hopper_dot, promoted_matmul
 from megamoe_dsl.reference.router import RouterMetadata, weighted_sum
@@ -61,7 +61,7 @@ def expert_sums(rows: Scaled, weights: Scaled, counts: torch.Tensor) -> torch.Te
 
 
 def row_gradients(
-    problem: Problem,
+    problem: ActivatingProblem,
     raw: torch.Tensor,
     metadata: RouterMetadata,
     topk_weights: torch.Tensor,
@@ -82,7 +82,7 @@ def row_gradients(
     slots = slots[metadata.positions.flatten()[slots].argsort()]
     w = topk_weights.flatten()[slots, None].to(sums)
     halves = to_halves(stored).to(sums)
-    product, gradient = activation_gradient(problem.activates, problem.activation_clamp, halves, raw * w, sums == torch.float32)
+    product, gradient = activation_gradient(problem.activates, problem.product.clamp, halves, raw * w, sums == torch.float32)
     a = product.to(stored.dtype)
     of_weights = torch.zeros(topk_weights.numel(), dtype=sums, device=raw.device)
     of_weights[slots] = (raw.double() * a.double()).sum(dim=1).to(sums)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..blocks.gemm.problem import INTERLEAVED, UP_FIRST
-from ..problem import Problem, ProblemError
+from ..problem import ProblemError
 from ..quant import no_scales, quantize_e4m3_f32
 from ..reference import activate, requantize, scaled_matmul
 from ..reference.router import router_metadata, weighted_sum
@@ -24,15 +24,13 @@ def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
     named = (call.topk_idx >= 0) & (call.topk_idx < layer.num_experts)
     metadata = router_metadata(call.topk_idx.where(named, -1), layer.num_experts)
     x, x_sf = quantize_e4m3_f32(call.x.float()) if layer.formats.scaled else (call.x, no_scales(call.x))
-    own = {name: getattr(layer.fc1, name) for name in ("activation", "activation_clamp", "fast_math")}
-    formulas = Problem(256, 128, 1, 1, 1, 1, **own)
     rows, stored = [call.x[:0]], []
     for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
         if len(sources):
             rows_of_x = x.view(torch.uint8)[sources].view(x.dtype), x_sf[sources]
             sums = with_bias(scaled_matmul(*rows_of_x, w.w1[expert], w.w1_sf[expert], "hopper"), w.w1_bias, expert)
             stored.append(sums.bfloat16())
-            h, h_sf = requantize(activate(formulas, gate_then_up(sums, layer.gate_up), torch.ones(len(sums))), layer.recipe)
+            h, h_sf = requantize(activate(layer.fc1, gate_then_up(sums, layer.gate_up), torch.ones(len(sums))), layer.recipe)
             rows.append(with_bias(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper"), w.w2_bias, expert).bfloat16())
     if call.preactivations is not None and stored:
         call.preactivations[: len(metadata.sources)] = torch.cat(stored)

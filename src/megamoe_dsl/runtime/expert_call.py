@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -53,6 +53,11 @@ class ExpertWeightsFp8:
     ) -> ExpertWeightsFp8:
         """By a caller, whose bfloat16 has no scales.  Raises `ProblemError` for others without."""
         return cls(w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf), *biases)
+
+
+def between_launches(name: str) -> cached_property[torch.Tensor]:
+    """A tensor of a call's workspace, by its field."""
+    return cached_property(lambda call: call.region.view(call.workspace, name))
 
 
 @dataclass(frozen=True)
@@ -154,29 +159,11 @@ class ExpertCall:
     def _view(self, name: str) -> torch.Tensor:
         return self.region.view(self.workspace, name)
 
-    @cached_property
-    def x_q(self) -> torch.Tensor:
-        """Tokens, quantized; none where they stay as they are."""
-        return self._view("x_q")
-
-    @cached_property
-    def x_sf(self) -> torch.Tensor:
-        return self._view("x_sf")
-
-    @cached_property
-    def ends(self) -> torch.Tensor:
-        """Where each expert's rows end."""
-        return self._view("ends")
-
-    @cached_property
-    def sources(self) -> torch.Tensor:
-        """The token of each row."""
-        return self._view("sources")
-
-    @cached_property
-    def positions(self) -> torch.Tensor:
-        """The row of each slot."""
-        return self._view("positions")
+    x_q = between_launches("x_q")  # tokens, quantized; none where they stay as they are
+    x_sf = between_launches("x_sf")
+    ends = between_launches("ends")  # where each expert's rows end
+    sources = between_launches("sources")  # the token of each row
+    positions = between_launches("positions")  # the row of each slot
 
     @cached_property
     def each_factor(self) -> ExpertFactors | None:
@@ -190,16 +177,14 @@ class ExpertCall:
     @cached_property
     def fc1(self) -> GatherTensors:
         """Tensors of Linear1, whose rows are gathered from tokens as they are or quantized."""
-        h, w = self._view("h"), self.weights
-        if not self.layer.formats.scaled:
-            operands = self.x, no_scales(self.x), w.w1, w.w1_sf
-            return GatherTensors(*operands, self.ends, h, self.sources, None, self.preactivations, bias=w.w1_bias)
-        h_sf = self._view("h_sf")
-        if self.layer.formats.promoted:
+        formats, w, each = self.layer.formats, self.weights, self.each_factor
+        a, a_sf = (self.x_q, self.x_sf) if formats.scaled else (self.x, no_scales(self.x))
+        h_sf = self._view("h_sf") if formats.scaled else None
+        if h_sf is not None and formats.promoted:
             h_sf = h_sf[:, : self.rows].T
-        factors = () if self.each_factor is None else (self.each_factor.gate, self.each_factor.up, self.each_factor.hidden)
-        operands = self.x_q, self.x_sf, w.w1, w.w1_sf
-        return replace(GatherTensors(*operands, self.ends, h, self.sources, h_sf, self.preactivations, *factors), bias=w.w1_bias)
+        gate, up, hidden = (None, None, None) if each is None else (each.gate, each.up, each.hidden)
+        operands, stored = (a, a_sf, w.w1, w.w1_sf, self.ends), (self._view("h"), self.sources, h_sf, self.preactivations)
+        return GatherTensors(*operands, *stored, gate, up, hidden, w.w1_bias)
 
     @cached_property
     def fc2(self) -> GemmTensors | GatherTensors:

@@ -54,9 +54,6 @@ def scratch(device: torch.device) -> Scratch:
     return Scratch(device)
 
 
-__all__ = ["Scratch", "scratch"]
-
-
 Routing = tuple[torch.Tensor, torch.Tensor] | RouterTensors
 """topk_idx and topk_weights, or what a router takes."""
 GivenWeights = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]

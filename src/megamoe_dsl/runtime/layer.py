@@ -69,6 +69,9 @@ class MegaMoE(torch.nn.Module):
     Raises `ProblemError` for arguments that do not fit, ValueError for weights, `ArtifactError` for a missing kernel.
     """
 
+    takes_scales = takes_bound = True
+    trained: tuple[torch.Tensor, ...] = ()
+
     def __init__(
         self,
         problem: Problem,

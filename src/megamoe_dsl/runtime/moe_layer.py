@@ -35,7 +35,7 @@ from .ep.layer import EpMoE
 from .experts import moe
 from .gemm_weights import gemm_weights
 from .layer import MegaMoE, gpu_name
-from .nodes import DomainLayer, NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
+from .nodes import NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
 from .symmetric_memory import SymmetricBuffer, device_arch
 from .top_experts import router_logits_of, top_experts
 
@@ -45,20 +45,23 @@ LAUNCHES = (MOE, MEGA_MOE, EP_MOE, DEEP_EP)
 
 
 class MoeLaunches(torch.nn.Module):
-    """All experts of a problem on one device, by `moe`.  It uses the weights as they are, but on SM100 keeps words of their scales."""
+    """All experts of a problem on one device, by `moe`.  It uses the weights as they are, but on SM100 keeps words of their scales.  Those
+    in BF16 without biases have gradients."""
+
+    takes_scales = takes_bound = False
 
     def __init__(self, problem: Problem, weights: ExpertWeights) -> None:
         super().__init__()
-        self.problem, w = problem, weights
-        pairs = {"w1": (w.fc1, w.fc1_sf), "w2": (w.fc2, w.fc2_sf)}
-        if problem.formats.scales_in_mma:
-            gate_up = {"w1": "gate_first", "w2": ""}
-            pairs = {name: gemm_weights(*pair, gate_up=gate_up[name]) for name, pair in pairs.items()}
-        scaled = problem.formats.scaled
-        self._given: dict[str, Any] = {name: codes for name, (codes, _) in pairs.items()}
-        self._given |= {f"{name}_sf": scales if scaled else None for name, (_, scales) in pairs.items()}
-        self._given |= {"w1_bias": w.fc1_bias, "w2_bias": w.fc2_bias}
-        self._given |= {"activation": problem.activation, "activation_clamp": problem.activation_clamp}
+        self.problem, w, scaled = problem, weights, problem.formats.scaled
+        self.trained: tuple[torch.Tensor, ...] = () if scaled or problem.biases or problem.activation_clamp is not None else (w.fc1, w.fc2)
+        self._given: dict[str, Any] = {"activation": problem.activation, "activation_clamp": problem.activation_clamp}
+        for name, gate_up, codes, scales, bias in (
+            ("w1", "gate_first", w.fc1, w.fc1_sf, w.fc1_bias),
+            ("w2", "", w.fc2, w.fc2_sf, w.fc2_bias),
+        ):
+            if problem.formats.scales_in_mma:
+                codes, scales = gemm_weights(codes, scales, gate_up=gate_up)
+            self._given |= {name: codes, f"{name}_sf": scales if scaled else None, f"{name}_bias": bias}
 
     def forward(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **others: Any) -> torch.Tensor:
         """y; a bound of tokens chooses nothing here."""
@@ -74,6 +77,9 @@ class DeepEpMoE(torch.nn.Module):
 
     Raises `ProblemError` where `deep_ep` cannot be imported, and as `MegaMoE`.
     """
+
+    takes_scales = takes_bound = False
+    trained: tuple[torch.Tensor, ...] = ()
 
     def __init__(self, problem: Problem, weights: ExpertWeights, *, group: Any, buffer: Any = None, **options: Any) -> None:
         super().__init__()
@@ -146,7 +152,7 @@ def domain_layer(
     activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
     tokens: int = 0,
     **options: Any,
-) -> DomainLayer:
+) -> Any:
     """A layer of `problem.num_ranks` ranks of a group, as one of `LAUNCHES` computes it; `options` are those of its class.  An `activation`
     is the caller's own, of `EpMoE`, which computes the problem's without one.
 
@@ -158,7 +164,7 @@ def domain_layer(
     if launch == DEEP_EP:
         if weights is None or activation is not None:
             raise ProblemError("launch", launch, "another without weights, and with an activation")
-        return DomainLayer(DeepEpMoE(problem, weights, group=group, **options))
+        return DeepEpMoE(problem, weights, group=group, **options)
     if device.type == "cpu":
         if activation is not None:
             raise ProblemError("activation", activation, "None on the CPU")
@@ -168,39 +174,31 @@ def domain_layer(
     if weights is None and launch is None and activation is None:
         chosen = MEGA_MOE  # whose weights are loaded later
     if chosen == MEGA_MOE:
-        return DomainLayer(MegaMoE(problem, weights, group=group, **options), True, True)
+        return MegaMoE(problem, weights, group=group, **options)
     if options or weights is None:
         raise ProblemError("weights" if weights is None else ", ".join(options), None, f"given, and no option, with launch = {chosen!r}")
     if chosen == MOE:
         if not takes_moe(problem, arch):
-            raise ProblemError(
-                "launch", launch, f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
-            )
-        return moe_launches(problem, weights)
+            allowed = f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
+            raise ProblemError("launch", launch, allowed)
+        return MoeLaunches(problem, weights)
     own = activation or (lambda rows: activate(problem, rows.float(), None).bfloat16())
-    trained = () if problem.formats.scaled else (weights.fc1, weights.fc2)
-    return DomainLayer(EpMoE(problem, weights, group=group, activation=own), problem.formats.scaled, trained=trained)
+    return EpMoE(problem, weights, group=group, activation=own)
 
 
-def moe_launches(problem: Problem, weights: ExpertWeights) -> DomainLayer:
-    """`MoeLaunches`, whose weights have gradients where they are BF16 without biases."""
-    trains = not problem.formats.scaled and not problem.biases and problem.activation_clamp is None
-    return DomainLayer(MoeLaunches(problem, weights), trained=(weights.fc1, weights.fc2) if trains else ())
-
-
-def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> DomainLayer:
+def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> Any:
     """One rank's layer of all experts of a domain."""
     alone = replace(problem, num_ranks=1)
     if weights is not None:
         check_weights(problem, weights)
         every = gathered(weights, group, problem.num_ranks)
         if launch == MOE or not problem.formats.scaled:
-            found = moe_launches(alone, every)
-            return found if every is weights else replace(found, trained=())
+            found = MoeLaunches(alone, every)
+            found.trained = found.trained if every is weights else ()
+            return found
     elif problem.num_ranks > 1:
         raise ProblemError("weights", None, "given for several ranks on the CPU")
-    layer = MegaMoE(alone, None if weights is None else every, symmetric=SymmetricBuffer.allocate(alone, device="cpu"))
-    return DomainLayer(layer, True, True)
+    return MegaMoE(alone, None if weights is None else every, symmetric=SymmetricBuffer.allocate(alone, device="cpu"))
 
 
 def node_layer(
@@ -338,7 +336,7 @@ class MoE(torch.nn.Module):
             ranks = problem.num_ranks if launch == DEEP_EP else ranks_of_a_domain(group) if domain is None else domain
         others: dict[str, Any] = {"launch": launch, "activation": activation, "tokens": tokens, **options}
         if ranks == problem.num_ranks:
-            self.experts = domain_layer(problem, weights, group, place, **others).experts
+            self.experts = domain_layer(problem, weights, group, place, **others)
         else:
             self.experts = node_layer(problem, weights, group, place, ranks, chunks, router, **others)
             self.traffic = self.experts.traffic

@@ -31,20 +31,6 @@ Exchange = Callable[[], torch.Tensor]
 """Rows on their way between the ranks of a rail, once they are there."""
 
 
-@dataclass(frozen=True)
-class DomainLayer:
-    """The layer of one domain.
-
-    takes_scales, takes_bound  whether its calls may have `x_sf` and `num_tokens_bound`
-    trained  weights that have gradients where they require them; empty where a call has no backward pass
-    """
-
-    experts: Any
-    takes_scales: bool = False
-    takes_bound: bool = False
-    trained: tuple[torch.Tensor, ...] = ()
-
-
 @dataclass
 class Traffic:
     """What a rank sent to other nodes since its counters were zero: rows of tokens, and bytes of them, of results, of gradients of both,
@@ -241,15 +227,18 @@ travel: Any = Travel.apply
 
 
 class NodeLayer(torch.nn.Module):
-    """As `MegaMoE`, over the nodes of `rails`, each of which has a `domain` layer of its `node_problem`; `shared` is a rank's layer of
-    its shared experts.  y is the sum of nodes' results, each rounded as the layer of one domain rounds y, in FP32 in the order of
-    nodes, and then of the shared experts'."""
+    """As `MegaMoE`, over the nodes of `rails`.  y is the sum of nodes' results, each rounded as a domain's layer rounds y, in FP32 in the
+    order of nodes, and then of the shared experts'.
 
-    def __init__(self, problem: Problem, domain: DomainLayer, rails: Rails, chunks: int, shared: DomainLayer | None = None) -> None:
+    domain  the layer of each node, of its `node_problem`; it says whether its calls may have `x_sf` and `num_tokens_bound` (`takes_scales`,
+            `takes_bound`), and which weights have gradients where they require them (`trained`; empty where there is no backward pass)
+    shared  a rank's layer of its shared experts
+    """
+
+    def __init__(self, problem: Problem, domain: Any, rails: Rails, chunks: int, shared: Any = None) -> None:
         super().__init__()
-        self.problem, self.rails, self.chunks, self.experts = problem, rails, chunks, domain.experts
-        self.traffic = rails.traffic
-        self.shared = None if shared is None else shared.experts
+        self.problem, self.rails, self.chunks, self.traffic = problem, rails, chunks, rails.traffic
+        self.experts, self.shared = domain, shared
         self.node_experts = problem.num_experts // rails.nodes
         self.takes_scales, self.takes_bound = domain.takes_scales and problem.formats.scaled, domain.takes_bound
         self.trained = domain.trained if shared is None and problem.combine == BF16 else ()
@@ -327,10 +316,11 @@ class NodeLayer(torch.nn.Module):
         if self.shared is None:
             return None
         idx = torch.arange(self.shared.problem.topk, device=rows[0].device).expand(len(rows[0]), -1).contiguous()
-        y: torch.Tensor = self.shared(
-            rows[0], idx, torch.ones(idx.shape, device=idx.device), **({"x_sf": rows[1]} if self.takes_scales else {})
-        )
+        y: torch.Tensor = self.shared(rows[0], idx, torch.ones(idx.shape, device=idx.device), **self.scales_of(rows))
         return y
+
+    def scales_of(self, tokens: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"x_sf": tokens[1]} if self.takes_scales else {}
 
     def plan(self, topk_idx: torch.Tensor, bound: int) -> Plan:
         """Which tokens go to which node in which chunk, and how many rows come: as many as they are, or, with a bound, room for all."""
@@ -361,9 +351,8 @@ class NodeLayer(torch.nn.Module):
     def compute(self, plan: Plan, parts: tuple[torch.Tensor, ...], rows: torch.Tensor, chunk: int) -> Exchange:
         """The domain's layer of the rows that came, whose results begin to travel back."""
         *tokens, idx, weights = split_rows(rows, parts)
-        local = self.local(idx)
-        others: dict[str, Any] = {"num_tokens_bound": plan.bounds[chunk]} if self.takes_bound else {}
-        found = self.as_sent(self.experts(tokens[0], local, weights, **others, **({"x_sf": tokens[1]} if self.takes_scales else {})))
+        bound: dict[str, Any] = {"num_tokens_bound": plan.bounds[chunk]} if self.takes_bound else {}
+        found = self.as_sent(self.experts(tokens[0], self.local(idx), weights, **bound, **self.scales_of(tokens)))
         return self.rails.exchange("returned", found, plan.receive[chunk], plan.send[chunk])
 
     def local(self, idx: torch.Tensor) -> torch.Tensor:

@@ -72,6 +72,7 @@ class EpMoE(torch.nn.Module):
         super().__init__()
         check_weights(problem, weights)
         self.problem, self.activation, watchdog_ns = problem, activation, check_watchdog_ns(watchdog_ns)
+        self.takes_scales, self.takes_bound = problem.formats.scaled, False
         store = ArtifactStore(cache_folder()) if store is None else store
         device = weights.fc1.device
         target = Target(device_arch(device), usable_sms(device, 0), gpu_name(device))
@@ -171,7 +172,7 @@ class EpMoE(torch.nn.Module):
         takes; every rank then takes part in the backward pass.  Raises `ProblemError` before anything is launched, also for a tensor that
         requires grad where there is no backward pass.
         """
-        trains = not self.problem.formats.scaled and asks_for_gradients((x, topk_weights, self.memory.weights.fc1, self.memory.weights.fc2))
+        trains = not self.problem.formats.scaled and asks_for_gradients((x, topk_weights, *self.trained))
         check_no_gradient(("x_sf", "out"), (x_sf, out))
         if not trains:
             check_no_gradient(("x", "topk_weights"), (x, topk_weights))
@@ -204,6 +205,11 @@ class EpMoE(torch.nn.Module):
         self.activate()
         self.launch_combine(y)
         return y
+
+    @property
+    def trained(self) -> tuple[torch.Tensor, ...]:
+        weights = self.memory.weights
+        return () if self.problem.formats.scaled else (weights.fc1, weights.fc2)
 
     @property
     def capturing(self) -> bool:

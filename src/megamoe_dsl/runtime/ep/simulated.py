@@ -25,7 +25,6 @@ class SimulatedEp:
     dispatch  the compiled `dispatch_grouped_gemm`
     combine   the compiled `grouped_gemm_combine` of the same problem
     weights   per rank, the local experts'
-    backward  both of the backward pass (`transposed`), for `train`
     seed, race, watchdog_ns, progress  as `SimulatedMoE`
 
     Raises `ProblemError` or ValueError when an argument does not fit.
@@ -41,14 +40,11 @@ class SimulatedEp:
         race: bool = True,
         watchdog_ns: int = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
-        backward: tuple[Artifact, Artifact] | None = None,
     ) -> None:
         for name, artifact, kind in (("dispatch", dispatch, DispatchGemmConfig), ("combine", combine, GemmCombineConfig)):
             if not isinstance(artifact.config, kind):
                 raise ProblemError(name, type(artifact.config).__name__, f"an Artifact of a {kind.__name__}")
         self.dispatch_kernel, self.combine_kernel = dispatch, combine
-        self._kernels = {False: (dispatch, combine), **({True: backward} if backward else {})}
-        self.reports: list[Report] = []
         self.problem, self.watchdog_ns = dispatch.config.problem, watchdog_ns
         if combine.config.problem != self.problem:
             raise ProblemError("combine.config.problem", combine.config.problem, f"that of dispatch, {self.problem}")
@@ -68,9 +64,10 @@ class SimulatedEp:
         input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a deadlock."""
         self.store(inputs, scatter_indices)
         outs = [rank.new_rows() for rank in self.ranks]
-        return outs, self._dispatch(self.dispatch_kernel, outs, launches)
+        return outs, self.run_dispatch(self.dispatch_kernel, outs, launches)
 
-    def _dispatch(self, kernel: Artifact, outs: list[torch.Tensor], launches: int = 1) -> Report:
+    def run_dispatch(self, kernel: Artifact, outs: list[torch.Tensor], launches: int = 1) -> Report:
+        """Launches of such a kernel on the tables of every rank, into `outs`."""
         memory, launched = self.visible(), []
         for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
             memory.add(out, name="out", rank=rank, initialized=False)
@@ -85,11 +82,12 @@ class SimulatedEp:
         self.problem.check_ranks("acts", acts)
         for rank, one in enumerate(acts):
             one.check(self.problem, f"acts[{rank}].")
-        return self._combine(self.combine_kernel, acts, tokens, launches)
+        return self.run_combine(self.combine_kernel, acts, tokens, launches)
 
-    def _combine(
+    def run_combine(
         self, kernel: Artifact, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1
     ) -> tuple[list[torch.Tensor], Report]:
+        """Launches of such a kernel on the tables of every rank: y of each, and what the simulator saw."""
         ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
         memory, launched = self.visible(), []
         for rank, (buffers, one, y) in enumerate(zip(self.ranks, acts, ys, strict=True)):
@@ -101,32 +99,6 @@ class SimulatedEp:
             arguments = buffers.combine_arguments(kernel.config, self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
             launched.append(self._launch(kernel, arguments, rank))
         return ys, self._run(memory, launched * launches)
-
-    # --- what `train` takes
-    @property
-    def everywhere(self) -> list[torch.Tensor]:
-        """Symmetric buffers of all ranks."""
-        return [rank.sym for rank in self.ranks]
-
-    def dispatch_rows(self, transposed: bool = False) -> list[torch.Tensor]:
-        """A dispatch of every rank, of `train`; what the simulator saw is in `reports`."""
-        width = self.problem.intermediate * (2 - transposed)
-        outs = [rank.new_rows(width) for rank in self.ranks]
-        self.reports.append(self._dispatch(self._kernels[transposed][0], outs))
-        return outs
-
-    def combine_rows(
-        self, places: list[torch.Tensor], rows: list[torch.Tensor], tokens: list[int], transposed: bool = False
-    ) -> list[torch.Tensor]:
-        """A combine of every rank, of `train`; rows of the pool that are nobody's are NaN."""
-        pools = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
-        for pool, place, one in zip(pools, places, rows, strict=True):
-            pool[place] = one
-        ys, report = self._combine(
-            self._kernels[transposed][1], [RowActivations.of(one, self.problem.formats.activations) for one in pools], tokens
-        )
-        self.reports.append(report)
-        return ys
 
     def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
         """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
