@@ -67,8 +67,7 @@ class MegaMoeKernel(Kernel):
         values = problem.experts_per_rank * 3 * problem.hidden * problem.intermediate
         weights, symmetric = values * problem.formats.weights.bytes_per_value / MIB, self.buffers(config)["sym"].size / MIB
         return [
-            ("tile", config.tile_fact),
-            ("epilogue", config.epilogue_fact),
+            *zip(("tile", "epilogue"), config.facts, strict=True),
             ("experts that Linear1 is ahead", config.lookahead),
             *([("token pool", ring)] if config.ring_blocks else []),
             *super().facts(config),

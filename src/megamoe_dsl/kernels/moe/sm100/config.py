@@ -7,12 +7,11 @@ this kernel's structure differs from the article's, the docstring says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
 from ....blocks.sm100.pair_stage import PairConfig
-from ....config_error import require, require_integer
+from ....config_error import require
 from ....hardware.cta_pair import CLUSTER, TmemPlan
 from ....hardware.operand_tile import BLOCK_K, PLAIN_VALUES, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
@@ -37,11 +36,6 @@ def block_ks(problem: Problem) -> tuple[int, ...]:
 def store_block_ms(problem: Problem) -> tuple[int, ...]:
     """Tokens that a pass of the epilogue can have: E2M1 outputs are put together from 32."""
     return (32,) if problem.formats.packs_activations else (16, 32)
-
-
-def choose_registers(experts_per_rank: int) -> RegisterBudget:
-    """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
-    return RegisterBudget(48, 48, 208) if experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
             object.__setattr__(self, "block_k", min(depths))
         require(self.block_k in depths, "block_k", self.block_k, " or ".join(map(str, depths)) + f" for {self.problem.recipe}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
-        require_num_sms(self.num_sms)
+        require(self.num_sms >= CLUSTER and self.num_sms % CLUSTER == 0, "num_sms", self.num_sms, f"a positive multiple of {CLUSTER}")
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> list[int]:
@@ -99,8 +93,8 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     @property
     def registers(self) -> RegisterBudget:
-        """Per thread, of each role; they depend on the number of local experts."""
-        return choose_registers(self.problem.experts_per_rank)
+        """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
+        return RegisterBudget(48, 48, 208) if self.problem.experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
 
     # --- tiles
     @property
@@ -122,27 +116,14 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
 
     @property
-    def tile_fact(self) -> str:
-        return f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
-
-    @property
-    def epilogue_fact(self) -> str:
-        return f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
+    def facts(self) -> tuple[str, str]:
+        tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
+        return tile, f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
 
     # --- plans
-    @cached_property
-    def smem(self) -> Sm100SmemPlan:
-        return self.plan(self, self.num_stages)
-
     @property
     def tmem(self) -> TmemPlan:
         return TmemPlan(self.block_m, scaled=self.problem.formats.scaled)
 
     def of_stage(self, linear: bool) -> Self:
         return self.replace(lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
-
-
-def require_num_sms(num_sms: int) -> None:
-    """Raises `ConfigError` unless the grid consists of whole CTA pairs."""
-    require_integer("num_sms", num_sms)
-    require(num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}")

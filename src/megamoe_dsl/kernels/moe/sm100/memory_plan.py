@@ -32,11 +32,6 @@ class Sm100SmemPlan(SmemPlan):
         return PairStage(self.config.block_m, self.config.k_block)
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of a stage: one CTA's 128 rows, of E2M1 a byte per value beside E4M3 tokens."""
-        return self.stage.weight_bytes
-
-    @property
     def fc1_row_bytes(self) -> int:
         """A CTA's 64 outputs of Linear1 for a token."""
         return self.config.problem.formats.activations.row_bytes(BLOCK_N // 2)
@@ -68,7 +63,7 @@ class Sm100SmemPlan(SmemPlan):
     @property
     def after_barriers(self) -> tuple[Field, ...]:
         """tmem_address: the column that the TMEM allocation starts at."""
-        return (Field("tmem_address", (1,), U32), *super().after_barriers)
+        return (Field("tmem_address", (1,), U32),)
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
