@@ -2,10 +2,6 @@
 
 The estimate counts clocks of an SM: waves of tiles, each as long as multiplying or fetching its operands takes, and its epilogue.  Its
 constants are those of an H200 at its power cap.
-
-A GEMM that decodes its weights takes halves and quarters of packed tiles, so that few rows of B still make tiles for all SMs; where
-these are too few, the CTAs of a cluster have half of K each.  More rows of A than the wgmma has columns for are its rows, where
-decoding costs less the more of them a tile has.
 """
 
 from __future__ import annotations
@@ -50,8 +46,7 @@ WIDE: tuple[Choice, ...] = (
 )
 
 
-COLUMNS = (256, 192, 128)
-"""Of a tile where K are rows: those that waste the fewest, of equals the most."""
+COLUMNS = (256, 192, 128)  # of a tile where K are rows: those that waste the fewest, of equals the most
 
 
 def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> GemmConfig:

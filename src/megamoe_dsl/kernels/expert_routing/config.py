@@ -14,10 +14,8 @@ from ...recipe import RECIPES
 from .problem import QuantizeProblem, RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
 
 WARPS = 32
-MOST_SORTERS = 32
-"""CTAs that sort; the table of their counts has so many lines."""
-SLOTS_PER_SORTER = 4096
-"""Counted and placed in about the time that meeting takes."""
+MOST_SORTERS = 32  # CTAs that sort; the table of their counts has so many lines
+SLOTS_PER_SORTER = 4096  # counted and placed in about the time that meeting takes
 
 ROUTED: dict[str, tuple[str, ...]] = {
     SM90.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].scales_in_mma),
@@ -70,7 +68,6 @@ class TokensConfig:
 
     @property
     def region(self) -> Region | None:
-        """Shared memory of a CTA."""
         return REGIONS.get(type(self.problem))
 
 

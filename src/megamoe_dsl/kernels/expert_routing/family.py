@@ -19,8 +19,7 @@ from .arguments import (
 from .config import MOST_SORTERS, ROUTED, RouteConfig, TokensConfig
 from .problem import QuantizeProblem, RoutingProblem, SumProblem, TopExpertsProblem
 
-CTAS_PER_SM = 4
-"""That quantize both ways."""
+CTAS_PER_SM = 4  # that quantize both ways
 
 
 class RoutingKernel(Kernel):
@@ -73,7 +72,6 @@ class RouteKernel(RoutingKernel):
         return FactoredRouteArguments if config.problem.formats.activations.factor else RouteArguments
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
-        """A quarter of the SMs may sort."""
         sorters = max(1, min(MOST_SORTERS, target.num_sms // 4))
         return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})
 
@@ -86,14 +84,12 @@ class SumKernel(RoutingKernel):
 
     name = "topk_sum"
     problem = SumProblem
+    takes_arguments = SumArguments
 
     def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .topk_sum import topk_sum_kernel
 
         return topk_sum_kernel
-
-    def arguments_type(self, config: TokensConfig) -> type[SumArguments]:
-        return SumArguments
 
     def label(self, config: Any) -> str:
         return f"{config.problem.hidden}-k{config.problem.topk}-{self.name}"
@@ -104,17 +100,14 @@ class QuantizeBothKernel(RoutingKernel):
 
     name = "quantize_both"
     problem = QuantizeProblem
+    takes_arguments = QuantizeArguments
 
     def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .quantize_both import quantize_both_kernel
 
         return quantize_both_kernel
 
-    def arguments_type(self, config: TokensConfig) -> type[QuantizeArguments]:
-        return QuantizeArguments
-
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
-        """As many CTAs as SMs hold."""
         return super().choose(problem, target, num_tokens, **{"num_sms": CTAS_PER_SM * target.num_sms, **fields})
 
     def label(self, config: Any) -> str:
