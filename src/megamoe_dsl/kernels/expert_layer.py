@@ -14,6 +14,7 @@ from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.choose import burst_of, unscaled
 from ..blocks.gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..blocks.gemm.problem import (
+    ALIGNED,
     BF16,
     F32,
     GATE_FIRST,
@@ -78,7 +79,7 @@ class LayerConfigs(NamedTuple):
 
 
 class BackwardProblems(NamedTuple):
-    """GEMMs of the backward pass, BF16: gate and up where not kept, dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
+    """GEMMs of the backward pass: gate and up where not kept, dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
 
     gate_up: GatherGemmProblem
     rows: GatherGemmProblem
@@ -145,19 +146,20 @@ class ExpertLayer:
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
 
     def backward(self, output: str = BF16) -> BackwardProblems:
-        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there."""
+        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there.  The tensor core takes E4M3 of which K
+        lies in rows alone: weights are then transposed before, and rows padded to blocks of 128."""
         experts: Any = {"num_groups": self.num_experts, "recipe": self.recipe}
-        n = 2 * self.intermediate
+        n, scaled = 2 * self.intermediate, self.formats.scaled
         hidden, own = self.hidden, self.intermediate
         adds: Any = {**experts, "output": output, "accumulate": output == F32}
-        rows: Any = {**experts, "transposed_b": True, "gradient": self.gate_up, "activation": self.activation}
-        tokens: Any = {**experts, "transposed_b": True}
+        transposed: Any = {**experts, "transposed_b": not scaled}
+        rows: Any = {**transposed, "gradient": self.gate_up, "activation": self.activation}
         return BackwardProblems(
             GatherGemmProblem(n, hidden, **experts),
             GatherGemmProblem(own, hidden, **rows),
-            GemmProblem(hidden, n, PACKED, **tokens),
-            VarlenKProblem(n, hidden, gathered=RIGHT, **adds),
-            VarlenKProblem(hidden, own, gathered=LEFT, **adds),
+            GemmProblem(hidden, n, ALIGNED if scaled else PACKED, **transposed),
+            VarlenKProblem(n, hidden, gathered="" if scaled else RIGHT, **adds),
+            VarlenKProblem(hidden, own, gathered="" if scaled else LEFT, **adds),
         )
 
     @property

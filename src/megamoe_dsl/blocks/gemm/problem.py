@@ -216,8 +216,10 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         self.require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self.require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        plain = not (self.formats.scaled or self.gate_up or self.biases or self.places_rows)
-        self.require("gradient", plain or not self.gradient, "empty but for packed results in bf16xbf16 without gate_up and biases")
+        multiplied = not self.formats.scaled or (self.formats.promoted and not self.decodes)
+        plain = multiplied and not (self.gate_up or self.biases or self.places_rows)
+        among = "bf16xbf16 or fp8xfp8"
+        self.require("gradient", plain or not self.gradient, f"empty but for packed results in {among} without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         whole = self.n % (2 * block) == 0 or not self.gate_up
         self.require("n", whole, f"a multiple of {2 * block}: gate and up of whole blocks of {block}")

@@ -15,9 +15,10 @@ from .arguments import (
     RouteArguments,
     SumArguments,
     TopExpertsArguments,
+    WeightArguments,
 )
 from .config import MOST_SORTERS, ROUTED, RouteConfig, TokensConfig
-from .problem import QuantizeProblem, RoutingProblem, SumProblem, TopExpertsProblem
+from .problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TopExpertsProblem
 
 CTAS_PER_SM = 4  # that quantize both ways
 
@@ -112,3 +113,21 @@ class QuantizeBothKernel(RoutingKernel):
 
     def label(self, config: Any) -> str:
         return f"{config.problem.hidden}{'-gathered' * config.problem.gathered}{'-columns' * (not config.problem.rows)}-{self.name}"
+
+
+class QuantizeWeightsKernel(QuantizeBothKernel):
+    """Matrices of BF16 in E4M3 with a scale for 128 x 128, as they lie or transposed."""
+
+    name = "quantize_weights"
+    problem = QuantizeWeightsProblem  # type: ignore[assignment]
+
+    def function(self, config: TokensConfig) -> Callable[..., Any]:
+        from .quantize_weights import quantize_weights_kernel
+
+        return quantize_weights_kernel
+
+    def arguments_type(self, config: TokensConfig) -> type[WeightArguments]:  # type: ignore[override]
+        return WeightArguments
+
+    def label(self, config: Any) -> str:
+        return f"{config.problem.n}-{config.problem.k}{'-transposed' * config.problem.transposed}-{self.name}"

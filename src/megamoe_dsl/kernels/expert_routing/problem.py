@@ -97,6 +97,27 @@ class QuantizeProblem(TokensProblem):
 
 
 @dataclass(frozen=True)
+class QuantizeWeightsProblem(TokensProblem):
+    """Matrices that become E4M3 with a scale for 128 x 128 values.  Raises `ProblemError`.
+
+    n, k        rows and columns of a matrix, multiples of 128
+    transposed  whether codes and scales are those of the transposed matrix
+    """
+
+    topk = 1
+
+    n: int
+    k: int
+    transposed: bool = False
+
+    def __post_init__(self) -> None:
+        self.require_up_to(n=1 << 20, k=1 << 20)
+        for name in ("n", "k"):
+            self.require(name, getattr(self, name) % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
+        self.require_flags("transposed")
+
+
+@dataclass(frozen=True)
 class TopExpertsProblem(TokensProblem):
     """Which experts have the highest scores, and what their results are weighted with.  Raises `ProblemError`.
 
