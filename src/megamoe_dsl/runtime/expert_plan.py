@@ -11,8 +11,7 @@ import torch
 from ..artifact.store import ArtifactStore
 from ..json_file import cache_folder
 from ..kernels.decode.config import DecodeConfig
-from ..kernels.expert_layer import ExpertLayer, LayerConfigs
-from ..kernels.expert_routing.workspace import chosen_experts
+from ..kernels.expert_layer import ExpertLayer, LayerConfigs, chosen_experts
 from ..kernels.registry import family_of
 from ..layouts.region import Region
 from ..problem import ProblemError

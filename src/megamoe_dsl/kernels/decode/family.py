@@ -14,8 +14,13 @@ from .arguments import DecodeArguments
 from .config import GROUPS, TOKENS, DecodeConfig
 from .problem import DecodeProblem
 
-SMALL_MATRIX = 1 << 22
-"""Of an expert's Linear2: with more weights the fused kernel is faster from `TOKENS[0]` tokens on (docs/lab/one_gpu.md)."""
+MOST_WORK = 1 << 25
+"""Tokens by weights of an expert's Linear2: with more the fused kernel is faster (docs/lab/one_gpu.md)."""
+
+
+def most_tokens(problem: DecodeProblem) -> int:
+    """Up to so many take this launch in the place of the fused one."""
+    return min(TOKENS[-1], MOST_WORK // (problem.hidden * problem.intermediate))
 
 
 def few_configs(
@@ -27,9 +32,9 @@ def few_configs(
     problem = DecodeProblem.of(layer) if whole and target.arch == DecodeConfig.arch else None
     if problem is None:
         return ()
-    more = layer.max_tokens_per_rank > TOKENS[0] and problem.hidden * problem.intermediate <= SMALL_MATRIX
+    most = min(most_tokens(problem), layer.max_tokens_per_rank)
     with suppress(ConfigError):
-        return tuple(DecodeConfig.choose(problem, target, tokens) for tokens in TOKENS[: 1 + more])
+        return tuple(DecodeConfig.choose(problem, target, tokens) for tokens in TOKENS[: (most > 0) + (most > TOKENS[0])])
     return ()
 
 
@@ -40,10 +45,10 @@ class DecodeKernel(Kernel):
     problem = DecodeProblem
     configs: ClassVar[Mapping[str, type[DecodeConfig]]] = {"sm_90a": DecodeConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")}
+    takes_arguments = DecodeArguments
     early = True
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
-        """The configuration for `num_tokens` tokens.  Raises `ConfigError`."""
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
     def function(self, config: DecodeConfig) -> Callable[..., Any]:
@@ -51,15 +56,10 @@ class DecodeKernel(Kernel):
 
         return kernel_of(config)
 
-    def arguments_type(self, config: DecodeConfig) -> type[DecodeArguments]:
-        """The same for all configurations."""
-        return DecodeArguments
-
     def label(self, config: DecodeConfig) -> str:
         p = config.problem
         return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.block_m}"
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
-        """Grid, tile of a wgmma, and depth of the ring."""
         tile = f"{config.block_m} rows x {config.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn"
         return [*super().facts(config), ("tile", f"{tile}; rows are the wgmma's columns"), ("stages", config.num_stages)]
