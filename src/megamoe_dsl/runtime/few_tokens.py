@@ -9,7 +9,7 @@ import torch
 
 from ..artifact.store import ArtifactStore
 from ..kernels.decode.config import DecodeConfig
-from ..kernels.decode.family import few_configs
+from ..kernels.decode.family import few_configs, most_tokens
 from ..problem import Problem
 from ..target import Target
 from .buffers import RankBuffers
@@ -36,8 +36,9 @@ class FewTokens:
 
     def takes(self, tensors: Tensors, rows: int) -> bool:
         """Whether it computes a call with so many rows of y, as far as shapes and types say."""
-        x, x_sf, topk_idx, _ = tensors
-        return x_sf is None and 0 < len(x) == rows <= self.kernels[-1].config.block_m and topk_idx.dtype == torch.int64
+        (x, x_sf, topk_idx, _), config = tensors, self.kernels[-1].config
+        most = min(config.block_m, most_tokens(config.problem))
+        return x_sf is None and 0 < len(x) == rows <= most and topk_idx.dtype == torch.int64
 
     def __call__(self, tensors: Tensors, y: torch.Tensor) -> bool:
         """Launches it; False where x or y does not lie as it must."""
