@@ -122,19 +122,20 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
     check_region(region)
     names = {p.field.name for p in region}
     always = names - MAIN - COMBINE
-    assert names >= MAIN | COMBINE
+    config, problem = plan.config, plan.config.problem
+    of_scales = {"sfa", "sfb"} if problem.formats.scaled else set()
+    assert names & {"sfa", "sfb"} == of_scales and names | {"sfa", "sfb"} >= MAIN | COMBINE
     for a, b in combinations(names, 2):
         spans = [(region[n].offset, region[n].end) for n in (a, b)]
         may_overlap = {a, b} & MAIN and {a, b} & COMBINE
         assert may_overlap or not overlap(*spans), (a, b)
     assert not any(region[name].lifetimes for name in always)
 
-    config, problem = plan.config, plan.config.problem
     stages, groups, warps, block_m = plan.num_stages, config.epilogue_warpgroups, 4 * config.epilogue_warpgroups, config.block_m
     k, bits = config.k_block.channels, problem.formats.activations.element_bits
     span = k * bits // 8  # of a row in a stage, of weights too: of E4M3 tokens theirs are unpacked
     sf_bytes = k // 128 * 4 * (-(-block_m // 128) * 128)
-    store_tile = max(2 * config.store_block_m * 64, config.store_block_m * 128 * 2)
+    store_tile = max(2 * config.store_block_m * config.smem.fc1_row_bytes, config.store_block_m * 128 * 2)
     for name, count, least, alignment in [
         ("weights", stages, 128 * span, 1024),
         ("tokens", stages, block_m // 2 * span, 1024),
@@ -144,9 +145,11 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
         ("pull", 4, problem.hidden * bits // 8, 128),
         ("expert_count", problem.num_experts, 4, 4),
         ("combine_slots", warps, plan.combine.slots * plan.combine.slot_bytes, 16 if plan.combine.row.scaled else 128),
-        ("amax", groups, 4 * config.store_block_m * 4, 16),
+        ("amax", groups, 4 * config.store_block_m * 4 if of_scales else 0, 16),
         ("expert_table", problem.experts_per_rank + 1, 8, 8),
     ]:
+        if name in {"sfa", "sfb"} - of_scales:
+            continue
         assert region[name].field.shape[0] == count, name
         offsets = [region.offset(name, i) for i in range(count)]
         assert all(offset % alignment == 0 for offset in offsets), name

@@ -83,16 +83,21 @@ def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps, resu
 def test_transactions_are_what_the_boxes_bring(config):
     """Per CTA and stage: half of the tile's tokens, all their scale words, 128 weight rows as they are in memory and theirs."""
     plan, k = config.smem, config.block_k
-    token_bytes, weight_bytes = {"fp8xfp4": (k, k // 2), "mxf4xmxf4": (k // 2, k // 2), "mxfp8xmxfp8": (k, k)}[config.problem.recipe]
+    token_bytes, weight_bytes = {
+        "fp8xfp4": (k, k // 2),
+        "mxf4xmxf4": (k // 2, k // 2),
+        "mxfp8xmxfp8": (k, k),
+        "bf16xbf16": (2 * k, 2 * k),
+    }[config.problem.recipe]
+    scaled = config.problem.formats.scaled
     assert plan.stage.token_transaction == config.block_m // 2 * token_bytes + k // 128 * 4 * config.sf_block_m
     assert plan.stage.weight_transaction == 128 * weight_bytes + k // 128 * 4 * 128
     maps = tensor_maps(config, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
-        brought = [one.transaction_bytes for one in maps[phase : phase + 4]]
+        brought = [one.transaction_bytes if scaled or place % 2 == 0 else 0 for place, one in enumerate(maps[phase : phase + 4])]
         assert [sum(brought[:2]), sum(brought[2:])] == [plan.stage.token_transaction, plan.stage.weight_transaction]
-        boxes = [one.box_bytes for one in maps[phase : phase + 4]]
-        places = [plan.region[name].field for name in ("tokens", "sfa", "weights", "sfb")]
-        assert all(box <= place.strides[0] for box, place in zip(boxes, places, strict=True))
+        fields = {"tokens": 0, "weights": 2, **({"sfa": 1, "sfb": 3} if scaled else {})}
+        assert all(maps[phase + place].box_bytes <= plan.region[name].field.strides[0] for name, place in fields.items())
     assert 2 * (plan.stage.token_transaction + plan.stage.weight_transaction) < 1 << 20  # PTX ISA, mbarrier tx-count
 
 
