@@ -79,7 +79,11 @@ def spread_cells(record: dict[str, Any]) -> list[str]:
 
 def read(files: Sequence[Path]) -> list[dict[str, Any]]:
     """The records of all points that were timed beside the baseline, or traced."""
-    records = [record for file in files for record in json.loads(read_record(file.parent, file.stem))["records"]]
+    records = [
+        record
+        for file in files
+        for record in json.loads(file.read_bytes() if file.exists() else read_record(file.parent, file.stem))["records"]
+    ]
     return [record for record in records if "baseline" in record or "trace" in record]
 
 
