@@ -50,9 +50,10 @@ from megamoe_dsl.hardware.operand_tile import (
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan, vector_address
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.layout import Layout, idx2crd
-from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.sim.descriptors import SmemDescriptor, operand_bytes
 from megamoe_dsl.testing import configs_sm100
+
+SCALED = configs_sm100().filter(lambda config: config.problem.formats.scaled)
 
 WARPS, THREADS = range(4), range(32)
 PASSES = (16, 32)  # store_block_m
@@ -118,7 +119,7 @@ def test_accumulator_columns(block_m):
 
 # --- load.py
 @settings(max_examples=80)
-@given(configs_sm100(), st.data())
+@given(SCALED, st.data())
 def test_loader_coordinates(config, data):
     """Scale boxes start at the words that hold the tile's scales; the two token boxes are the halves of what the MMA covers."""
     per_stage, sf_block_m, experts = config.k_block.words, config.sf_block_m, config.problem.experts_per_rank
@@ -196,7 +197,7 @@ def test_fc1_bytes_reach_their_place_in_the_tile(tokens):
 
 
 @settings(max_examples=80)
-@given(configs_sm100(), st.data())
+@given(SCALED, st.data())
 def test_fc1_scale_addresses(config, data):
     """fc2_sf word and byte, and 16 bytes from a token to the next, inside a pass: scale n of a row scales channels 32 n to 32 n + 31."""
     block, words = data.draw(st.integers(0, 100)), config.fc2_k_blocks * config.k_block.words
@@ -310,7 +311,8 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     plan = config.smem
     cd = [plan.region.offset("cd", group) for group in range(config.epilogue_warpgroups)]
     assert all(start % 1024 == 0 for start in cd)
-    fc1 = (packed_tile if config.problem.formats.hidden.element == E2M1 else fc1_tile)(config.store_block_m)
+    half = result_tile(config.store_block_m)  # of BF16 outputs
+    fc1 = half if plan.fc1_row_bytes == HALF_BYTES else (packed_tile if plan.fc1_row_bytes < 64 else fc1_tile)(config.store_block_m)
     assert plan.fc1_tile_bytes % fc1.outer.alignment == 0
     assert (config.store_block_m * HALF_BYTES) % result_tile(config.store_block_m).outer.alignment == 0
     assert plan.fc1_tile_bytes == fc1.size and result_bytes(config.store_block_m) == 2 * result_tile(config.store_block_m).size
@@ -319,7 +321,7 @@ def test_tiles_are_aligned_for_their_swizzles(config):
         assert all(plan.region.offset(name, stage) % operand_tile(8, span).outer.alignment == 0 for stage in range(config.num_stages))
     assert plan.stage.weight_bytes == operand_tile(BLOCK_N, span).size
     assert plan.stage.token_bytes >= operand_tile(max(8, config.block_m // 2), span).size
-    assert operand_tile(8, span).size == 8 * span == 8 * config.block_k * (1 if config.mma.name == "mxf8f6f4" else 0.5)
+    assert operand_tile(8, span).size == 8 * span == 8 * config.block_k * {"mxf8f6f4": 1, "f16": 2}.get(config.mma.name, 0.5)
 
 
 # --- combine.py
