@@ -1,7 +1,4 @@
-"""How models publish their experts: names, dtypes, scales, and the order of gate and up.  Data; `experts` reads by it.
-
-Each layout says where its facts are from.  What no source that can be read says is in docs/howto/checkpoints.md.
-"""
+"""How models publish their experts: names, dtypes, scales, and the order of gate and up.  Each layout says where its facts are from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A checkpoint in a recipe's format: files of experts in checkpoint order, and an index.
 
-Files appear whole.  One that is there already, of the same source, layer, experts and recipe, is not made again, so that an interrupted
-run goes on.  Layers may be converted one after another, or at the same time, into one folder: the index keeps those of earlier runs.
+Files appear whole, and one of the same source, layer, experts and recipe is not made again: an interrupted run goes on.  Layers may be
+converted one after another, or at the same time, into one folder.
 """
 
 from __future__ import annotations

@@ -92,11 +92,11 @@ def quantize(values: torch.Tensor, form: Format) -> Scaled:
     return quantize_nvfp4(values, nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
 
 
-def dequantize(codes: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
+def dequantize(codes: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
     """float64 [..., rows, K] of codes whose element their dtype says, and that of their scales how many share one: UE8M0, E4M3 (NVFP4,
-    without the factor of the matrix), or FP32, of rows or of blocks of them.  BF16 has none."""
+    without the factor of the matrix), or FP32, of rows or of blocks of them, in `parts` as in `weight_scale_rows`.  BF16 has none."""
     if codes.dtype == torch.bfloat16:
         return codes.double()
     if sf.dtype == torch.float32:
-        return (dequantize_e4m3_f32 if sf.shape[:-1] == codes.shape[:-1] else dequantize_weight_e4m3)(codes, sf)
+        return dequantize_e4m3_f32(codes, sf) if sf.shape[:-1] == codes.shape[:-1] else dequantize_weight_e4m3(codes, sf, parts)
     return dequantize_nvfp4(codes, sf) if sf.dtype == torch.float8_e4m3fn else micro_scaling_of(codes).dequantize(codes, sf)

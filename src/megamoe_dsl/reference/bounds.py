@@ -31,10 +31,8 @@ from megamoe_dsl.quant import (
     blocks_of,
     decode_ue8m0,
     dequantize,
-    dequantize_weight_e4m3,
     input_layout,
     inverse_scale,
-    micro_scaling_of,
 )
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
@@ -97,11 +95,6 @@ class _Sums:
         self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
         self.hidden = RECIPES[recipe].hidden
 
-    def weights(self, w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-        if sf.dtype == torch.float32:
-            return dequantize_weight_e4m3(w, sf, parts)
-        return w.double() if w.dtype == torch.bfloat16 else micro_scaling_of(w).dequantize(w, sf)
-
     def rounding(self, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
         """Distance between the reference's activations and any the kernel may hold."""
         if self.hidden.scale is None:
@@ -112,7 +105,7 @@ class _Sums:
         """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""
         if self.promoted:
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
-        return dequantize(x, x_sf) @ self.weights(w, w_sf).T
+        return dequantize(x, x_sf) @ dequantize(w, w_sf).T
 
     def biased(
         self, total: torch.Tensor, error: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None
@@ -176,7 +169,7 @@ def error_bound(
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in inputs.jobs(routing):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
-        total_error = sums.error(dequantize(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total)
+        total_error = sums.error(dequantize(job.x, job.x_sf), dequantize(job.fc1, job.fc1_sf, parts=2), total)
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
@@ -189,7 +182,7 @@ def error_bound(
         error = error + _SFU_ERROR * (values.abs() + error)
 
         codes = requantize(values.float(), problem.recipe)
-        acts, fc2 = dequantize(*codes), sums.weights(job.fc2, job.fc2_sf)
+        acts, fc2 = dequantize(*codes), dequantize(job.fc2, job.fc2_sf)
         deviation = sums.rounding(values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
         out_error = deviation @ fc2.abs().T

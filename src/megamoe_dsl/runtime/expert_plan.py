@@ -30,7 +30,7 @@ KEPT = 64 << 20
 
 class Scratch:
     """Memory of one device that the launches of a call leave for one another, kept for the calls that follow on a stream: to allocate
-    takes the host as long as a launch.  Calls on a stream follow one another, so the next may write what the last has left."""
+    takes the host as long as a launch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

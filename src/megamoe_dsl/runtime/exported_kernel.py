@@ -17,9 +17,8 @@ from ..kernels.registry import kernel_of
 class ExportedKernel:
     """Loads the library that a manifest names.  On GPUs the cubin goes to a device at its first launch there.
 
-    Raises `ArtifactError` for a manifest that is damaged, for a library or a runtime beside it that is missing or not the one that was
-    exported (size and SHA-256 are compared before it is mapped), for a library that cannot be loaded and, unless `any_sources`, for a
-    manifest made by other sources than those that would lay out its buffers.
+    Raises `ArtifactError` for a manifest that is damaged or, unless `any_sources`, made by other sources, and for a library or runtime that
+    is missing, cannot be loaded, or is not the one that was exported: size and SHA-256 are compared before it is mapped.
 
         kernel = ExportedKernel("build/flash.json")  # of megamoe export build --name flash
         kernel(buffers.arguments(peers, y, num_tokens, rank, watchdog_ns), torch.cuda.current_stream().cuda_stream)

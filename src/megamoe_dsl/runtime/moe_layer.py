@@ -213,8 +213,8 @@ def node_layer(
 ) -> NodeLayer:
     """A layer over nodes of so many ranks; `others` as of `domain_layer`, whose launch is by default `MegaMoE`'s, so that codes travel.
 
-    A launch of several ranks that fills its SMs runs until all of them have launched.  A rank whose exchange of the next chunk finds no SM
-    would keep the others' exchanges, and with them their launches, from ending: launches leave SMs to NCCL.  Raises `ProblemError`."""
+    Launches leave SMs to NCCL: a rank whose exchange of the next chunk found none would keep the others' launches from ending.  Raises
+    `ProblemError`."""
     cuda, plain = device.type == "cuda", others["activation"] is None
     node_problem(problem, ranks)
     if cuda and plain and others["launch"] is None and takes_fused(problem, device_arch(device)):

@@ -1,7 +1,7 @@
 """The layer over several NVLink domains: torch.distributed moves rows between nodes, the layer of a domain computes on each.
 
 Each token's row goes once to every node that has an expert of it, and one row of results comes back.  Ranks with the same number on all
-nodes are a rail: rank r sends to a node by way of the rank there that has its number, so every network card carries its own rank's rows.
+nodes are a rail: rank r sends to a node by way of the rank there that has its number.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ def captured_stream(stream: int, capturing: bool) -> tuple[int, int]:
 
 
 def outside_pools(make: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """A tensor that is kept.  A thread of its own makes it: what this thread allocates may be memory of a tree of CUDA graphs, all of which
-    torch takes back."""
+    """A tensor that is kept.  A thread of its own makes it: what this one allocates may be a CUDA graph's, which torch takes back."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(make).result()
 
