@@ -36,7 +36,7 @@ from .experts import moe
 from .gemm_weights import gemm_weights
 from .layer import MegaMoE, gpu_name
 from .nodes import NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
-from .symmetric_memory import SymmetricBuffer, device_arch
+from .symmetric_memory import SymmetricBuffer, device_arch, process_group
 from .top_experts import router_logits_of, top_experts
 
 MOE, MEGA_MOE, EP_MOE, DEEP_EP = "moe", "mega_moe", "ep_moe", "deep_ep"
@@ -327,11 +327,7 @@ class MoE(torch.nn.Module):
         fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         self.device = place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
         if problem.num_ranks > 1:
-            if group is None and not (dist.is_available() and dist.is_initialized()):
-                raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks")
-            group = dist.group.WORLD if group is None else group
-            if dist.get_world_size(group) != problem.num_ranks:
-                raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {dist.get_world_size(group)}")
+            group = process_group(problem, group)
             self.rank = dist.get_rank(group)
             ranks = problem.num_ranks if launch == DEEP_EP else ranks_of_a_domain(group) if domain is None else domain
         others: dict[str, Any] = {"launch": launch, "activation": activation, "tokens": tokens, **options}
