@@ -166,7 +166,6 @@ def _blocks(channels: int) -> int:
 
 
 def _experts(problem: Problem, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Every expert's, of elements that torch may not stack."""
     drawn = [draw() for _ in range(problem.experts_per_rank)]
     return torch.stack([one.view(torch.uint8) for one in drawn]).view(drawn[0].dtype)
 
@@ -264,7 +263,6 @@ def _places(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor
 
 
 def _filled(place: torch.Tensor, values: torch.Tensor, columns: int) -> torch.Tensor:
-    """[rows, columns] with one value in each block of 128 columns."""
     zeros = torch.zeros(*place.shape[:2], _BLOCK, dtype=values.dtype, device=values.device)
     return zeros.scatter_(2, place, values).flatten(1)[:, :columns]
 

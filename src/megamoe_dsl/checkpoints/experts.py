@@ -220,7 +220,6 @@ class PublishedExperts:
         return bias
 
     def _error(self, what: str, name: str = "") -> CheckpointError:
-        """About a tensor, by default the first expert's Linear2."""
         name = name or self.name(self.layout.fc2, 0)
         return CheckpointError(what, file=self.checkpoint.files.get(name, self.checkpoint.path), tensor=name)
 
@@ -260,7 +259,6 @@ def _is_no_scale(scales: torch.Tensor) -> torch.Tensor:
 
 
 def _split(codes: torch.Tensor, scales: torch.Tensor | None, *, interleaved: bool) -> list[Weight]:
-    """Gate and up of a Linear1 whose rows are in one tensor."""
 
     def halves(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (rows[0::2], rows[1::2]) if interleaved else rows.chunk(2)

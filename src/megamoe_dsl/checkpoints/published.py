@@ -60,7 +60,6 @@ class PublishedLayout:
 
     @property
     def scale_dtypes(self) -> tuple[str, ...]:
-        """The same of its scales."""
         return () if self.format.scale is None else STORED_AS[self.format.scale]
 
 

@@ -47,7 +47,6 @@ class VarlenKCase:
         return {"D": (t.d, expected, expected)}
 
     def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
-        """Sums of BF16 rows, group by group."""
         p, total = self.problem, sum(self.counts)
         gathered = t.gathered[t.sources[:total].long()].split(self.counts)
         left, right = gathered, t.sorted[:total].split(self.counts)

@@ -133,7 +133,6 @@ class ExpertWeights:
         return self.map(lambda tensor: tensor[index : index + 1])
 
     def resized(self, problem: "Problem", shapes: Mapping[str, MatrixShape]) -> "ExpertWeights":
-        """With matrices of other shapes."""
         return ExpertWeights(**resize(problem, {name: getattr(self, name) for name in weight_names(problem)}, shapes))
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "ExpertWeights":

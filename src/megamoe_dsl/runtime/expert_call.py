@@ -149,7 +149,6 @@ class ExpertCall:
 
     @cached_property
     def workspace(self) -> torch.Tensor:
-        """Memory of what lies between launches."""
         return self.memory if self.memory is not None else torch.empty(self.region.size, dtype=torch.uint8, device=self.x.device)
 
     def _view(self, name: str) -> torch.Tensor:
@@ -198,7 +197,6 @@ class ExpertCall:
         return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
     def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """The same of the last launch."""
         return {"rows": self.fc2.d, "positions": self.positions, "weights": self.topk_weights}, {"y": self.y}
 
     def arguments(self, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> dict[str, int]:

@@ -92,7 +92,6 @@ class DeviceExperts:
         return call.region
 
     def __call__(self, call: ExpertCall) -> torch.Tensor:
-        """y; the call's tensors have been checked."""
         self.route(call)
         self.fc1(call)
         self.fc2(call)
@@ -152,7 +151,6 @@ class DeviceDecode:
         return Region.stack("workspace")
 
     def prepare(self, call: ExpertCall) -> bytes:
-        """Saves the arguments that a call's weights decide; its tensors have been checked."""
         return self.prepare_places({name: getattr(call.weights, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}, call.tokens)
 
     def prepare_places(self, places: Mapping[str, int], tokens: int) -> bytes:

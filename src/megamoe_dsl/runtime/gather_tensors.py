@@ -34,7 +34,6 @@ class GradientTensors(NamedTuple):
     dots: torch.Tensor
 
     def check(self, problem: GatherGemmProblem, rows: int, m: int) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it."""
         n, device = problem.n, self.gate_up.device
         check_tensor("gate_up", self.gate_up, torch.bfloat16, (rows, 2 * n), device, TMA_ALIGNMENT)
         check_tensor("row_weights", self.row_weights, torch.float32, (m,), device)

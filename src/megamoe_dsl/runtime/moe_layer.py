@@ -278,7 +278,6 @@ class Router:
     replicas: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor, topk: int, token_ids: torch.Tensor | None, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """topk_idx and topk_weights of x, bfloat16 [T, H]."""
         choice = {name: getattr(self, name) for name in ("scores", "bias", "groups", "topk_groups", "scale", "hash_table", "replicas")}
         return top_experts(router_logits_of(x, self.weight), topk, token_ids=token_ids, replica_shift=rank, **choice)
 
