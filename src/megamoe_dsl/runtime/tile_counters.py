@@ -81,19 +81,16 @@ class DecodeMemory:
         key = captured_stream(stream, capturing)
         if not capturing:
             while len(self._spare) < 1 + (key not in self.kept):
-                self._spare.append(outside_pools(self._ready))
+                self._spare.append(outside_pools(partial(self._make, ready=True)))
         if key not in self.kept:
             self.kept[key] = self._spare.pop() if self._spare else self._make()
         return int(self.kept[key].data_ptr())
 
-    def _make(self) -> torch.Tensor:
+    def _make(self, ready: bool = False) -> torch.Tensor:
         memory = torch.full((self._words,), ABSENT, dtype=torch.int32, device=self._device)
         memory[: LINE // BYTES] = 0
-        return memory
-
-    def _ready(self) -> torch.Tensor:
-        memory = self._make()
-        torch.cuda.synchronize(self._device)
+        if ready:
+            torch.cuda.synchronize(self._device)
         return memory
 
 
