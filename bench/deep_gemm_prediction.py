@@ -58,7 +58,7 @@ def subject_of(problem: Problem, load: RankLoad, num_sms: int) -> Subject:
 
 def packed_subject(problem: Problem, load: RankLoad, num_sms: int, block_k: int) -> Subject:
     """The same of packed tokens, with stages of `block_k` channels."""
-    return launch_of(replace(shape_of(problem, PACKED[block_k], num_sms), k_block=packed_values(block_k), packed=True), load)
+    return launch_of(replace(shape_of(problem, PACKED[block_k], num_sms), k_block=packed_values(block_k)), load)
 
 
 def shape_of(problem: Problem, found: Heuristic, num_sms: int) -> Shape:

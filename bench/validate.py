@@ -62,7 +62,7 @@ from typing import Any
 
 from megamoe_dsl.bench.point import FP8
 from megamoe_dsl.bench.results import without_folders
-from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.presets import MEASURED, PRESETS
 from records import save
 from stand_in.gpu import environment
@@ -164,7 +164,7 @@ def steps(folder: Path, gpus: int, baseline: Path | None, out: Path, arch: str =
     sizes = Sizes.simulated() if simulated else Sizes.of_presets()
     ranks = [str(n) for n in (1, 2, 4, 8) if n <= gpus]
     hopper = arch == ARCHES[0]
-    recipes = [FP8] if hopper else list(find_kernel("mega_moe").recipes[arch])
+    recipes = [FP8] if hopper else list(STAGES[0].recipes[arch])
     traffic = ["--remote", str((RANKS - 1) / RANKS)] if 1 < gpus < RANKS else []
     shared = ["--soak-preset", ",".join(MEASURED), "--soak-tokens"]
     soak, apart = [*shared, sizes.tokens], [*shared, sizes.unfused_ranks_tokens]

@@ -312,6 +312,14 @@ def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
     assert "no race found" not in result.output
 
 
+def test_warnings_beside_a_pass_are_explained() -> None:
+    for warnings in ({}, {"PTX line 7: tcgen05.ld of uninitialized TMEM": 3}):
+        report: Any = SimpleNamespace(findings=[], warnings=warnings, instructions=1, seconds=0.0)
+        console = Console(record=True, width=80)
+        assert tables.conclude(console, True, [report], "all of it", race=True)
+        assert ("A warning is a read of what nobody has written" in console.export_text()) == bool(warnings)
+
+
 def test_a_finding_fails_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "print_reports", lambda *_, **__: None)
     for findings, right in (([], True), (["a race"], False)):

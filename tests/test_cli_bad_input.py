@@ -20,6 +20,7 @@ from megamoe_dsl.cli import INTERRUPTED
 from megamoe_dsl.cli.app import app, said
 from megamoe_dsl.inspect.inspection import SECTIONS
 from megamoe_dsl.interrupts import held_interrupts
+from sweep import rarely
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
 INSPECT, SIMULATE = ["inspect", *SMALL], ["simulate", *SMALL, "--sms", "2"]
@@ -143,9 +144,10 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(RuntimeError("a bug")) is None
 
 
-def test_a_full_stdout_is_one_line() -> None:
+@pytest.mark.parametrize("arguments", [["--version"], rarely([*INSPECT, "--tokens", "4", "--sms", "4", "--json"])])
+def test_a_full_stdout_is_one_line(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "megamoe_dsl", "--version"], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([sys.executable, "-m", "megamoe_dsl", *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "error: stdout: No space left on device\n")
 
 

@@ -14,7 +14,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, symmetric_buffer, whole_pool
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS, choose_lookahead, choose_tier
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, choose_registers
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
@@ -160,7 +160,7 @@ def test_published_shapes_fit(problem, block_m):
 
 
 def test_register_budgets():
-    small, large = choose_registers(64), choose_registers(65)
+    small, large = (replace(GOOD, problem=replace(FLASH, num_experts=8 * local)).registers for local in (64, 65))
     assert (small.dispatch, small.loader, small.epilogue) == (48, 48, 208)
     assert (large.dispatch, large.loader, large.epilogue) == (96, 88, 160)
 

@@ -124,6 +124,12 @@ def test_packed_weights_are_some_that_hopper_decodes(values: str) -> None:
 def quiet(trial: Trial) -> None: ...
 
 
+def test_subnormal_codes_have_products_of_scales_that_hopper_can_part() -> None:
+    problem = Problem(32, 192, 1, 1, max_tokens_per_rank=30, recipe="fp8xmxfp4")
+    (y,) = case_of(problem, FuzzedCall((30,), values="subnormal")).reference("hopper").y
+    assert 2.0**-90 < float(y.abs().max()) < 2.0**-60
+
+
 def test_a_failure_is_shrunk_to_what_matters() -> None:
     def check(trial: Trial) -> str:
         return "few" if any(sum(call.tokens) >= 3 and call.values == "zeros" for call in trial.calls) else ""

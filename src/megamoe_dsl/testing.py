@@ -21,7 +21,7 @@ except ImportError as error:
 
 from .hardware.cta_pair import CLUSTER
 from .kernels.moe.config import MegaMoeConfig
-from .kernels.moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes, tiles_of
+from .kernels.moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes
 from .kernels.moe.sm100.choose import tiers_of
 from .kernels.moe.sm100.config import Sm100Config, block_ks, store_block_ms
 from .problem import CHANNEL_STEP, MAX_RANKS, MAX_TOPK, Problem
@@ -91,7 +91,7 @@ def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = N
     """The same for SM90; the problem's recipe become fp8xfp8.  Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert,
     two CTAs on their own, and the deepest ring."""
     moe = replace(draw(problems(whole_tiles=False) if problem is None else problem), **draw(formats(Sm90Config.recipes)))
-    block_m = draw(st.sampled_from(tiles_of(moe)))
+    block_m = draw(st.sampled_from(Sm90Config.tiles_of(moe)))
     num_sms = draw(st.integers(2, max_sms))
     return Sm90Config(
         moe,

@@ -128,3 +128,4 @@ def test_bad_input_is_one_line(source: Path, tmp_path: Path, arguments: list[str
     places = {"source": source, "gone": tmp_path / "gone", "empty": empty, "out": tmp_path / "out"}
     result = runner.invoke(app, ["weights", *(one.format(**places) for one in arguments)])
     assert result.exit_code == 2 and message in result.output and result.output.count("\n") == 1
+    assert "Format(" not in result.output

@@ -15,18 +15,19 @@ import gzip
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from megamoe_dsl.activation import ACTIVATIONS, SILU
-from megamoe_dsl.arch import SM90, Arch
+from megamoe_dsl.arch import ARCHES, SM90, SM100, Arch
 from megamoe_dsl.artifact.store import source_digest
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, block_ks
-from megamoe_dsl.kernels.registry import arch_of_recipe, find_kernel
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.recipe import RECIPES
@@ -55,6 +56,7 @@ class Point:
     cluster: int = 1
     block_k: int = 0  # of a stage, 0 for the one that is chosen
     recipe: str = "fp8xfp8"
+    arch: str = SM90.name
     combine: str = "bf16"
     wide: bool = False  # E2M1 weights whose scales within 32 of K are as far apart as can be
     pool_rows: int | None = None
@@ -87,7 +89,7 @@ def points(arch: Arch, small: bool = False) -> list[Point]:
 def points_of_blackwell() -> list[Point]:
     """Of each recipe every tile at every BLOCK_K with one rank, three tiles with two ranks, one with four and one with eight; results that
     travel as E4M3; the layer in a launch per stage; `once`, a launch of each, for the sanitizer too."""
-    found = []
+    found, point = [], partial(Point, arch=SM100.name)
     eight = ((16, 0, 9, 3, 1, 2, 150, 7), (1, 20, 0, 5, 0, 0, 130, 0))
     for recipe in Sm100Config.recipes:
         problem = Point("", 0, ((1,),), recipe=recipe).problem
@@ -95,15 +97,15 @@ def points_of_blackwell() -> list[Point]:
         for exact in (True, False):
             kind = f"{recipe}_{'exact' if exact else 'random'}"
             for m in (tiles[0], 64, tiles[-1]):
-                found.append(Point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact, recipe=recipe))
-            found.append(Point(f"{kind}_r2_e4m3_results", 96, ((99, 9), (0, 5), (7, 96)), exact, recipe=recipe, combine="e4m3"))
+                found.append(point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact, recipe=recipe))
+            found.append(point(f"{kind}_r2_e4m3_results", 96, ((99, 9), (0, 5), (7, 96)), exact, recipe=recipe, combine="e4m3"))
             for m in tiles:
                 for k in block_ks(problem):
-                    found.append(Point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
-        found.append(Point(f"{recipe}_exact_r4_m32", 32, ((16, 0, 9, 3), (1, 20, 0, 5)), topk=3, recipe=recipe))
-        found.append(Point(f"{recipe}_exact_r8_m128", 128, eight, topk=3, recipe=recipe))
-        for name, unfused in (("once", False), ("once_stages", True)):
-            found.append(Point(f"{recipe}_{name}", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe, unfused=unfused))
+                    found.append(point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
+        found.append(point(f"{recipe}_exact_r4_m32", 32, ((16, 0, 9, 3), (1, 20, 0, 5)), topk=3, recipe=recipe))
+        found.append(point(f"{recipe}_exact_r8_m128", 128, eight, topk=3, recipe=recipe))
+        for name, unfused in (("once", False), *((("once_stages", True),) if RECIPES[recipe].scaled else ())):
+            found.append(point(f"{recipe}_{name}", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe, unfused=unfused))
     return found
 
 
@@ -172,7 +174,7 @@ def prepare_point(folder: Path, point: Point) -> str:
     torch.set_num_threads(1)
     problem = point.problem
     kernel = find_kernel("mega_moe")
-    target = Target(arch_of_recipe(kernel, point.recipe), point.num_sms)
+    target = Target(ARCHES[point.arch], point.num_sms)
     fields = {"cluster": point.cluster} if target.arch == SM90 else {"block_k": point.block_k} if point.block_k else {}
     config = kernel.choose(problem, target, problem.max_tokens_per_rank, block_m=point.block_m, pool_rows=point.pool_rows, **fields)
     artifacts = [compile_kernel(one) for one in (stage_configs(config) if point.unfused else [config])]

@@ -41,10 +41,8 @@ from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
 from simulated_experts import simulate_experts
 from sweep import sample
 
-CONFIGS: dict[str, type[MegaMoeConfig]] = {
-    **dict.fromkeys(Sm90Config.recipes, Sm90Config),
-    **dict.fromkeys(Sm100Config.recipes, Sm100Config),
-}
+KINDS: dict[str, type[MegaMoeConfig]] = {str(kind.arch): kind for kind in (Sm90Config, Sm100Config)}
+LAYERS = [(arch, recipe) for arch, kind in KINDS.items() for recipe in kind.recipes]
 TOKENS = 6
 ALONE, SOME = [4], [5, 0, 4]
 """Tokens of a batch of one, and of one of three in another order."""
@@ -77,36 +75,35 @@ def y_of(config: MegaMoeConfig, case: Case, tokens: Sequence[int] | None = None,
 
 
 @lru_cache
-def wanted(recipe: str) -> list[list[int]]:
+def wanted(arch: str, recipe: str) -> list[list[int]]:
     """Of all tokens at once, in the recipe's smallest tile."""
     problem = problem_of(recipe)
-    kind = CONFIGS[recipe]
-    return y_of(choose(problem, Target.typical(kind.arch, 4), TOKENS, block_m=kind.tiles_of(problem)[0]), whole_case(problem))
+    return y_of(choose(problem, Target.typical(arch, 4), TOKENS, block_m=KINDS[arch].tiles_of(problem)[0]), whole_case(problem))
 
 
-def tiers(recipe: str) -> list[tuple[int, int]]:
+def tiers(arch: str, recipe: str) -> list[tuple[int, int]]:
     """Tiles, and sizes of clusters, of a recipe."""
-    kind, problem = CONFIGS[recipe], problem_of(recipe)
-    chosen = [choose(problem, Target.typical(kind.arch, 4), TOKENS, block_m=tile) for tile in kind.tiles_of(problem)]
+    problem = problem_of(recipe)
+    chosen = [choose(problem, Target.typical(arch, 4), TOKENS, block_m=tile) for tile in KINDS[arch].tiles_of(problem)]
     return sorted({(one.block_m, one.cluster) for config in chosen for one in config.siblings})
 
 
-CASES = [(recipe, *tier) for recipe in CONFIGS for tier in tiers(recipe)]
+CASES = [(*layer, *tier) for layer in LAYERS for tier in tiers(*layer)]
 
 
-@sample("fp8xfp8-128-1")
-@pytest.mark.parametrize(("recipe", "tile", "cluster"), CASES, ids=["-".join(map(str, one)) for one in CASES])
-def test_every_tile_and_batch_gives_a_token_the_same_bits(recipe: str, tile: int, cluster: int) -> None:
+@sample("sm_90a-fp8xfp8-128-1")
+@pytest.mark.parametrize(("arch", "recipe", "tile", "cluster"), CASES, ids=["-".join(map(str, one)) for one in CASES])
+def test_every_tile_and_batch_gives_a_token_the_same_bits(arch: str, recipe: str, tile: int, cluster: int) -> None:
     problem = problem_of(recipe)
-    config = choose(problem, Target.typical(CONFIGS[recipe].arch, 4), TOKENS, block_m=tile)
+    config = choose(problem, Target.typical(arch, 4), TOKENS, block_m=tile)
     config = next(one for one in config.siblings if one.cluster == cluster)
     for tokens in (ALONE, SOME):
-        assert y_of(config, whole_case(problem), tokens) == [wanted(recipe)[token] for token in tokens]
+        assert y_of(config, whole_case(problem), tokens) == [wanted(arch, recipe)[token] for token in tokens]
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("recipe", CONFIGS)
-def test_so_do_more_ranks(recipe: str) -> None:
+@pytest.mark.parametrize(("arch", "recipe"), LAYERS)
+def test_so_do_more_ranks(arch: str, recipe: str) -> None:
     """The same experts on two ranks, the tokens on the second."""
     problem, case = problem_of(recipe), whole_case(problem_of(recipe))
     two = replace(problem, num_ranks=2)
@@ -114,7 +111,7 @@ def test_so_do_more_ranks(recipe: str) -> None:
     halves = [weights.map(lambda tensor, part=part: tensor.chunk(2)[part].contiguous()) for part in range(2)]
     apart = replace(whole_case(two), problem=two, weights=halves)
     fields = {name: [getattr(apart, name)[0], getattr(case, name)[0]] for name in ("x", "x_sf", "topk_idx", "topk_weights")}
-    assert y_of(choose(two, Target.typical(CONFIGS[recipe].arch, 4), TOKENS), with_inputs(apart, fields)) == wanted(recipe)
+    assert y_of(choose(two, Target.typical(arch, 4), TOKENS), with_inputs(apart, fields)) == wanted(arch, recipe)
 
 
 def with_inputs(case: Case, fields: dict[str, list[torch.Tensor]]) -> Case:
@@ -125,17 +122,17 @@ def with_inputs(case: Case, fields: dict[str, list[torch.Tensor]]) -> Case:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("recipe", [one for names in STAGES[0].recipes.values() for one in names])
-def test_so_does_the_unfused_layer(recipe: str) -> None:
+@pytest.mark.parametrize(("arch", "recipe"), [(arch, one) for arch, names in STAGES[0].recipes.items() for one in names])
+def test_so_does_the_unfused_layer(arch: str, recipe: str) -> None:
     problem = problem_of(recipe)
-    assert y_of(choose(problem, Target.typical(CONFIGS[recipe].arch, 4), TOKENS), whole_case(problem), fused=False) == wanted(recipe)
+    assert y_of(choose(problem, Target.typical(arch, 4), TOKENS), whole_case(problem), fused=False) == wanted(arch, recipe)
 
 
 @pytest.mark.sweep
 def test_so_does_a_ring() -> None:
     problem = problem_of("fp8xfp8")
     config = choose(problem, Target.typical("sm_90a", 4), TOKENS, block_m=128, pool_rows=128)
-    assert config.ring_blocks and y_of(config, whole_case(problem)) == wanted("fp8xfp8")
+    assert config.ring_blocks and y_of(config, whole_case(problem)) == wanted("sm_90a", "fp8xfp8")
 
 
 def expert_call(recipe: str, x: torch.Tensor) -> ExpertCall:

@@ -29,6 +29,9 @@ SMALL = DispatchGemmConfig(MOE, num_sms=2, arch_name="sm_100a")
         rarely("mxf4xmxf4", {"scatter": False}, 256),
         rarely("mxf4xmxf4", {"interleaved": False, "block_m": 64}, 256),
         rarely("mxfp8xmxfp8", {}, 128),
+        ("bf16xbf16", {}, 64),
+        rarely("bf16xbf16", {"scatter": False}, 64),
+        rarely("bf16xbf16", {"interleaved": False, "block_m": 64}, 64),
     ],
 )
 def test_two_ranks(recipe: str, combine: dict[str, Any], block_k: int) -> None:
@@ -54,18 +57,20 @@ def test_launches_without_a_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block_m", "options", "combine_m"),
+    ("recipe", "block_m", "options", "combine_m"),
     [
-        (128, {}, 64),
-        rarely(64, {"block_wise": False}, 192),
-        rarely(32, {"block_wise": False}, 32),
-        rarely(128, {"block_wise": False}, 128),
+        ("fp8xfp4", 128, {}, 64),
+        rarely("fp8xfp4", 64, {"block_wise": False}, 192),
+        rarely("fp8xfp4", 32, {"block_wise": False}, 32),
+        rarely("fp8xfp4", 128, {"block_wise": False}, 128),
+        rarely("bf16xbf16", 64, {}, 192),
+        rarely("bf16xbf16", 32, {}, 32),
     ],
 )
-def test_one_rank_with_several_tiles_of_an_expert(block_m: int, options: dict[str, Any], combine_m: int) -> None:
+def test_one_rank_with_several_tiles_of_an_expert(recipe: str, block_m: int, options: dict[str, Any], combine_m: int) -> None:
     """Each waiting for its own rows or for all; tiles of Linear2 that begin inside 128 rows whose scales come together, or go beyond them;
     an expert without rows."""
-    moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256, recipe="fp8xfp4")
+    moe = problem(150, num_ranks=1, num_experts=3, topk=1, hidden=256, recipe=recipe)
     case = random_case(moe, (150,), 6, target_expert=1)
     config = DispatchGemmConfig(moe, block_m, num_sms=2, arch_name="sm_100a", **options)
     ep = simulated(config, case, {"block_m": combine_m})
@@ -112,5 +117,7 @@ def test_a_tile_of_few_rows_waits_for_its_expert() -> None:
 
 
 def test_formats_of_other_chips_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 for sm_100a"):
+    with pytest.raises(
+        ConfigError, match=r"problem\.recipe = 'fp8xfp8': must be fp8xfp4 or mxf4xmxf4 or mxfp8xmxfp8 or bf16xbf16 for sm_100a"
+    ):
         GemmCombineConfig(problem(), arch_name="sm_100a")

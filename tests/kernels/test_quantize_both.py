@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from megamoe_dsl import ProblemError, k_grouped_gemm, quantize_both
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem
 from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.runtime import k_grouped_gemm as operators
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 
 E4M3 = torch.float8_e4m3fn
@@ -64,6 +66,7 @@ def test_rows_that_do_not_fit_are_named(given: dict[str, Any], message: str) -> 
         quantize_both(**given)
 
 
+NO_COLUMNS = {"left": (64, 0), "left_sf": (0, 64), "right": (96, 0), "right_sf": (0, 96)}
 OPERANDS = {
     "left": torch.zeros(64, 256).to(E4M3),
     "left_sf": torch.ones(2, 64),
@@ -81,6 +84,7 @@ OPERANDS = {
         ({"right": torch.zeros(96, 128).to(E4M3)}, "right.shape"),
         ({"right_sf": torch.ones(96, 2)}, "right_sf.shape"),
         ({"left": torch.zeros(64, 200).to(E4M3)}, r"left.shape\[1\] = 200: must be a multiple of 128"),
+        ({"left": torch.zeros(64, 144).to(E4M3)}, r"left.shape\[1\] = 144: must be a multiple of 128"),
         ({"ends": torch.tensor([128, 256])}, "ends.dtype = torch.int64"),
         ({"out": torch.zeros(2, 64, 95)}, "out.shape"),
         ({"out": torch.zeros(2, 64, 96, dtype=torch.float16)}, "out.dtype = torch.float16"),
@@ -93,3 +97,23 @@ OPERANDS = {
 def test_operands_that_do_not_fit_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         k_grouped_gemm(**{**OPERANDS, **change})
+
+
+@pytest.fixture
+def empty_is_nan() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("empty_is_nan")
+def test_what_no_sum_reaches_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without columns nothing is launched; FP32 sums are added to what is there."""
+    monkeypatch.setattr(operators, "check_current", lambda *_: None)
+    monkeypatch.setattr(operators, "run_gemm", lambda *_: None)
+    assert not k_grouped_gemm(**OPERANDS, out_dtype=torch.float32).any()
+    no_columns = {name: torch.empty(*size).to(E4M3 if len(name) < 6 else torch.float32) for name, size in NO_COLUMNS.items()}
+    given = torch.ones(2, 64, 96)
+    for out in (given, given.bfloat16()):
+        assert k_grouped_gemm(**OPERANDS | no_columns, out=out) is out
+        assert torch.equal(out, given if out is given else torch.zeros_like(out))

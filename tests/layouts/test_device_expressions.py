@@ -317,7 +317,7 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     span = config.k_block.row_bytes
     for name in ("weights", "tokens"):
         assert all(plan.region.offset(name, stage) % operand_tile(8, span).outer.alignment == 0 for stage in range(config.num_stages))
-    assert plan.weight_bytes == operand_tile(BLOCK_N, span).size
+    assert plan.stage.weight_bytes == operand_tile(BLOCK_N, span).size
     assert plan.stage.token_bytes >= operand_tile(max(8, config.block_m // 2), span).size
     assert operand_tile(8, span).size == 8 * span == 8 * config.block_k * (1 if config.mma.name == "mxf8f6f4" else 0.5)
 

@@ -82,7 +82,7 @@ MUTANTS = (
         "counter_of(ctx, tile.group, tile.row), Int32(1)",
     ),
     mutant("scales of rows are fetched without a proxy fence", "missing order", "wait_rows", "fence_async_global()", ""),
-    mutant("experts follow one another without padding", "wrong base", "fill_table", "padded_rows(rows)", "rows"),
+    mutant("experts follow one another without padding", "wrong base", "halves.scheduler:fill_table", "padded_rows", "lambda rows: rows"),
     mutant("the last row of a warp is not counted", "off by one", "fetch_all", "count_row(ctx, moved)", ""),
     mutant("a row is loaded into slots that are still read", "missing order", "fetch_token", "wait_group_read(0)", ""),
     mutant("the results of a saved token all go to its first slot", "wrong base", "fetch_token", "token * problem.topk + lane", "pair"),

@@ -179,7 +179,7 @@ MUTANTS = (
     pair_mutant(
         "the second eight rows of a store of gate and up lie on the first",
         "wrong base",
-        "finish_gate_up_bf16",
+        "Bf16Outputs.store",
         "(matrix >> 1) * (8 * HALF_BYTES)",
         "0",
         NVFP4_GATE_UP,

@@ -33,15 +33,8 @@ MUTANTS = (
         "every task begins with the first set of slots",
         "wrong phase",
         "combine",
-        "loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)",
-        "combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)",
-    ),
-    mutant(
-        "a result has the weight of the token's first slot",
-        "wrong base",
-        "sum_piece",
-        "shuffle_f32(piece.weight, slot)",
-        "shuffle_f32(piece.weight, 0)",
+        "loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads, 1, start_loads, lambda ctx, lane, piece: piece.weight)",
+        "combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads, 1, start_loads, lambda ctx, lane, piece: piece.weight)",
     ),
     mutant(
         "every piece is the token's first",

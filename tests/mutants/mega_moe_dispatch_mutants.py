@@ -70,11 +70,11 @@ DISPATCH = (
         (f"{SM90_RUNS}::test_what_names_no_expert_is_masked[9]", f"{SM100_RUNS}::test_what_names_no_expert_is_masked"),
     ),
     # --- tables
-    Mutant("an expert's tokens start after its own blocks", "wrong base", "fill_table", "first + upto - blocks", "first + upto"),
+    Mutant("an expert's tokens start after its own blocks", "wrong base", "fill_shared_table", "first + upto - taken", "first + upto"),
     Mutant(
         "the second 32 local experts start at the pool's first block",
         "wrong base",
-        "fill_table",
+        "fill_shared_table",
         "first = first + shuffle(upto, 31)",
         "",
         (f"{SM90_RUNS}::test_more_than_a_warp_of_local_experts[40]", f"{SM100_RUNS}::test_more_than_a_warp_of_local_experts[40]"),

@@ -12,10 +12,10 @@ TAIL = (
     Mutant(
         "the next loads of combine start before the piece is summed, one set of slots",
         "stale buffer",
-        "combine_tokens",
+        "combine_pieces",
         "finish_piece(ctx, warp, lane, piece, sums.index, weight); sums = sums.next()\n"
-        "if cutlass.const_expr(plan.sets == 1): following = start_loads(ctx, warp, lane, piece.index + step, total, loads)",
-        "if cutlass.const_expr(plan.sets == 1): following = start_loads(ctx, warp, lane, piece.index + step, total, loads)\n"
+        "if cutlass.const_expr(plan.sets == 1): following = start_loads(ctx, warp, lane, piece.index + step, end, loads)",
+        "if cutlass.const_expr(plan.sets == 1): following = start_loads(ctx, warp, lane, piece.index + step, end, loads)\n"
         "finish_piece(ctx, warp, lane, piece, sums.index, weight); sums = sums.next()",
         (f"{SM90_RUNS}::test_top_k_that_leaves_room_for_one_piece", f"{SM100_RUNS}::test_top_k_that_leaves_room_for_one_piece"),
     ),
@@ -37,7 +37,7 @@ TAIL = (
     Mutant(
         "combine waits for the first phase of its barriers for ever",
         "wrong phase",
-        "combine_tokens",
+        "combine_pieces",
         'wait(ctx.barrier("combine", warp * plan.sets + sums.index), sums.phase)',
         'wait(ctx.barrier("combine", warp * plan.sets + sums.index), Int32(0))',
     ),

@@ -58,11 +58,12 @@ def test_choices_are_compared():
     assert "no preference" in result.output and "chosen" in result.output and "+" in result.output
 
 
-def test_launches_and_compared_choices_are_drawn(tmp_path):
+@pytest.mark.parametrize("gpu", ["H200", "B200"])
+def test_launches_and_compared_choices_are_drawn(tmp_path, gpu):
     launches, compared = tmp_path / "launches.svg", tmp_path / "compared.svg"
-    assert predict(*SMALL, "--tokens", "8,16", "--quick", "--svg", str(launches)).exit_code == 0
+    assert predict(*SMALL, "--gpu", gpu, "--tokens", "8,16", "--quick", "--svg", str(launches)).exit_code == 0
     assert "Timelines of 2 launches" in launches.read_text() and "16 tokens a rank" in launches.read_text()
-    assert predict(*SMALL, "--tokens", "8", "--compare", "--svg", str(compared)).exit_code == 0
+    assert predict(*SMALL, "--gpu", gpu, "--tokens", "8", "--compare", "--svg", str(compared)).exit_code == 0
     assert compared.read_text().count("block_m=") > 3
 
 

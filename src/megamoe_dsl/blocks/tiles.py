@@ -4,16 +4,17 @@ that works on them."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, make_dataclass
+from functools import cache, partial
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ..device.memory import load_shared_u32
+from ..device.memory import load_shared_u32, store_shared_v2
 from ..device.ring import TileQueue
+from ..device.warp import inclusive_sum, shuffle
 from ..layouts.arith import div
 from ..layouts.records import Activity, Role
 from ..schedule.scheduler import Scheduler
@@ -25,6 +26,27 @@ class Walk(Scheduler):
     """A scheduler whose order is a kernel's: a frozen dataclass that tells the DSL which of its fields are compile-time."""
 
     stride: cutlass.Constexpr[int]
+
+
+@cache
+def traced(order: type[Any]) -> Any:
+    """The class of an order of tiles in a kernel: the DSL is told that its configuration is compile-time."""
+    return make_dataclass(f"Traced{order.__name__}", [("config", cutlass.Constexpr[Any])], bases=(order,), frozen=True)  # type: ignore[misc]
+
+
+@cute.jit
+def fill_shared_table(entry: Callable[..., Any], count: cutlass.Constexpr[int], tokens_of: Callable[..., Any], places: Callable[..., Any]):
+    """A warp writes the entries of `count` experts and one more, lane l those of experts l, l + 32, ...: the tokens of an expert, 0 past
+    the last, and the places of all experts before it."""
+    lane, first = cute.arch.lane_idx(), Int32(0)
+    for base in cutlass.range_constexpr(0, count + 1, 32):
+        expert = lane + base
+        tokens = tokens_of(expert)
+        taken = places(tokens)
+        upto = inclusive_sum(taken)
+        if expert <= count:
+            store_shared_v2(entry(expert), tokens, first + upto - taken)
+        first = first + shuffle(upto, 31)
 
 
 @cute.jit

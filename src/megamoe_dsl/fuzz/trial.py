@@ -109,7 +109,8 @@ apart than 2^14 in a block, by fewer, and no farther from the tensor's median th
 UNSCALED_BINADES = 3.0
 """Standard deviation of the powers of two that values without scales are multiplied with."""
 DOWN = 20
-"""Scales of subnormal codes are so many powers of two smaller."""
+"""Scales of subnormal codes are so many powers of two smaller, but for those of weights that Hopper decodes: a kernel's product of scales
+would differ from the reference's where it is no normal FP32 number."""
 RAW = {torch.bfloat16: torch.int16}
 """What bits of codes are seen as: of others than these as bytes."""
 SIGNS = {torch.float8_e4m3fn: 0x80, torch.uint8: 0x88, torch.bfloat16: -0x8000}
@@ -138,18 +139,17 @@ def weights_of(problem: Problem, values: str) -> tuple[ExpertWeights, ...]:
     """Weights of every rank's experts."""
     generator, found = torch.Generator().manual_seed(0), []
     decoded = problem.formats.promoted and problem.formats.weights.element == E2M1
-    most = PACKED_BINADES if decoded else BINADES
     for rank in range(problem.num_ranks):
         drawn = random_weights(problem, rank, 0)
-        fc1, fc1_sf = changed(drawn.fc1, drawn.fc1_sf, values, generator, most)
-        fc2, fc2_sf = changed(drawn.fc2, drawn.fc2_sf, values, generator, most)
+        fc1, fc1_sf = changed(drawn.fc1, drawn.fc1_sf, values, generator, decoded=decoded)
+        fc2, fc2_sf = changed(drawn.fc2, drawn.fc2_sf, values, generator, decoded=decoded)
         made = replace(drawn, fc1=fc1, fc1_sf=fc1_sf, fc2=fc2, fc2_sf=fc2_sf)
         found.append({"equal": drawn, CANCELLING: cancelling_weights(made, fc2=not decoded)}.get(values, made))
     return tuple(found)
 
 
 def changed(
-    codes: torch.Tensor, scales: torch.Tensor, values: str, generator: torch.Generator, binades: int = BINADES
+    codes: torch.Tensor, scales: torch.Tensor, values: str, generator: torch.Generator, decoded: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal numbers as codes with scales, E4M3 or packed E2M1, made what `VALUES` says."""
     raw = codes.view(RAW.get(codes.dtype, torch.uint8))
@@ -162,13 +162,14 @@ def changed(
         tails = (3 * normal / other.abs().clamp(min=1e-3)).round()
         if scales.dtype == torch.float32:
             scales = scales * (1 + torch.rand(scales.shape, generator=generator))  # all 24 bits
+        binades = PACKED_BINADES if decoded else BINADES
         found = moved(scales, tails.clamp(-binades, binades).int())
-        if binades == PACKED_BINADES:
+        if decoded:
             middle = int(found.median())
             found = found.clamp(max(1, middle - PACKED_REACH), middle + PACKED_REACH)
         return codes, found
     if values == "subnormal":
-        down = torch.full(scales.shape, -DOWN, dtype=torch.int32)
+        down = torch.full(scales.shape, 0 if decoded else -DOWN, dtype=torch.int32)
         return (raw & SUBNORMAL[codes.dtype]).view(codes.dtype), moved(scales, down)
     if values == "zeros":
         zero = torch.rand(raw.shape, generator=generator) < 0.5

@@ -25,7 +25,7 @@ LEAST_CLOCKS = 32  # of an MMA of all rows, beside an eighth of a clock per toke
 LEAST_ENERGY = 0.25
 EPILOGUE_TOKENS = 8
 FC1_VALUES = 128  # of a token's intermediate that a tile stores
-BYTE_MMA = 32  # channels of an MMA of values that take a byte each; an MMA of packed values has twice as many and takes as long
+BYTE_MMA = 32  # channels of an MMA of values that take a byte each; one of packed values has twice, of BF16 half as many, and takes as long
 BYTE_MMAS = 4  # of 128 channels, whose energy is a calibration's
 WINDOW = 0.25
 SPREAD_SEED = 7
@@ -57,11 +57,6 @@ class Shape:
     shares_tile: bool  # whether two epilogue warpgroups share each tile, rather than taking alternate ones
     handed_out: bool  # whether tiles are handed out at run time
     k_block: KBlock = BYTE_VALUES  # of a stage
-    packed: bool = False  # whether both operands have two values in a byte
-
-    @property
-    def mmas(self) -> float:
-        return self.k_block.channels / (2 * BYTE_MMA if self.packed else BYTE_MMA)
 
     @property
     def groups(self) -> int:
@@ -85,15 +80,26 @@ PACKED: Mapping[int, Instructions] = {
     192: Instructions(95, 16, 83, 61, 26),
 }
 """By `block_m`, with packed tokens and the BLOCK_K that is chosen there."""
+PLAIN: Mapping[int, Instructions] = {
+    16: Instructions(66, 20, 75, 45, 21),
+    32: Instructions(55, 16, 75, 45, 21),
+    64: Instructions(55, 16.5, 90, 46, 21),
+    96: Instructions(55, 16, 75, 40, 21),
+    128: Instructions(55, 16, 75, 45, 21),
+    192: Instructions(55, 16, 75, 40, 21),
+}
+"""By `block_m`, with BF16."""
 PACKED_MMA = {128: 38.0, 256: 62.0}  # Instructions of the MMA warp for a K block of packed values, by its channels.
 
 
 def shape_of(config: Sm100Config) -> Shape:
     """The shape of our kernel with this configuration."""
-    packed = config.problem.formats.packs_activations
-    instructions = replace(PACKED[config.block_m], mma=PACKED_MMA[config.block_k]) if packed else OURS[config.block_m]
-    tile = (config.problem, config.num_sms, config.block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages)
-    return Shape(*tile, instructions, shares_tile=False, handed_out=True, k_block=config.k_block, packed=packed)
+    formats, block_m = config.problem.formats, config.block_m
+    instructions = (OURS if formats.scaled else PLAIN)[block_m]
+    if formats.packs_activations:
+        instructions = replace(PACKED[block_m], mma=PACKED_MMA[config.block_k])
+    tile = (config.problem, config.num_sms, block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages)
+    return Shape(*tile, instructions, shares_tile=False, handed_out=True, k_block=config.k_block)
 
 
 def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
@@ -104,7 +110,7 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
     none = np.full_like(valid, -1)
     tokens = (valid + MMA_TOKENS - 1) // MMA_TOKENS * MMA_TOKENS
     mma = np.maximum(TILE_ROWS * tokens * BYTE_MMA / kernel["flop_per_clock"], LEAST_CLOCKS + tokens / 8)
-    tensor = shape.mmas * mma / kernel["efficiency"]
+    tensor = k_block.mmas * mma / kernel["efficiency"]
     passes = -(-valid // shape.store_block_m) * (shape.store_block_m // EPILOGUE_TOKENS)
     share = 0.5 if shape.shares_tile and shape.epilogue_warpgroups == 2 else 1.0
     issued = tiles.by_phase(instructions.fc1, instructions.fc2) * passes * share + instructions.tile
@@ -125,7 +131,7 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
         epilogue=issued * kernel["epilogue_clocks"] * us + tiles.by_phase(kernel["fc1_epilogue"], kernel["fc2_epilogue"]),
         nvlink=tiles.by_phase(0.0, valid * result * load.remote),
         written=tiles.by_phase(valid * stored, valid * result),
-        energy=np.maximum(tokens / SF_ATOM_ROWS, LEAST_ENERGY) * shape.mmas / BYTE_MMAS,
+        energy=np.maximum(tokens / SF_ATOM_ROWS, LEAST_ENERGY) * k_block.mmas / BYTE_MMAS,
     )
 
 

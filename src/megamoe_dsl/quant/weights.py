@@ -155,9 +155,9 @@ class TransformedWeights:
     fp8xmxfp4:
         fc1 uint8 [El, 2I/256, H/128, 17408] and fc2 uint8 [El, H/256, I/128, 17408]: tiles (`packed_tiles`), of fc1 in `order_rows_sm90`
         order; fc1_sf and fc2_sf uint8 [0]: the tiles have the scales.
-    bf16xbf16, on SM90:
-        fc1 bfloat16 [El, 2I/256, H/64, 256, 64] and fc2 [El, H/256, I/64, 256, 64]: tiles as of fp8xfp8, of fc1 in the order for BF16
-        outputs; fc1_sf and fc2_sf are empty.
+    bf16xbf16, whose fc1_sf and fc2_sf are empty:
+        on SM90 fc1 bfloat16 [El, 2I/256, H/64, 256, 64] and fc2 [El, H/256, I/64, 256, 64]: tiles as of fp8xfp8, of fc1 in the order for
+        BF16 outputs; on SM100 fc1 [El, 2I, H] and fc2 [El, H, I], rows of fc1 as of fp8xfp4.
     Biases are float32: fc1_bias [El, 2I] in the order of fc1's rows, fc2_bias [El, H].
     """
 
@@ -285,7 +285,9 @@ def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) 
         return TransformedWeights(tiles[0], fc1_sf.new_empty(0), tiles[1], fc2_sf.new_empty(0), *biases)
     if not arch.has_tensor_memory:
         return TransformedWeights(tile_sm90(rows(fc1)), fc1_sf, tile_sm90(fc2), fc2_sf, *biases)
-    return TransformedWeights(rows(fc1), utccp_scale_order(rows(fc1_sf)), fc2, utccp_scale_order(fc2_sf), *biases)
+    if problem.formats.scaled:
+        fc1_sf, fc2_sf = utccp_scale_order(rows(fc1_sf)), utccp_scale_order(fc2_sf)
+    return TransformedWeights(rows(fc1), fc1_sf, fc2, fc2_sf, *biases)
 
 
 def order_fc1(problem: "Problem", arch: "Arch", w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
@@ -303,8 +305,10 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
     elif not arch.has_tensor_memory:
         plain = ExpertWeights(rows(inverse_tile_sm90(weights.fc1)), weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
     else:
-        fc1_sf, fc2_sf = (inverse_utccp_scale_order(one, experts) for one in (weights.fc1_sf, weights.fc2_sf))
-        plain = ExpertWeights(rows(weights.fc1), rows(fc1_sf), weights.fc2, fc2_sf)
+        fc1_sf, fc2_sf = weights.fc1_sf, weights.fc2_sf
+        if problem.formats.scaled:
+            fc1_sf, fc2_sf = rows(inverse_utccp_scale_order(fc1_sf, experts)), inverse_utccp_scale_order(fc2_sf, experts)
+        plain = ExpertWeights(rows(weights.fc1), fc1_sf, weights.fc2, fc2_sf)
     if weights.fc1_bias is not None:
         plain = replace(plain, fc1_bias=rows(weights.fc1_bias.unsqueeze(-1)).squeeze(-1), fc2_bias=weights.fc2_bias)
     plain = plain.resized(problem, weight_shapes(problem))

@@ -20,6 +20,7 @@ promoted A Hopper tensor core cuts every addend 13 bits below the largest expone
          one sign the maximum 15.5.  E is 16 units of norm2 of the whole sum; promotion adds 2^-24 of a partial result twice a block.
 
 On Hopper the reference with `accumulate="hopper"` has partial sums to the bit: with `sums_exact` only step 2 and what follows is left.
+No bound counts what E2M1 weights lose where a product of scales is no normal FP32 number (`promoted_matmul`).
 """
 
 import torch

@@ -120,7 +120,7 @@ def promoted_matmul(
 
     The fma is formed in float64 and rounded to FP32 once: an fma to the bit where a partial sum has up to 29 bits, as in exact cases and
     with `accumulate="hopper"`.  A block's partial sum of E2M1 weights is that of the E4M3 numbers that they are over the largest scale of
-    its row.
+    its row: another parting of scales shows in subnormal numbers alone, of E4M3 or of a product of scales.
 
     Raises ValueError on a dtype or shape that does not fit.
     """

@@ -36,7 +36,7 @@ from ...device.warp import ballot, inclusive_sum, popc, shuffle, shuffle_up, syn
 from ...layouts.arith import align, ceil_div, div, minimum, select
 from ...schedule.gemm import DenseOrder, GroupedOrder
 from ...schedule.scheduler import place_in_bands
-from ..tiles import SharedTable, Walk, advance_to_valid, first_number
+from ..tiles import SharedTable, Walk, advance_to_valid, first_number, traced
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
 from .problem import ALIGNED, CONTIGUOUS, MASKED, ROW_BLOCK, SORTED_BLOCKED
 from .tile import LANES
@@ -129,22 +129,6 @@ def place_rows(ctx: GemmContext):
     sync_warp()
 
 
-@dataclass(frozen=True)
-class TracedDense(DenseOrder):
-    """The order of a dense problem's tiles, and of a contiguous one's, in a kernel."""
-
-    config: cutlass.Constexpr[Any]
-    rows: Int32
-
-
-@dataclass(frozen=True)
-class TracedGrouped(GroupedOrder):
-    """The order of a packed or masked problem's tiles in a kernel."""
-
-    config: cutlass.Constexpr[Any]
-    table: GroupTable
-
-
 def table_of(ctx: GemmContext) -> GroupTable:
     """Rows of tiles of each group."""
     problem, address = ctx.config.problem, ctx.shared("group_table")
@@ -156,8 +140,8 @@ def table_of(ctx: GemmContext) -> GroupTable:
 def order_of(ctx: GemmContext) -> Any:
     """Packed and masked problems take their tiles in the order of the group table in shared memory, others as one matrix of `m` rows."""
     if ctx.config.problem.has_table:
-        return TracedGrouped(ctx.config, table_of(ctx))
-    return TracedDense(ctx.config, ctx.args.m)
+        return traced(GroupedOrder)(ctx.config, table_of(ctx))
+    return traced(DenseOrder)(ctx.config, ctx.args.m)
 
 
 @cute.jit

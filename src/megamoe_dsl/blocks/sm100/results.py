@@ -23,11 +23,12 @@ from ...device.memory import load_shared_v4, store_shared_v2, store_transposed_b
 from ...device.ptx import emit, emit_to_many
 from ...device.tcgen05 import load_columns
 from ...device.warp import named_barrier
-from ...recipe import E2M1, E4M3
+from ...recipe import BF16, E2M1, E4M3
 from ..swiglu import activate
 from .epilogue_tile import (
     HALF_BYTES,
     channel_bytes,
+    chunk_address,
     fc1_store_address,
     packed_store_address,
     packed_token,
@@ -158,16 +159,39 @@ class E4m3Outputs:
         store_transposed_b8(fc1_store_address(buffer, token, warp), groups)
 
 
-OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs()}
+@dataclass(frozen=True)
+class Bf16Outputs:
+    """The counterpart of both without scales: rows of 128 bytes, as half of a tile of results has them."""
+
+    largest: ClassVar[float] = 0.0
+
+    def pack(self, values: Sequence[Any]) -> Any:
+        """A word for each of a warp's two runs of eight channels."""
+        return [pack_bf16(values[2 * run], values[2 * run + 1]) for run in range(2)]
+
+    def store(self, buffer: Any, warp: Any, lane: Any, groups: Sequence[Any]) -> None:
+        """Matrix m of a store: run m % 2 of the channels, of the first (m / 2 = 0) or second eight tokens of two groups."""
+        matrix = lane >> 3
+        write = chunk_address(buffer, warp * 2 + (matrix & 1), lane, 8 * len(groups)) + (matrix >> 1) * (8 * HALF_BYTES)
+        for g in range(0, len(groups), 2):
+            store_transposed_b16(write + g * (8 * HALF_BYTES), [*groups[g], *groups[g + 1]])
+
+
+OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs | Bf16Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs(), BF16: Bf16Outputs()}
 
 
 def activate_group(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int = 0) -> tuple[list[Any], list[Any]]:
     """`activate_channels`, and the warp's maximum of each of a thread's two tokens."""
     values = activate_channels(ctx, v, weights, gates)
-    return values, [cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)]
+    return values, peaks_of_warp(values)
 
 
-def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int) -> list[Any]:
+def peaks_of_warp(values: Sequence[Any]) -> list[Any]:
+    """The warp's maximum of each of a thread's two tokens."""
+    return [cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)]
+
+
+def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int = 0) -> list[Any]:
     """A thread's four values of 8 tokens: one channel of its two tokens, then another; gates lie from place `gates` on in its two runs of
     four sums, up in the other two places."""
     values: list[Any] = []

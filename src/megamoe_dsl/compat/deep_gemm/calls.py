@@ -112,7 +112,7 @@ def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
     return call
 
 
-_OWN_BF16 = "MegaMoE with recipe bf16xbf16 on Hopper, EpMoE, or moe on one GPU"
+_OWN_BF16 = "MegaMoE with recipe bf16xbf16, EpMoE, or moe on one GPU"
 bf16_mega_moe = _refused("bf16_mega_moe", f"megamoe_dsl.{_OWN_BF16}: no function here has BF16 weights")
 nvfp4_mega_moe = _refused("nvfp4_mega_moe", f"moe on one GPU: {_NO_NVFP4}")
 transform_scales_for_mega_moe = _refused("transform_scales_for_mega_moe", f"transform_weights_for_mega_moe: {_NO_NVFP4}")

@@ -9,6 +9,7 @@ Consecutive pieces go to different CTAs, so that all CTAs have work even when th
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,25 +53,41 @@ def combine_tokens(ctx: Context, warp: Int32, lane: Int32):
     config, plan = ctx.config, ctx.config.smem.combine
     # Other ranks wrote the rows through the generic proxy.
     fence_async_global()
-    total = ctx.args.num_tokens * plan.pieces
-    step = config.num_sms * plan.warps
-    loads, sums = Ring.start(plan.sets), Ring.start(plan.sets)
-    piece = start_loads(ctx, warp, lane, ctx.sm + warp * config.num_sms, total, loads)
-    while piece.index < total:
+    total, step = ctx.args.num_tokens * plan.pieces, config.num_sms * plan.warps
+    combine_pieces(ctx, warp, lane, ctx.sm + warp * config.num_sms, total, Ring.start(plan.sets), step, start_loads, slot_weight)
+    if lane == 0:
+        wait_group_read(0)
+    sync_warp()
+
+
+@cute.jit
+def combine_pieces(
+    ctx: Any,
+    warp: Int32,
+    lane: Int32,
+    first: Int32,
+    end: Int32,
+    loads: Ring,
+    step: cutlass.Constexpr[int],
+    start_loads: cutlass.Constexpr[Callable[..., Any]],
+    weight_of: cutlass.Constexpr[Callable[..., Any]],
+):
+    """Every `step`-th piece from `first` to `end - 1`; `loads` is the set of the warp's next load, which is returned."""
+    plan, sums = ctx.config.smem.combine, loads
+    piece = start_loads(ctx, warp, lane, first, end, loads)
+    while piece.index < end:
         loads = loads.next()
         following = dataclasses.replace(piece, index=piece.index + step)
         if cutlass.const_expr(plan.sets > 1):
-            following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
-        weight = slot_weight(ctx, lane, piece)
+            following = start_loads(ctx, warp, lane, piece.index + step, end, loads)
+        weight = weight_of(ctx, lane, piece)
         wait(ctx.barrier("combine", warp * plan.sets + sums.index), sums.phase)
         finish_piece(ctx, warp, lane, piece, sums.index, weight)
         sums = sums.next()
         if cutlass.const_expr(plan.sets == 1):
-            following = start_loads(ctx, warp, lane, piece.index + step, total, loads)
+            following = start_loads(ctx, warp, lane, piece.index + step, end, loads)
         piece = following
-    if lane == 0:
-        wait_group_read(0)
-    sync_warp()
+    return loads
 
 
 @cute.jit
@@ -118,7 +135,7 @@ def add_next(ctx: Context, sums: Sums, slots: Any, lane: Any, channels: Any, fir
     values: list[Any] = []
     plan = ctx.config.smem.combine
     source = slots + sums.slot * plan.slot_bytes
-    factor = shuffle_f32(weight, sums.slot) if ctx.config.problem.weigh_results else None
+    factor = shuffle_f32(weight, sums.slot) if ctx.weighs_results else None
     for j in range(len(sums.values) // VECTOR):
         place, vector = plan.place(lane, j, channels)
         values += ctx.results.add(sums.values[j * VECTOR : (j + 1) * VECTOR], source, place, vector, first_scale, factor)

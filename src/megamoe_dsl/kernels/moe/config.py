@@ -60,6 +60,8 @@ class MegaMoeConfig(ABC):
     plan: ClassVar[type[SmemPlan]]
     group_m: ClassVar[int]
     maps_per_linear: ClassVar[int]
+    linear_registers: ClassVar[RegisterBudget | None] = None
+    """Of a launch of Linear1 or Linear2 alone; None: as here."""
 
     problem: Problem
     block_m: int
@@ -80,7 +82,11 @@ class MegaMoeConfig(ABC):
         self.check_fields()
         most = self.smem_plan(1).max_stages(self.arch.smem_bytes)
         if most < 2:
-            raise no_room_for_a_ring(self.problem, self.smem_plan(1))
+            # What takes more of the SMEM: rows of tokens, or the tables with an entry per expert.
+            taken = {place.field.name: place.field.num_bytes for place in self.smem_plan(1).region}
+            rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
+            name = "hidden" if rows > tables else "num_experts"
+            raise ConfigError(f"problem.{name}", getattr(self.problem, name), "small enough to leave SMEM for two stages")
         require_stages(self, most)
         budget, total = self.registers, self.register_total
         require(total <= self.arch.registers, "registers", budget, f"at most {self.arch.registers} in all, got {total}")
@@ -117,11 +123,6 @@ class MegaMoeConfig(ABC):
     @abstractmethod
     def registers(self) -> RegisterBudget:
         """Per thread, of each role."""
-
-    @property
-    def linear_registers(self) -> RegisterBudget:
-        """Registers of loaders and epilogue in a launch of Linear1 or Linear2 alone, which have what dispatch has here."""
-        return replace(self.registers, dispatch=0)
 
     @property
     def dispatch_warps(self) -> int:
@@ -213,13 +214,8 @@ class MegaMoeConfig(ABC):
     # --- for tables
     @property
     @abstractmethod
-    def tile_fact(self) -> str:
-        """A tile's extents, and on what it is computed."""
-
-    @property
-    @abstractmethod
-    def epilogue_fact(self) -> str:
-        """How many warps finish tiles, and what else says how they do it."""
+    def facts(self) -> tuple[str, str]:
+        """A tile's extents, and on what it is computed; how many warps finish tiles, and what else says how they do it."""
 
     # --- plans
     @property
@@ -248,11 +244,3 @@ def require_whole_tiles(problem: Problem, what: str) -> None:
     for name, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
         value = getattr(problem, name)
         require(value % step == 0, f"problem.{name}", value, f"a multiple of {step} {what}")
-
-
-def no_room_for_a_ring(problem: Problem, plan: SmemPlan) -> ConfigError:
-    """Names what takes more of the SMEM: rows of tokens, or the tables with an entry per expert."""
-    taken = {place.field.name: place.field.num_bytes for place in plan.region}
-    rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
-    name, value = ("hidden", problem.hidden) if rows > tables else ("num_experts", problem.num_experts)
-    return ConfigError(f"problem.{name}", value, "small enough to leave SMEM for two stages")

@@ -85,6 +85,10 @@ class Context(RankContext, TileContext):
         return E4m3Results(row) if row.scaled else Bf16Results(row, self.config.arch.adds_bf16)
 
     @property
+    def weighs_results(self) -> bool:
+        return bool(self.config.problem.weigh_results)
+
+    @property
     def outputs(self) -> Bf16Results | E4m3Results:
         """In which format the Linear2 epilogue gives its results."""
         return self.results

@@ -37,7 +37,7 @@ class MegaMoeKernel(Kernel):
 
     name = "mega_moe"
     problem = Problem
-    configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {SM100.name: Sm100Config, SM90.name: Sm90Config}
+    configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {SM90.name: Sm90Config, SM100.name: Sm100Config}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
     resident = True
 
@@ -67,8 +67,7 @@ class MegaMoeKernel(Kernel):
         values = problem.experts_per_rank * 3 * problem.hidden * problem.intermediate
         weights, symmetric = values * problem.formats.weights.bytes_per_value / MIB, self.buffers(config)["sym"].size / MIB
         return [
-            ("tile", config.tile_fact),
-            ("epilogue", config.epilogue_fact),
+            *zip(("tile", "epilogue"), config.facts, strict=True),
             ("experts that Linear1 is ahead", config.lookahead),
             *([("token pool", ring)] if config.ring_blocks else []),
             *super().facts(config),

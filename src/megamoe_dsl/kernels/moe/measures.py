@@ -89,16 +89,13 @@ def measure_half_tiles(find: Measurer, k_loop: Loop) -> tuple[frozenset[int], li
     return find.flow.side(own.head, k_loop.head), [measure]
 
 
-LOADS_PER_K_BLOCK = 2
-
-
 def measure_sm100(find: Measurer) -> list[Measure]:
     """All measures; a K block is a stage.  Raises `InspectionError` when one is missing."""
-    mmas = find.config.k_block.mmas
+    mmas, loads = find.config.k_block.mmas, 1 + find.config.problem.formats.scaled
     return [
         *find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", mmas),
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", LOADS_PER_K_BLOCK),
-        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", LOADS_PER_K_BLOCK),
+        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", loads),
+        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", loads),
         *measure_passes(find),
         find.dispatch(),
         *find.combine(),

@@ -20,68 +20,50 @@ epilogues, so the queue has two places; where two epilogue warpgroups take alter
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...blocks.tiles import SharedTable, Walk, advance_to_valid, first_number
+from ...blocks.tiles import SharedTable, Walk, advance_to_valid, fill_shared_table, first_number, traced
 from ...device.mbarrier import arrive, wait
-from ...device.memory import load_u64, store_shared_v2
+from ...device.memory import load_u64
 from ...device.ring import Ring, TileQueue, fetch_numbers, publish
 from ...device.sync import HighWordGrewBy, spin
-from ...device.warp import inclusive_sum, shuffle, sync_warp
+from ...device.warp import sync_warp
 from ...layouts.arith import ceil_div, div
-from ...schedule.fused_moe import Block, FusedMoeOrder, RingOrder
+from ...schedule.fused_moe import Block
 from ...schedule.scheduler import Order
 from .context import Context
 from .layouts.waits import Wait
 
 
-@dataclass(frozen=True)
-class TracedOrder(FusedMoeOrder):
-    """The order in a kernel: the DSL is told which fields are compile-time."""
-
-    config: cutlass.Constexpr[Any]
-    table: SharedTable
-
-
-@dataclass(frozen=True)
-class TracedRingOrder(RingOrder):
-    """The same on a ring."""
-
-    config: cutlass.Constexpr[Any]
-    table: SharedTable
+@cute.jit
+def received(ctx: Context, expert: Int32):
+    """Tokens of an expert in this launch, once every rank has reported; 0 past the last expert."""
+    tokens = Int32(0)
+    if expert < ctx.config.problem.experts_per_rank:
+        seen = load_u64(ctx.at("expert_counts_seen", expert))
+        counter = HighWordGrewBy(ctx.at("expert_recv_count_sum", expert), seen, Int32(ctx.config.problem.num_ranks))
+        tokens = Int32(spin(counter, ctx.watchdog, Wait.COUNTS, expert))
+    sync_warp()
+    return tokens
 
 
 @cute.jit
 def fill_table(ctx: Context):
-    """The scheduler warp: lane l handles experts l, l + 32, ..."""
-    local = ctx.config.problem.experts_per_rank
-    lane = cute.arch.lane_idx()
-    first = Int32(0)  # pool blocks of all experts before this round of 32
-    for base in cutlass.range_constexpr(0, local + 1, 32):
-        expert = lane + base
-        tokens = Int32(0)
-        if expert < local:
-            seen = load_u64(ctx.at("expert_counts_seen", expert))
-            counter = HighWordGrewBy(ctx.at("expert_recv_count_sum", expert), seen, Int32(ctx.config.problem.num_ranks))
-            tokens = Int32(spin(counter, ctx.watchdog, Wait.COUNTS, expert))
-        sync_warp()
-        blocks = ceil_div(tokens, ctx.config.block_m)
-        upto = inclusive_sum(blocks)
-        if expert <= local:
-            store_shared_v2(ctx.shared("expert_table", expert), tokens, first + upto - blocks)
-        first = first + shuffle(upto, 31)
+    """The scheduler warp says how many tokens each expert has, and where."""
+    entry, local, block_m = partial(ctx.shared, "expert_table"), ctx.config.problem.experts_per_rank, ctx.config.block_m
+    fill_shared_table(entry, local, partial(received, ctx), lambda tokens: ceil_div(tokens, block_m))
     # Every lane arrives, after it has written its own entries.  Then no order between lanes is needed, and tools that follow single threads
     # (compute-sanitizer) see that every entry is written before it is read.
     arrive(ctx.barrier("counts"))
 
 
 @cute.jit
-def start_walk(ctx: Context, kind: Callable[..., Order] = TracedOrder) -> Walk:
+def start_walk(ctx: Context, kind: Callable[..., Order]) -> Walk:
     """Waits for the table.  Returns a walk that begins with this cluster's first fetch.  `kind` is the order of blocks, made of the
     configuration and the table."""
     config = ctx.config
@@ -102,7 +84,7 @@ def schedule_tiles(ctx: Context, finish: cutlass.Constexpr[Finish | None] = None
     finish: what the warp does with each tile besides, once the tile after it has been published."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx, TracedRingOrder if ctx.config.ring_blocks else TracedOrder), finish)
+        publish_tiles(ctx, start_walk(ctx, traced(ctx.config.order)), finish)
 
 
 @cute.jit

@@ -18,14 +18,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int64
 
-from ....device.cast import abs_max, pack_bf16
-from ....device.memory import fence_async_shared, load_f32, store_transposed_b16, store_u8
+from ....device.cast import abs_max
+from ....device.memory import fence_async_shared, load_f32, store_u8
 from ....device.tcgen05 import load_columns
 from ....device.tma import wait_group_read
 from ....device.warp import shuffle_f32, shuffle_xor_f32
 from ....layouts.arith import select
+from ....recipe import BF16
 from ...quantize import divided, ue4m3_scale
-from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, PASS_ROWS, chunk_address
+from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, PASS_ROWS
 from ...sm100.results import OUTPUTS, ResultPart, activate_channels
 from ..arguments import HiddenFactorArguments
 from ..context import GemmContext, GemmTile
@@ -33,28 +34,19 @@ from ..tile import WARPS_PER_GROUP
 from .epilogue import load_factor, scatter_pass, store_preactivations, with_factor
 from .load import first_gate
 
-RUNS = 2
-"""Of eight channels, that a warp has of a pass."""
-
 
 @cute.jit
 def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, part: ResultPart):
     """64 channels, activated, rounded once."""
-    problem, groups, factor = ctx.config.problem, PASS_ROWS // 8, load_factor(ctx, tile)
-    matrix = part.lane >> 3  # of the four of a store: a run of channels of eight rows, then of the next eight
-    write = chunk_address(part.staging, part.warp * RUNS + (matrix & 1), part.lane, PASS_ROWS) + (matrix >> 1) * (8 * HALF_BYTES)
+    problem, groups, factor, form = ctx.config.problem, PASS_ROWS // 8, load_factor(ctx, tile), OUTPUTS[BF16]
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         sums = [with_factor(ctx, one, factor) for one in load_columns(part.column + first, groups)]
         if cutlass.const_expr(problem.preactivations):
             store_preactivations(ctx, tile, part, first, sums)
-        words: list[Any] = []
-        for one in sums:
-            values = activate_channels(ctx, one, (Float32(1.0),) * 2, first_gate(problem))
-            words += [pack_bf16(values[2 * run], values[2 * run + 1]) for run in range(RUNS)]
+        packed = [form.pack(activate_channels(ctx, one, (Float32(1.0),) * 2, first_gate(problem))) for one in sums]
         wait_group_read(0)
         part.sync_group()
-        for g in cutlass.range_constexpr(0, groups, 2):
-            store_transposed_b16(write + g * (8 * HALF_BYTES), words[RUNS * g : RUNS * (g + 2)])
+        form.store(part.staging, part.warp, part.lane, packed)
         fence_async_shared()
         part.sync_group()
         scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * HALF_CHANNELS, 1)

@@ -18,17 +18,15 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
-from ....device.mbarrier import arrive_expect, wait
+from ....device.mbarrier import arrive_expect
 from ....device.memory import fence_async_global, load_f32, load_u32, load_u64
 from ....device.ring import Ring
 from ....device.stamps import begin, stamp
 from ....device.tma import load_bytes, wait_group, wait_group_read
-from ....device.warp import ballot, lowest_bit, popc, shuffle_f32, sync_warp
+from ....device.warp import ballot, popc, sync_warp
 from ....layouts.arith import ceil_div, div, minimum
 from ....layouts.records import Activity, Role
-from ..combine import store_sum
-from ..layouts.smem_plan import VECTOR
-from ..results import Bf16Results
+from ..combine import combine_pieces
 from .context import EpContext
 from .layouts.symmetric import EpBarrier
 from .scatter import send_results
@@ -80,7 +78,7 @@ def combine(ctx: EpContext, group: Group):
     while task < total:
         first = task * tokens
         end = minimum(ctx.args.num_tokens, first + tokens) * plan.pieces
-        loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads)
+        loads = combine_pieces(ctx, warp, lane, first * plan.pieces, end, loads, 1, start_loads, lambda ctx, lane, piece: piece.weight)
         stamp(ctx, Activity.COMBINE, task)
         task = next_task(ctx)
         if cutlass.const_expr(ctx.config.serial):
@@ -90,26 +88,6 @@ def combine(ctx: EpContext, group: Group):
     sync_warp()
     end_launch(ctx, group)
     stamp(ctx, Activity.WAIT_RANKS)
-
-
-@cute.jit
-def combine_pieces(ctx: EpContext, warp: Int32, lane: Int32, first: Int32, end: Int32, loads: Ring):
-    """Pieces `first` to `end - 1`; `loads` is the set of the warp's next load, which is returned.  The load of a piece begins before the
-    piece before it is summed."""
-    plan = ctx.config.smem.combine
-    sums = loads
-    piece = start_loads(ctx, warp, lane, first, end, loads)
-    while piece.index < end:
-        loads = loads.next()
-        following = WeightedPiece(piece.index + 1, Int32(0), Float32(0.0))
-        if cutlass.const_expr(plan.sets > 1):
-            following = start_loads(ctx, warp, lane, following.index, end, loads)
-        wait(ctx.barrier("combine", warp * plan.sets + sums.index), sums.phase)
-        store_sum(ctx, warp, lane, piece.index, sum_piece(ctx, warp, lane, piece, sums.index))
-        if cutlass.const_expr(plan.sets == 1):
-            following = start_loads(ctx, warp, lane, following.index, end, loads)
-        sums, piece = loads, following
-    return sums
 
 
 @cute.jit
@@ -142,25 +120,3 @@ def result_of(ctx: EpContext, token: Int32, expert: Int32, row: Int32) -> Any:
     if ctx.config.scatter:
         return ctx.at("results", token * ctx.config.problem.topk + cute.arch.lane_idx())
     return ctx.at_peer(ctx.peer(div(expert, ctx.config.problem.experts_per_rank)), "kept", row)
-
-
-@cute.jit
-def sum_piece(ctx: EpContext, warp: Int32, lane: Int32, piece: WeightedPiece, load_set: Int32):
-    """A lane's sums of a loaded piece: channels [256 j + 8 lane, + 8) for each vector j."""
-    problem, plan = ctx.config.problem, ctx.config.smem.combine
-    slots, mask = ctx.shared("combine_slots", warp, load_set * problem.topk), piece.mask
-    form = Bf16Results(plan.row, ctx.config.arch.adds_bf16)
-    values = tuple(Float32(0.0) for _ in range(plan.chunk // 32))
-    while mask != 0:
-        slot = lowest_bit(mask)
-        values = add_slot(form, values, slots + slot * plan.slot_bytes, lane, shuffle_f32(piece.weight, slot))
-        mask = mask & (mask - 1)
-    return values
-
-
-def add_slot(form: Bf16Results, values: tuple[Any, ...], slot: Any, lane: Any, weight: Any) -> tuple[Any, ...]:
-    """The sums with a slot's values added, each times the weight."""
-    found: list[Any] = []
-    for j in range(len(values) // VECTOR):
-        found += form.add(values[j * VECTOR : (j + 1) * VECTOR], slot, lane, j, 0, weight)
-    return tuple(found)

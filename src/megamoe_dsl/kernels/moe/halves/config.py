@@ -42,7 +42,7 @@ class EpConfig(ABC):
     num_sms     CTAs of the grid
     num_stages  depth of the TMA ring; 0 chooses the deepest that fits
     cluster     CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
-    block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses 128; on SM90 always 0
+    block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses the least; on SM90 always 0
     task_tokens  tokens that a communication warp takes at a time
     trace       warps record time stamps for profiles (layouts/records.py)
     transposed  the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as
@@ -205,7 +205,8 @@ class DispatchGemmConfig(EpConfig):
             most = f"at most {atom}: an expert's rows begin at a multiple of it, and those after them may be on their way"
             require(self.block_m <= atom, "block_m", self.block_m, most)
             whole = f"False, or block_m = {atom}: scales of {atom} rows are fetched together"
-            require(not self.block_wise or self.block_m == atom, "block_wise", self.block_wise, whole)
+            if self.problem.formats.scaled:
+                require(not self.block_wise or self.block_m == atom, "block_wise", self.block_wise, whole)
 
     @property
     def stores_once(self) -> bool:

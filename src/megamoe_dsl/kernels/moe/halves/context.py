@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -16,6 +16,7 @@ from ....device.stamps import begin, stamp
 from ....device.sync import Equals32, spin
 from ....layouts.arith import div
 from ....layouts.records import Activity, Role, tile_detail
+from ..results import Bf16Results
 from .layouts.symmetric import EpLaunch, EpWait, field_address
 
 
@@ -24,6 +25,7 @@ class EpContext(RankContext):
     """`smem` is the shared address of the plan.  What is read where it is used takes no register of roles that do not use it."""
 
     waits = EpWait
+    weighs_results: ClassVar[bool] = True
 
     config: cutlass.Constexpr[Any]
     args: Any
@@ -37,6 +39,10 @@ class EpContext(RankContext):
     def epoch(self) -> Any:
         """Launches of this kernel before this one, as they were when this CTA began."""
         return load_shared_u32(self.shared("epoch"))
+
+    @property
+    def results(self) -> Bf16Results:
+        return Bf16Results(self.config.smem.combine.row, self.config.arch.adds_bf16)
 
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
         """Address in the symmetric buffer that starts at `base`; of the fields that kernels have for themselves, this one's."""

@@ -11,7 +11,7 @@ from ....blocks.gemm.config import GemmConfig
 from ....blocks.gemm.problem import GemmProblem
 from ....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
-from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, utccp_row
+from ....hardware.operand_tile import SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import Int
 from ..config import RegisterBudget
 
@@ -89,11 +89,11 @@ WARPGROUPS = GemmPart(
 )
 PAIRS = GemmPart(
     arch=SM100,
-    recipes=("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8"),
+    recipes=("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "bf16xbf16"),
     block_ms=ROWS,
     block_ns=(PAIR_ROWS,),
     clusters=(CLUSTER,),
-    defaults={"cluster": CLUSTER, "block_k": BLOCK_K},
+    defaults={"cluster": CLUSTER},
     gemm=pair_gemm,
     chosen=lambda linear, num_sms: {"num_sms": num_sms, "block_k": max(block_ks(linear))},
     scale_rows=SF_ATOM_ROWS,

@@ -10,6 +10,7 @@ warp goes in ascending order.  Neither waits for the other, so that a CTA has a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -19,9 +20,10 @@ from cutlass import Int32
 from ....blocks.gemm.context import GemmContext
 from ....blocks.gemm.tile_scheduler import walk_tiles
 from ....blocks.rank_barrier import Group, arrive, await_ranks, collect, signal
-from ....device.memory import load_u32, store_shared_v2, store_u32
+from ....blocks.tiles import fill_shared_table
+from ....device.memory import load_u32, store_u32
 from ....device.ring import fetch_numbers
-from ....device.warp import inclusive_sum, shuffle, sync_warp
+from ....device.warp import sync_warp
 from ....layouts.arith import ceil_div, minimum
 from .context import EpContext, EpGemm
 from .layouts.symmetric import EpBarrier, padded_rows
@@ -37,20 +39,18 @@ def schedule_tiles(gemm: EpGemm):
 
 
 @cute.jit
+def received(ctx: EpContext, expert: Int32):
+    """Rows of an expert; 0 past the last expert."""
+    rows = Int32(0)
+    if expert < ctx.config.problem.experts_per_rank:
+        rows = load_u32(ctx.at("expert_rows", expert))
+    return rows
+
+
+@cute.jit
 def fill_table(ctx: EpContext, gemm: GemmContext):
-    """(rows, first row) of each local expert, and an entry without rows; lane l for experts l, l + 32, ..."""
-    local, lane = ctx.config.problem.experts_per_rank, cute.arch.lane_idx()
-    before = Int32(0)  # rows of all experts of earlier rounds
-    for base in cutlass.range_constexpr(0, local + 1, 32):
-        expert = lane + base
-        rows = Int32(0)
-        if expert < local:
-            rows = load_u32(ctx.at("expert_rows", expert))
-        padded = padded_rows(rows)
-        upto = inclusive_sum(padded)
-        if expert <= local:
-            store_shared_v2(gemm.shared("group_table", expert), rows, before + upto - padded)
-        before = before + shuffle(upto, 31)
+    """(rows, first row) of each local expert, and an entry without rows."""
+    fill_shared_table(partial(gemm.shared, "group_table"), ctx.config.problem.experts_per_rank, partial(received, ctx), padded_rows)
     sync_warp()
 
 

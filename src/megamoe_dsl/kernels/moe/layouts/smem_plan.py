@@ -185,11 +185,6 @@ class SmemPlan(ABC):
 
     @property
     @abstractmethod
-    def weight_bytes(self) -> int:
-        """Bytes of a stage's weights."""
-
-    @property
-    @abstractmethod
     def maxima(self) -> Field:
         """amax: what warps that share a scale exchange."""
 
@@ -204,14 +199,13 @@ class SmemPlan(ABC):
         """All mbarriers, in SMEM order."""
 
     @property
-    def before_barriers(self) -> tuple[Field, ...]:
-        """Fields that the architecture adds to the tail, before the mbarriers and the queue of tiles."""
+    def before_tiles(self) -> tuple[Field, ...]:
+        """Fields that the architecture adds to the tail, before the queue of tiles."""
         return ()
 
     @property
     def after_barriers(self) -> tuple[Field, ...]:
-        """Fields that come after the mbarriers.  trace_count: stamps so far of each traced warp."""
-        return (Field("trace_count", (self.config.num_threads // 32 if self.config.trace else 0,), U32),)
+        return ()
 
     # --- what is the same
     @property
@@ -224,9 +218,20 @@ class SmemPlan(ABC):
 
     @cached_property
     def region(self) -> Region:
-        main, tables = (*self.tile_fields, *self.dispatch_fields), (self.expert_table, *self.before_barriers, self.work_tile_words)
-        barriers = (Field(f"{row.name}_barrier", (row.count,), U64) for row in self.barriers)
-        tail = (self.maxima, *tables, *barriers, *self.after_barriers)
+        """pull: slots of a row for each warp that pulls; expert_table: tokens and first pool block of each local expert, and an entry more;
+        trace_count: stamps so far of each traced warp."""
+        config, problem = self.config, self.config.problem
+        pull = Field("pull", (config.dispatch_warps, self.pull_slots, self.pull_chunk), U8, 128)
+        main = (*self.tile_fields, pull, Field("expert_count", (problem.num_experts,), U32))
+        tail = (
+            self.maxima,
+            Field("expert_table", (problem.experts_per_rank + 1, 2), U32, 8),
+            *self.before_tiles,
+            Field("work_tiles", (self.work_tiles, 4), U32, 16),
+            *(Field(f"{row.name}_barrier", (row.count,), U64) for row in self.barriers),
+            *self.after_barriers,
+            Field("trace_count", (config.num_threads // 32 if config.trace else 0,), U32),
+        )
         if self.keeps:
             fields = {one.name: one for one in (*main, self.combine.field, *tail)}
             return Region.stack("smem", *(fields[name] for name in self.keeps if name in fields))
@@ -235,21 +240,6 @@ class SmemPlan(ABC):
 
     def operand(self, name: str, num_bytes: int) -> Field:
         return Field(name, (self.num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
-
-    @property
-    def dispatch_fields(self) -> tuple[Field, ...]:
-        """Slots of a row for each warp that pulls, and counts of tokens."""
-        pull = Field("pull", (self.config.dispatch_warps, self.pull_slots, self.pull_chunk), U8, 128)
-        return (pull, Field("expert_count", (self.config.problem.num_experts,), U32))
-
-    @property
-    def expert_table(self) -> Field:
-        """Tokens and first pool block of every local expert, and an entry more."""
-        return Field("expert_table", (self.config.problem.experts_per_rank + 1, 2), U32, 8)
-
-    @property
-    def work_tile_words(self) -> Field:
-        return Field("work_tiles", (self.work_tiles, 4), U32, 16)
 
     @property
     def num_bytes(self) -> int:

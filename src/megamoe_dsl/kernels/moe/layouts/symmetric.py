@@ -57,7 +57,7 @@ from .waits import RankBarrier
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is
 POOL_GRANULE = 128  # rows of a pool that is limited: a whole number of token blocks of every size
-SMALLEST_TIER = {E4M3: 16, E2M1: 32}
+SMALLEST_TIER = {E4M3: 16, E2M1: 32, UNSCALED.element: 16}
 """The smallest block_m in use on SM100, by the element of the tokens.  One CTA's half of a block has to fill the 1024 bytes that a stage's
 operands are aligned to: 8 rows of 128 bytes, or 16 of 64."""
 

@@ -10,7 +10,7 @@ from ....config_error import require, require_declared
 from ....layouts.region import Region
 from ....problem import Problem
 from ....shared_experts import SharedExperts
-from ..layouts.symmetric import checked_pool_rows, scale_row, symmetric_buffer
+from ..layouts.symmetric import checked_pool_rows, symmetric_buffer
 
 THREADS = 512
 CHUNK = 256  # channels that a warp quantizes at a time
@@ -68,11 +68,6 @@ class PreDispatchConfig:
     def copies(self) -> bool:
         """Whether tokens stay as they are given."""
         return self.quantized or not self.problem.formats.scaled
-
-    @property
-    def whole_words(self) -> bool:
-        """Whether a token's scales are whole words of 32 bits, as they are given."""
-        return self.problem.formats.activations.scales_of(self.problem.hidden) == scale_row(self.problem)
 
     @property
     def lanes_per_scale(self) -> int:

@@ -21,8 +21,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....blocks.quantize import f32_scale, largest_of_lanes, scaled_by
-from ....device.cast import E2M1_MAX, E4M3_MAX, inverse_scale, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
+from ....blocks.quantize import quantize_f32, quantize_ue8m0
 from ....device.memory import (
     load_constant_u64,
     load_constant_v4,
@@ -100,20 +99,18 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
     problem = config.problem
     region, mine = config.symmetric, Chunk(config, chunk, lane)
     channel = mine.channel
-    words = load_constant_v4(args.x + channel * 2)
-    values = [value for word in words for value in unpack_bf16(word)]
-    scale, factor = scale_of(config, largest_of_lanes(values, config.lanes_per_scale))
-    scaled = scaled_by(values, factor)
+    words, ue8m0 = load_constant_v4(args.x + channel * 2), problem.formats.activations.scale == UE8M0
+    *codes, scale = quantize_ue8m0(words, config.lanes_per_scale, config.packed) if ue8m0 else quantize_f32(words)
     if cutlass.const_expr(config.packed):
-        store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, pack_e2m1(*scaled)))
+        store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, *codes[0]))
     else:
         place = region.address(args.sym, "x") + channel
-        store_where(mine.there, partial(store_v2, place, pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])))
+        store_where(mine.there, partial(store_v2, place, *(codes[0] if ue8m0 else codes)))
     if lane & (config.lanes_per_scale - 1) == 0:
         # What fills a row of scales up to a word comes of the token's last channels: a number, which has nothing to scale.
         scales = lane // config.lanes_per_scale, 32 // config.lanes_per_scale, scale_row(problem)
         index, there = mine.place(*scales), mine.has(*scales)
-        if cutlass.const_expr(problem.formats.activations.scale == UE8M0):
+        if cutlass.const_expr(ue8m0):
             store_where(there, partial(store_u8, region.address(args.sym, "x_sf") + index, scale))
         else:
             store_where(there, partial(store_f32, region.address(args.sym, "x_sf") + index * 4, scale))
@@ -134,7 +131,8 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: I
         store_where(mine.there, partial(store_u64, region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel)))
     if cutlass.const_expr(not config.problem.formats.scaled):
         return
-    if cutlass.const_expr(config.whole_words):
+    whole_words = config.problem.formats.activations.scales_of(config.problem.hidden) == scale_row(config.problem)
+    if cutlass.const_expr(whole_words):
         words = CHUNK // CHANNELS_PER_WORD
         if lane < words:
             places = lane, words, ceil_div(config.problem.hidden, CHANNELS_PER_WORD)
@@ -152,14 +150,6 @@ def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
     index = mine.index(mine.lane, count)
     if (mine.lane < count) & (index < row):
         store_u8(to + mine.place(mine.lane, count, row), load_u8(source + Int64(mine.token) * given + minimum(index, given - 1)))
-
-
-def scale_of(config: PreDispatchConfig, amax: Any) -> tuple[Any, Any]:
-    """The stored scale of a block and the factor its values are multiplied with, rounded as `quant` does."""
-    if config.problem.formats.activations.scale == UE8M0:
-        exponent = scale_exponent(amax, E2M1_MAX if config.packed else E4M3_MAX)
-        return exponent, inverse_scale(exponent)
-    return f32_scale(amax)
 
 
 @cute.jit

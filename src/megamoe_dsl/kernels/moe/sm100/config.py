@@ -7,14 +7,13 @@ this kernel's structure differs from the article's, the docstring says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
 from ....blocks.sm100.pair_stage import PairConfig
-from ....config_error import require, require_integer
+from ....config_error import require
 from ....hardware.cta_pair import CLUSTER, TmemPlan
-from ....hardware.operand_tile import BLOCK_K, SF_ATOM_ROWS, pool_sf_row
+from ....hardware.operand_tile import BLOCK_K, PLAIN_VALUES, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
 from ....problem import Problem
 from ..config import MegaMoeConfig, RegisterBudget
@@ -27,7 +26,9 @@ NUM_SMS = 148  # of a B200
 
 
 def block_ks(problem: Problem) -> tuple[int, ...]:
-    """BLOCK_K that a problem can have: with E2M1 activations also 256, if both linears' K come out whole in it."""
+    """BLOCK_K that a problem can have: with E2M1 activations also 256, if both linears' K come out whole in it; BF16 has 64."""
+    if not problem.formats.scaled:
+        return (PLAIN_VALUES.channels,)
     whole = all(k % (2 * BLOCK_K) == 0 for k in (problem.hidden, problem.intermediate))
     return (BLOCK_K, 2 * BLOCK_K) if problem.formats.packs_activations and whole else (BLOCK_K,)
 
@@ -35,11 +36,6 @@ def block_ks(problem: Problem) -> tuple[int, ...]:
 def store_block_ms(problem: Problem) -> tuple[int, ...]:
     """Tokens that a pass of the epilogue can have: E2M1 outputs are put together from 32."""
     return (32,) if problem.formats.packs_activations else (16, 32)
-
-
-def choose_registers(experts_per_rank: int) -> RegisterBudget:
-    """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
-    return RegisterBudget(48, 48, 208) if experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
 
 
 @dataclass(frozen=True)
@@ -50,18 +46,18 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     num_sms              CTAs of the grid, even
     store_block_m        tokens of one epilogue pass
     epilogue_warpgroups  1 or 2; two take alternate tiles
-    block_k              K of a stage: 128, or 256 for E2M1 activations; both give the same bits
+    block_k              K of a stage: 128, for E2M1 activations also 256, for BF16 64; all give the same bits; 0 chooses the least
     """
 
     arch: ClassVar[Arch] = SM100
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "bf16xbf16")
     plan: ClassVar[type[Sm100SmemPlan]] = Sm100SmemPlan
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     maps_per_linear: ClassVar[int] = 4
 
     store_block_m: int = field(kw_only=True)
     epilogue_warpgroups: int = field(kw_only=True)
-    block_k: int = field(kw_only=True, default=BLOCK_K)
+    block_k: int = field(kw_only=True, default=0)
 
     def check_fields(self) -> None:
         """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
@@ -72,9 +68,11 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         allowed = " or ".join(map(str, passes))
         require(store_ok, "store_block_m", self.store_block_m, f"{allowed} and a divisor of block_m = {self.block_m}")
         depths = block_ks(self.problem)
+        if self.block_k == 0:
+            object.__setattr__(self, "block_k", min(depths))
         require(self.block_k in depths, "block_k", self.block_k, " or ".join(map(str, depths)) + f" for {self.problem.recipe}")
         require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
-        require_num_sms(self.num_sms)
+        require(self.num_sms >= CLUSTER and self.num_sms % CLUSTER == 0, "num_sms", self.num_sms, f"a positive multiple of {CLUSTER}")
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> list[int]:
@@ -95,8 +93,8 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     @property
     def registers(self) -> RegisterBudget:
-        """Per thread, of each role; they depend on the number of local experts."""
-        return choose_registers(self.problem.experts_per_rank)
+        """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
+        return RegisterBudget(48, 48, 208) if self.problem.experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
 
     # --- tiles
     @property
@@ -118,27 +116,14 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
 
     @property
-    def tile_fact(self) -> str:
-        return f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
-
-    @property
-    def epilogue_fact(self) -> str:
-        return f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
+    def facts(self) -> tuple[str, str]:
+        tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
+        return tile, f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
 
     # --- plans
-    @cached_property
-    def smem(self) -> Sm100SmemPlan:
-        return self.plan(self, self.num_stages)
-
     @property
     def tmem(self) -> TmemPlan:
-        return TmemPlan(self.block_m)
+        return TmemPlan(self.block_m, scaled=self.problem.formats.scaled)
 
     def of_stage(self, linear: bool) -> Self:
         return self.replace(lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
-
-
-def require_num_sms(num_sms: int) -> None:
-    """Raises `ConfigError` unless the grid consists of whole CTA pairs."""
-    require_integer("num_sms", num_sms)
-    require(num_sms >= CLUSTER and num_sms % CLUSTER == 0, "num_sms", num_sms, f"a positive multiple of {CLUSTER}")

@@ -25,7 +25,7 @@ from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm100.epilogue_tile import fc1_scale
-from ....blocks.sm100.results import OUTPUTS, ResultPart, activate_group, joint_exponents, share_maxima, store_results
+from ....blocks.sm100.results import OUTPUTS, ResultPart, activate_channels, joint_exponents, peaks_of_warp, share_maxima, store_results
 from ....device import cast
 from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared, load_f32, load_f32x2, store_u8
@@ -106,7 +106,7 @@ def finish_fc2(ctx: Context, tile):
 def finish_fc1(ctx: Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, plan, block = ctx.config, ctx.config.smem, tile.block
-    form, groups = OUTPUTS[config.problem.formats.hidden.element], config.store_block_m // 8
+    form, groups, scaled = OUTPUTS[config.problem.formats.hidden.element], config.store_block_m // 8, config.problem.formats.scaled
     n_block = block.n_block * CLUSTER + ctx.cta_rank
     row = block.pool_block * config.block_m
     cd = ctx.shared("cd", tile.group)
@@ -124,23 +124,27 @@ def finish_fc1(ctx: Context, tile):
         for g, sums in enumerate(load_columns(tile.column + first, groups)):
             v = with_bias(ctx, FC1, sums, biases, row + first + pair + 8 * g)
             w = weights_of_pair(ctx, weights + g * 32)
-            values, most = activate_group(ctx, v, w)
-            outputs.append(values)
-            peaks.append(most)
-        share_maxima(maxima, tile.lane, peaks)
+            outputs.append(activate_channels(ctx, v, w))
+            if cutlass.const_expr(scaled):
+                peaks.append(peaks_of_warp(outputs[g]))
+        if cutlass.const_expr(scaled):
+            share_maxima(maxima, tile.lane, peaks)
         # The buffer that this pass fills was read by the store before the last one.
         if leader:
             wait_group_read(1)
         tile.sync_group()
         packed = []
-        scales = ctx.at("fc2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
-        for g in cutlass.range_constexpr(groups):
-            exponents = joint_exponents(other_maxima, g, peaks[g], form.largest)
-            if writes_scales:
-                for q in cutlass.range_constexpr(2):
-                    store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
-            inverse = [cast.inverse_scale(e) for e in exponents]
-            packed.append(form.pack([v * inverse[i & 1] for i, v in enumerate(outputs[g])]))
+        if cutlass.const_expr(scaled):
+            scales = ctx.at("fc2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
+            for g in cutlass.range_constexpr(groups):
+                exponents = joint_exponents(other_maxima, g, peaks[g], form.largest)
+                if writes_scales:
+                    for q in cutlass.range_constexpr(2):
+                        store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
+                inverse = [cast.inverse_scale(e) for e in exponents]
+                packed.append(form.pack([v * inverse[i & 1] for i, v in enumerate(outputs[g])]))
+        else:
+            packed = [form.pack(values) for values in outputs]
         buffer = cd + (div(first, config.store_block_m) & 1) * plan.fc1_tile_bytes
         form.store(buffer, tile.warp, tile.lane, packed)
         fence_async_shared()

@@ -67,5 +67,5 @@ def issue_mma(ctx: Context) -> None:
 def tile_of(ctx: Context, block: WorkTile, acc: Ring) -> PairTile:
     """A tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
-    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.stage.sfa_atoms)
+    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.stage.sfa_atoms) if tmem.scaled else None
     return PairTile(acc.index * config.block_m, tcgen05.instruction(config.mma, block.mma_n), 0, config.mma, config.k_block, columns)

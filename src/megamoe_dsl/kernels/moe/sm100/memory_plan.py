@@ -32,11 +32,6 @@ class Sm100SmemPlan(SmemPlan):
         return PairStage(self.config.block_m, self.config.k_block)
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of a stage: one CTA's 128 rows, of E2M1 a byte per value beside E4M3 tokens."""
-        return self.stage.weight_bytes
-
-    @property
     def fc1_row_bytes(self) -> int:
         """A CTA's 64 outputs of Linear1 for a token."""
         return self.config.problem.formats.activations.row_bytes(BLOCK_N // 2)
@@ -58,7 +53,8 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def maxima(self) -> Field:
-        return Field("amax", (self.config.epilogue_warpgroups, WARPS_PER_GROUP, self.config.store_block_m), U32, 16)
+        tokens = self.config.store_block_m if self.config.problem.formats.scaled else 0
+        return Field("amax", (self.config.epilogue_warpgroups, WARPS_PER_GROUP, tokens), U32, 16)
 
     @property
     def pull_chunk(self) -> int:
@@ -67,7 +63,7 @@ class Sm100SmemPlan(SmemPlan):
     @property
     def after_barriers(self) -> tuple[Field, ...]:
         """tmem_address: the column that the TMEM allocation starts at."""
-        return (Field("tmem_address", (1,), U32), *super().after_barriers)
+        return (Field("tmem_address", (1,), U32),)
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:
@@ -106,8 +102,8 @@ def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[Tenso
     sym      address of this rank's symmetric buffer
     weights  addresses by name:
     fc1, fc2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2].  E4M3: H and I bytes a row.
-                   H and I are those of whole tiles
-    fc1_sf, fc2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]
+                   BF16: 2 H and 2 I.  H and I are those of whole tiles
+    fc1_sf, fc2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]; without scales nobody reads them
     """
     problem = config.problem
     region = config.symmetric
@@ -118,13 +114,13 @@ def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[Tenso
 
     def phase(acts: str, sf: str, k: int, tiles: int, address: int, scales: int) -> list[MapFields]:
         sf_words, sf_rows = region[sf].field.shape
-        n = tiles * TILE_ROWS
-        return [
-            byte_rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2, k_block.row_bytes),
-            scale_words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m, k_block),
-            weight_rows(address, sf_words * CHANNELS_PER_WORD, experts * n, k_block),
-            scale_words(scales, n, experts * sf_words, BLOCK_N, k_block),
-        ]
+        n, channels = tiles * TILE_ROWS, align(k, min(k_block.channels, CHANNELS_PER_WORD))
+        rows = byte_rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2, k_block.row_bytes)
+        weights = weight_rows(address, channels, experts * n, k_block)
+        if not k_block.words:
+            return [rows, rows, weights, weights]
+        token_scales = scale_words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m, k_block)
+        return [rows, token_scales, weights, scale_words(scales, n, experts * sf_words, BLOCK_N, k_block)]
 
     outputs = region.address(sym, "fc2_acts"), tokens.row_bytes(intermediate), pool, config.store_block_m, config.smem.fc1_row_bytes
     fields = [

@@ -32,10 +32,6 @@ MOST_PULL_SLOTS = 8
 NUM_SMS = 132  # of an H200
 
 
-def tiles_of(problem: Problem) -> tuple[int, ...]:
-    return PACKED_BLOCK_M if has_packed_weights(problem) else BLOCK_M
-
-
 def has_packed_weights(problem: Problem) -> bool:
     """Whether weights stay E2M1 up to the registers (hardware/packed_tile.py)."""
     return problem.formats.weights.element == E2M1
@@ -69,6 +65,8 @@ class Sm90Config(MegaMoeConfig):
     # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
     group_m: ClassVar[int] = 16
     maps_per_linear: ClassVar[int] = 5
+    alternating_groups: ClassVar[int] = 1
+    linear_registers: ClassVar[RegisterBudget] = LINEAR_REGISTERS
 
     cluster: int = 1
 
@@ -80,7 +78,7 @@ class Sm90Config(MegaMoeConfig):
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> tuple[int, ...]:
-        return tiles_of(problem)
+        return PACKED_BLOCK_M if has_packed_weights(problem) else BLOCK_M
 
     @property
     def siblings(self) -> list[Self]:
@@ -132,10 +130,6 @@ class Sm90Config(MegaMoeConfig):
         return DECODE_REGISTERS if self.decoded else REGISTERS
 
     @property
-    def linear_registers(self) -> RegisterBudget:
-        return LINEAR_REGISTERS
-
-    @property
     def dispatch_warps(self) -> int:
         """Half as many where a warpgroup decodes, so that they and the loaders are one warpgroup and a CTA has no more threads."""
         return DISPATCH_WARPS // 2 if self.decoded else DISPATCH_WARPS
@@ -165,22 +159,14 @@ class Sm90Config(MegaMoeConfig):
         return self.scaled and not self.packed
 
     @property
-    def tile_fact(self) -> str:
+    def facts(self) -> tuple[str, str]:
         columns = "tokens" if self.swap_ab else "weight rows"
-        return f"256 weight rows x {self.block_m} tokens x {self.block_k} channels; {columns} are the wgmma's columns"
-
-    @property
-    def epilogue_fact(self) -> str:
-        return f"{self.epilogue_warps} warps, which also issue the wgmmas"
+        tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels; {columns} are the wgmma's columns"
+        return tile, f"{self.epilogue_warps} warps, which also issue the wgmmas"
 
     @property
     def blocks_per_fetch(self) -> int:
         return self.cluster
-
-    @property
-    def alternating_groups(self) -> int:
-        """Both math warpgroups share each tile."""
-        return 1
 
     @property
     def fc2_parts(self) -> int:

@@ -12,7 +12,7 @@ Linear1 signals store_full; Linear2 signals nothing per tile (the rank barrier B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, ClassVar
@@ -53,21 +53,26 @@ Parts = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True)
 class Bf16Pass:
-    """A pass of BF16 results, which has half of a chunk of weight rows."""
+    """A pass of BF16 values: of results, half of a chunk of weight rows."""
 
     channels: ClassVar[int] = 64
     exponents: ClassVar[Sequence[Any]] = ()
 
-    acc: Parts
-    part: int
-
-    def words(self, i: int) -> list[Any]:
-        """Pairs of channels, rounded here."""
-        at = [4 * (8 * (self.part % 2) + 2 * i + j) + 2 * h for j in range(2) for h in range(2)]
-        return [cast.pack_bf16(self.acc[self.part // 2][a], self.acc[self.part // 2][a + 1]) for a in at]
+    words: Callable[[int], list[Any]]
 
     def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(chunk)
+
+
+def result_words(acc: Parts, part: int, i: int) -> list[Any]:
+    """Pairs of channels, rounded here."""
+    at = [4 * (8 * (part % 2) + 2 * i + j) + 2 * h for j in range(2) for h in range(2)]
+    return [cast.pack_bf16(acc[part // 2][a], acc[part // 2][a + 1]) for a in at]
+
+
+def output_words(outputs: Parts, chunk: int, i: int) -> list[Any]:
+    """Channels 16 i + 4 (e, b) of the 64 of a chunk, of both rows, as they are activated."""
+    return [cast.pack_bf16(*row[4 * chunk + i][b::2]) for b in range(2) for row in outputs]
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class E4m3Pass:
 
 def pass_of(form: Bf16Results | E4m3Results, acc: Parts, part: int) -> Bf16Pass | E4m3Pass:
     """A pass of results that are given in a format."""
-    return E4m3Pass.of(acc, part) if form.row.scaled else Bf16Pass(acc, part)
+    return E4m3Pass.of(acc, part) if form.row.scaled else Bf16Pass(partial(result_words, acc, part))
 
 
 def channels_of(form: Bf16Results | E4m3Results) -> int:
@@ -159,22 +164,6 @@ class E4m3Rows:
 
 
 @dataclass(frozen=True)
-class OutputPass:
-    """A pass of BF16 outputs, of a chunk's 64 channels: a thread has channels 16 w + 4 (e, b) of both rows, as they are activated."""
-
-    exponents: ClassVar[Sequence[Any]] = ()
-
-    outputs: Parts
-    chunk: int
-
-    def words(self, i: int) -> list[Any]:
-        return [cast.pack_bf16(*row[4 * self.chunk + i][b::2]) for b in range(2) for row in self.outputs]
-
-    def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(chunk)
-
-
-@dataclass(frozen=True)
 class Bf16Rows:
     """The same as BF16, without scales.  A tile would take as much of SMEM as a stage, so each warp stores its rows, as results are."""
 
@@ -187,7 +176,8 @@ class Bf16Rows:
         first = ctx.at("fc2_acts", ctx.config.first_row(tile.pool_block) + me.warp_token + mine.read_row)
         rows = [first + step * row.num_bytes for step in STEPS]
         channel_bytes = Int64((tile.n_block * CHUNKS + me.first_chunk) * ROW_BYTES + (me.lane & 7) * 16)
-        send_passes(mine, me.lane, row, rows, channel_bytes, [partial(OutputPass, outputs, c) for c in range(me.chunks)], None)
+        passes = [partial(Bf16Pass, partial(output_words, outputs, c)) for c in range(me.chunks)]
+        send_passes(mine, me.lane, row, rows, channel_bytes, passes, None)
 
 
 @cute.jit

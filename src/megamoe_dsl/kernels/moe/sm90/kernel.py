@@ -4,7 +4,6 @@ Where warps decode packed weights, for tiles of many tokens, one warpgroup dispa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -29,19 +28,6 @@ from .load import decode_weights, load_operands, load_tokens, load_weights
 from .math import math
 from .memory_plan import NUM_MAPS
 from .store import schedule_and_store, store_tiles
-
-
-@dataclass(frozen=True)
-class SetUpWarps:
-    """Warps that prepare a CTA: fetch tensor maps, initialize mbarriers, and write the table of decoded values."""
-
-    maps: int
-    barriers: int
-    table: int
-
-
-def set_up_warps(config: Any) -> SetUpWarps:
-    return SetUpWarps(maps=2, barriers=3, table=0) if config.decoded else SetUpWarps(maps=4, barriers=5, table=6)
 
 
 def roles(config: Any) -> tuple[WarpRole, ...]:
@@ -75,14 +61,14 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
 
 @cute.jit
 def initialize(ctx: Context, warp: Any):
-    """mbarriers, visible to the cluster and to TMA."""
-    by = set_up_warps(ctx.config)
-    if warp == by.barriers:
+    """mbarriers, visible to the cluster and to TMA, and the table of decoded values."""
+    barriers, maps, table = (3, 2, 0) if ctx.config.decoded else (5, 4, 6)  # warps
+    if warp == barriers:
         init_barriers(ctx)
-    if warp == by.maps:
+    if warp == maps:
         acquire_maps(ctx, NUM_MAPS)
     if cutlass.const_expr(ctx.config.packed):
-        if warp == by.table:
+        if warp == table:
             store_table(ctx.shared("decoded"))
     set_up_together(ctx)
 

@@ -40,16 +40,10 @@ def store_tiles(ctx: Context):
 @cute.jit
 def schedule_and_store(ctx: Context):
     """The scheduler warp that stores, too."""
-    schedule_tiles(ctx, store_dealt)
+    schedule_tiles(ctx, lambda ctx, block, stores: store_if_fc1(ctx, block, stores, cute.arch.lane_idx()))
     if cutlass.const_expr(ctx.config.cluster > 1):
         if ctx.cta_rank != 0:
             store_tiles(ctx)
-
-
-@cute.jit
-def store_dealt(ctx: Context, block: Block, stores: Ring):
-    """A tile that it has dealt itself."""
-    return store_if_fc1(ctx, block, stores, cute.arch.lane_idx())
 
 
 @cute.jit

@@ -137,7 +137,7 @@ class StageConfig:
     @property
     def registers(self) -> RegisterBudget:
         """Registers per thread of loaders and epilogue in a linear stage."""
-        return self.fused.linear_registers
+        return self.fused.linear_registers or self.fused.registers
 
     @property
     def register_total(self) -> int | None:

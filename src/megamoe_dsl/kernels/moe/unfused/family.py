@@ -69,7 +69,7 @@ class StageKernel(Kernel):
     def facts(self, config: StageConfig) -> list[tuple[str, object]]:
         if not config.multiplies:
             return super().facts(config)
-        return [("tile", config.tile_fact), *super().facts(config), ("stages", config.num_stages)]
+        return [("tile", config.facts[0]), *super().facts(config), ("stages", config.num_stages)]
 
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
         return {"sym": config.symmetric, "results": config.results}
