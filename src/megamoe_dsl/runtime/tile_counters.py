@@ -25,7 +25,8 @@ def captured_stream(stream: int, capturing: bool) -> tuple[int, int]:
 
 
 def outside_pools(make: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """A tensor that is kept.  A thread of its own makes it: what this one allocates may be a CUDA graph's, which torch takes back."""
+    """A tensor that is kept.  A thread of its own makes it: what this thread allocates may be memory of a tree of CUDA graphs, all of which
+    torch takes back."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(make).result()
 
@@ -81,16 +82,19 @@ class DecodeMemory:
         key = captured_stream(stream, capturing)
         if not capturing:
             while len(self._spare) < 1 + (key not in self.kept):
-                self._spare.append(outside_pools(partial(self._make, ready=True)))
+                self._spare.append(outside_pools(self._ready))
         if key not in self.kept:
             self.kept[key] = self._spare.pop() if self._spare else self._make()
         return int(self.kept[key].data_ptr())
 
-    def _make(self, ready: bool = False) -> torch.Tensor:
+    def _make(self) -> torch.Tensor:
         memory = torch.full((self._words,), ABSENT, dtype=torch.int32, device=self._device)
         memory[: LINE // BYTES] = 0
-        if ready:
-            torch.cuda.synchronize(self._device)
+        return memory
+
+    def _ready(self) -> torch.Tensor:
+        memory = self._make()
+        torch.cuda.synchronize(self._device)
         return memory
 
 
