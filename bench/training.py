@@ -1,4 +1,4 @@
-"""Times a MoE layer with its gradients on one GPU, in BF16, beside transformers' `grouped_mm`: forward pass, and forward and backward pass.
+"""Times a MoE layer with its gradients on one GPU, in BF16 and in FP8, beside transformers' `grouped_mm`: each pass, and both.
 
     python bench/training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...]      where the DSL is: compiles the kernels of the points
     python bench/training.py run FOLDER [--points ...] [--turns N] [--quack SITE] [--out FOLDER]      where a GPU and transformers are
@@ -17,7 +17,7 @@ import gc
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,10 +29,12 @@ from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime import expert_gradients as stages
-from megamoe_dsl.runtime.experts import moe
+from megamoe_dsl.runtime.experts import FP8, moe
+from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, most_padded, padded_rows, quantize_both
 from megamoe_dsl.target import Target
 from moe_layers.quack_gemms import interleaved
 from moe_layers.quack_training import QuackGemms, QuackStep
@@ -45,7 +47,9 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
 LAUNCHES = 2
-OURS, RECOMPUTED, THEIRS, QUACK = "moe", "moe-recompute", "grouped_mm", "quack"
+OURS, RECOMPUTED, IN_FP8, THEIRS, QUACK = "moe", "moe-recompute", "moe-fp8", "grouped_mm", "quack"
+FP8_ERROR = 0.1
+"""Relative, of gradients: a product of E4M3 numbers is off by 2 to 3 percent of its operands."""
 DENSE, DENSE_SIZE = "dense", 8192
 PASSES = {"forward": 1, "backward": 2, "both": 3}
 """Times the FLOP of a forward pass."""
@@ -74,7 +78,18 @@ class TrainingPoint:
         """Of both passes."""
         rows = self.tokens * self.layer.topk
         backward = [choose(one, TARGET, rows) for one in self.layer.backward()]
-        return [*self.layer.configs(TARGET, self.tokens), *backward]
+        return [*self.layer.configs(TARGET, self.tokens), *backward, *self.configs_in_fp8]
+
+    @property
+    def configs_in_fp8(self) -> list[Any]:
+        layer = replace(self.layer, recipe=FP8)
+        rows, hidden, own = self.tokens * layer.topk, layer.hidden, layer.intermediate
+        gate_up, gradient, *padded = layer.backward()
+        most = most_padded(layer.num_experts, rows)
+        quantized = [QuantizeProblem(columns, True, columns == 2 * own) for columns in dict.fromkeys((2 * own, hidden, own))]
+        weights = [QuantizeWeightsProblem(n, k, turned) for n, k in ((2 * own, hidden), (hidden, own)) for turned in (False, True)]
+        multiplied = [choose(one, TARGET, rows) for one in (gate_up, gradient)] + [choose(one, TARGET, most) for one in padded]
+        return [*layer.configs(TARGET, self.tokens), *multiplied, *(choose(one, TARGET, 1) for one in (*quantized, *weights))]
 
     @property
     def flop(self) -> float:
@@ -100,14 +115,15 @@ class Layer:
         )
         self.tensors = dict(zip(NAMES, (one.requires_grad_() for one in made), strict=True))
         self.dy = torch.randn(point.tokens, hidden, **draw)
-        self.forwards = {OURS: self.ours, RECOMPUTED: partial(self.ours, recompute=True), THEIRS: self.theirs}
+        self.forwards = {OURS: self.ours, RECOMPUTED: partial(self.ours, recompute=True)}
+        self.forwards |= {IN_FP8: partial(self.ours, recipe=FP8), THEIRS: self.theirs}
         self.leaves = {name: list(made) for name in self.forwards}
         if quack is not None:
             in_turn = interleaved(made[1].detach()).requires_grad_()
             self.leaves[QUACK] = [made[0], in_turn, *made[2:]]
             self.forwards[QUACK] = lambda: QuackStep.apply(quack, made[0], in_turn, made[2], self.idx, made[3])
 
-    def ours(self, **more: bool) -> torch.Tensor:
+    def ours(self, **more: Any) -> torch.Tensor:
         x, w1, w2, weights = self.tensors.values()
         return moe(x, w1, None, w2, None, self.idx, weights, **more)
 
@@ -160,16 +176,50 @@ class Layer:
         stored = torch.empty(self.idx.numel(), w1.shape[1], dtype=torch.bfloat16, device="cuda")
         with torch.no_grad():
             moe(x, w1, None, w2, None, self.idx, weights, preactivations=stored)
-        ends, sources, positions = routing = stages.route(self.idx, len(w1), w1.shape[2])
-        given = self.dy, weights, w2, stored, *routing, "gate_first", "silu"
-        rows, weighted, _ = stages.row_gradients(*given)
+        plain, turned = stages.unscaled, stages.transposed
+        ends, sources, positions, *_ = stages.route(self.dy, self.idx, len(w1), False)
+        given = weights, *turned(w2, False), stored, ends, sources, positions, "gate_first", "silu"
+        rows, weighted, _ = stages.row_gradients(*plain(self.dy), *given)
         return {
-            "route": lambda: stages.route(self.idx, len(w1), w1.shape[2]),
-            "rows": lambda: stages.row_gradients(*given),
-            "tokens": lambda: stages.token_gradients(rows, w1, ends, positions),
+            "route": lambda: stages.route(self.dy, self.idx, len(w1), False),
+            "rows": lambda: stages.row_gradients(*plain(self.dy), *given),
+            "tokens": lambda: stages.token_gradients(*plain(rows), *turned(w1, False), ends, positions),
             "w1": lambda: stages.weight_gradients(torch.empty_like(w1), rows, x, ends, sources, False),
             "w2": lambda: stages.weight_gradients(torch.empty_like(w2), weighted, self.dy, ends, sources, True),
+            **self.stages_in_fp8(stored, rows, weighted),
         }
+
+    def stages_in_fp8(self, stored: torch.Tensor, dh: torch.Tensor, weighted: torch.Tensor) -> dict[str, Callable[[], Any]]:
+        """The same in FP8."""
+        x, w1, w2, weights = (one.detach() for one in self.tensors.values())
+        ends, sources, positions, *dy = stages.route(self.dy, self.idx, len(w1), True)
+        w1_t, w2_t = (stages.quantize_weights(one, True) for one in (w1, w2))
+        given = weights, *w2_t, stored, ends, sources, positions, "gate_first", "silu"
+        padded = padded_rows(ends, len(sources))
+        tokens, places = stages.numbers_of(padded.sources, sources), stages.numbers_of(positions, padded.places)
+        rows, columns_x = quantize_both(dh, padded.sources), quantize_both(x, tokens, rows=False)
+        columns_dy, columns_a = (quantize_both(one, at, rows=False) for one, at in ((self.dy, tokens), (weighted, padded.sources)))
+
+        def added(into: torch.Tensor, left: QuantizedBoth, right: QuantizedBoth) -> None:
+            stages.add_columns(into, left.codes_t, left.scales_t, right.codes_t, right.scales_t, padded.ends)
+
+        return {
+            "fp8 weights": lambda: [stages.quantize_weights(one, turned) for one in (w1, w2) for turned in (False, True)],
+            "fp8 route": lambda: stages.route(self.dy, self.idx, len(w1), True),
+            "fp8 rows": lambda: stages.row_gradients(*dy, *given),
+            "fp8 pad": lambda: stages.numbers_of(padded_rows(ends, len(sources)).sources, sources),
+            "fp8 quantize dH": lambda: quantize_both(dh, padded.sources),
+            "fp8 quantize x": lambda: quantize_both(x, tokens, rows=False),
+            "fp8 quantize w A": lambda: quantize_both(weighted, padded.sources, rows=False),
+            "fp8 tokens": lambda: stages.token_gradients(rows.codes, rows.scales, *w1_t, padded.ends, places),
+            "fp8 w1": lambda: added(torch.empty_like(w1), rows, columns_x),
+            "fp8 w2": lambda: added(torch.empty_like(w2), columns_dy, columns_a),
+        }
+
+
+def same_bits(layer: Layer, way: str, other: str) -> bool:
+    """Whether both ways give the same gradients."""
+    return all(torch.equal(*pair) for pair in zip(layer.gradients(way), layer.gradients(other), strict=True))
 
 
 def distances(found: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[str, float]:
@@ -198,9 +248,8 @@ def flop_of(name: str, point: TrainingPoint) -> float:
 def run_point(point: TrainingPoint, turns: int, site: Path | None) -> dict[str, Any]:
     quack = None if site is None else QuackGemms.of(site)
     layer = Layer(point, quack)
-    expected, first = layer.in_float64(), layer.gradients(OURS)
-    same = all(torch.equal(one, other) for way in (OURS, RECOMPUTED) for one, other in zip(first, layer.gradients(way), strict=True))
-    del first
+    expected = layer.in_float64()
+    same = all(same_bits(layer, one, other) for one, other in ((OURS, OURS), (OURS, RECOMPUTED), (IN_FP8, IN_FP8)))
     errors = {name: distances(layer.first_gradients(name), expected) for name in layer.forwards}
     del expected
     used = {name: memory(layer, name) for name in layer.forwards}
@@ -215,7 +264,8 @@ def run_point(point: TrainingPoint, turns: int, site: Path | None) -> dict[str, 
         "errors": errors,
         "tiles": {} if quack is None else quack.chosen,
         "same_bits": same,
-        "passed": same and all(errors[OURS][name] <= 1.5 * errors[THEIRS][name] + 1e-4 for name in NAMES),
+        "passed": same
+        and all(errors[OURS][name] <= 1.5 * errors[THEIRS][name] + 1e-4 and errors[IN_FP8][name] <= FP8_ERROR for name in NAMES),
     }
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megamoe_dsl.blocks.gemm.problem import SCALE_BLOCK, SORTED_BLOCKED
-from megamoe_dsl.kernels.expert_layer import ExpertLayer
-from megamoe_dsl.kernels.expert_routing.workspace import workspace
+from megamoe_dsl.kernels.expert_layer import ExpertLayer, workspace
 from moe_layers.point import find_points
 
 HEADINGS = ("Tokens", "ours, MiB", "copied, sorted and blocked, MiB", "ratio", "of the latter padding")

@@ -56,7 +56,7 @@ class Launches:
         races = self.races and agents_needed(launches) <= MAX_AGENTS // 2
         began = time.perf_counter()
         programs = [one.program for one in launches if one.program]
-        unwaited = [text for one in dict.fromkeys(programs) for text in one.unwaited]
+        unwaited = [text for one in dict.fromkeys(programs) for text in one.binder.unwaited]
         for text in unwaited:
             record.warnings[text] = record.warnings.get(text, 0) + 1
         simulator = Simulator(

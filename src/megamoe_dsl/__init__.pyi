@@ -58,6 +58,7 @@ from .runtime.gemm_scales import scale_words as scale_words
 from .runtime.gemm_scales import scales_by_column as scales_by_column
 from .runtime.gemm_weights import gemm_weights as gemm_weights
 from .runtime.k_grouped_gemm import k_grouped_gemm as k_grouped_gemm
+from .runtime.k_grouped_gemm import padded_rows as padded_rows
 from .runtime.k_grouped_gemm import quantize_both as quantize_both
 from .runtime.layer import MegaMoE as MegaMoE
 from .runtime.layer import mega_moe as mega_moe

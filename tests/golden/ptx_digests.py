@@ -21,7 +21,7 @@ from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_config
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
-from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, SumProblem, TopExpertsProblem
+from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, SumProblem, TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
@@ -193,10 +193,17 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gemm-bf16-packed-biases": lambda: GemmConfig(GPT_OSS_LAYER.fc2, 16, 128, swap_ab=True, dynamic_schedule=True),
     **{f"sm_90a-backward-{name}": _backward(name) for name in ("rows", "tokens", "w1", "w2")},
     **{f"sm_90a-backward-{name}-f32": _backward(name, F32) for name in ("w1", "w2")},
+    "sm_90a-backward-rows-fp8": _backward("rows", recipe="fp8xfp8"),
     "sm_90a-backward-rows-interleaved": _backward("rows", gate_up="interleaved", activation="swigluoai"),
     "sm_90a-sums-fp8": _gemm(128, 128, SUMS_FP8, dynamic_schedule=True),
     "sm_90a-sums-fp8-f32-pairs": _gemm(128, 128, replace(SUMS_FP8, output=F32, accumulate=True), dynamic_schedule=True, cluster=2),
     "sm_90a-quantize-both": lambda: TokensConfig(QuantizeProblem(7168), 528),
+    **{
+        f"sm_90a-quantize-weights{'-transposed' * turned}": lambda turned=turned: TokensConfig(
+            QuantizeWeightsProblem(4096, 7168, turned), 528
+        )
+        for turned in (False, True)
+    },
     "sm_90a-quantize-both-gathered": lambda: TokensConfig(QuantizeProblem(2048, gathered=True, rows=False), 528),
     "sm_90a-top-experts": lambda: TokensConfig(DEEPSEEK_ROUTER, 132),
     "sm_90a-top-experts-hashed": lambda: TokensConfig(HASH_ROUTER, 132),

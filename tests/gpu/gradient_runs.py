@@ -59,6 +59,7 @@ VARLEN_K_RUNS = (
     VarlenKRun("row-alone", (1,), 64, 64, {}, {"block_n": 64, "num_sms": 1}),
 )
 GRADIENT = {"n": 160, "k": 96, "transposed_b": True, **BF16}
+GRADIENT_FP8 = {"n": 256, "k": 384, "recipe": "fp8xfp8"}
 GRADIENT_RUNS = tuple(
     GradientRun(
         f"{activation}-{order}-{block_n}",
@@ -71,6 +72,9 @@ GRADIENT_RUNS = tuple(
     for activation in ("silu", "swigluoai")
     for order in ("gate_first", "up_first", "interleaved")
     for block_n in (128, 256)
+) + tuple(
+    GradientRun(f"fp8-{order}", (70, 0, 130), 128, 128, {**GRADIENT_FP8, "gradient": order}, {"dynamic_schedule": True, "k_in_flight": 2})
+    for order in ("gate_first", "interleaved")
 )
 VARLEN_K_BY_NAME = {run.name: run for run in VARLEN_K_RUNS}
 GRADIENT_BY_NAME = {run.name: run for run in GRADIENT_RUNS}

@@ -51,6 +51,22 @@ def test_weight_gradients_are_added_to_fp32_totals() -> None:
     assert given["w1"].grad is None and given["w2"].grad is None
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_in_fp8_are_the_references(recompute: bool) -> None:
+    """But for an approximate sigmoid; the same bits twice, and into FP32 totals."""
+    how = {"recipe": "fp8xfp8", "recompute": recompute}
+    found, again = gradients(moe, on_gpu(*NAMES), **how), gradients(moe, on_gpu(*NAMES), **how)
+    assert all(torch.equal(found[name], again[name]) for name in NAMES)
+    on_cpu = layer(*NAMES)
+    moe(**on_cpu, **how).backward(dy_of(on_cpu["x"]))
+    assert_near({name: one.cpu() for name, one in found.items()}, {name: on_cpu[name].grad.double() for name in NAMES}, 2e-3)
+    assert torch.equal(found["w2"].cpu(), on_cpu["w2"].grad)
+    totals = torch.ones(4, 256, 256, device="cuda"), torch.ones(4, 256, 128, device="cuda")
+    gradients(moe, on_gpu(*NAMES), main_grads=totals, **how)
+    for name, total in zip(("w1", "w2"), totals, strict=True):
+        assert_near({name: total - 1}, {name: found[name].double()}, 0.01)
+
+
 @pytest.mark.parametrize("how", [{"backend": "aot_eager"}, {"mode": "reduce-overhead"}], ids=["graph", "tree of CUDA graphs"])
 def test_a_compiled_layer_has_the_same_results(how: dict[str, str]) -> None:
     """A tree of CUDA graphs records its second call and replays the third."""

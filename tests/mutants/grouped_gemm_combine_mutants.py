@@ -73,7 +73,13 @@ MUTANTS = (
     ),
     of_pairs("rows of every pass go where the first's do", "wrong base", "SentRows.begin", "self.tile.row + first", "self.tile.row"),
     of_pairs("rows of a pass go where its first does", "wrong base", "SentRows.addresses", "begun + step * 8", "begun"),
-    of_pairs("tensor memory is not given back", "missing clean-up", "end_pair", "free_columns(ctx)", ""),
+    of_pairs(
+        "tensor memory is not given back",
+        "missing clean-up",
+        "end_pair",
+        "tcgen05.free(load_shared_u32(ctx.shared('tmem_address')), ctx.config.tmem.allocated)",
+        "",
+    ),
 )
 
 OF_PAIRS = ("gather of pairs", "scatter of pairs", "serial of pairs")

@@ -56,7 +56,7 @@ PACKED_MUTANTS = (
         UP_TO_64,
     ),
     mutant("every step of K has the first one's shift", "wrong base", "_shift", "0x4440 + step", "0x4440", UP_TO_64),
-    mutant("the table is a power of two too low", "wrong number", "store_entry", "127 + HIGHEST", "126 + HIGHEST", UP_TO_64),
+    mutant("the table is a power of two too low", "wrong number", "store_table", "127 + HIGHEST", "126 + HIGHEST", UP_TO_64),
     mutant(
         "the table has no entry of the last shift", "off by one", "store_table", "lane < SHIFTS", "lane < SHIFTS - 1", f"{FAR_APART}[8]"
     ),
@@ -233,7 +233,7 @@ PACKED_MUTANTS = (
     mutant(
         "a CTA decodes the codes of the other one's half",
         "wrong base",
-        "codes_of",
+        "decode_stage",
         "half.rank * GROUP.code_bytes",
         "(1 - half.rank) * GROUP.code_bytes",
         IN_PAIRS,

@@ -8,7 +8,7 @@ import torch
 from megamoe_dsl.activation import ACTIVATIONS, Activation
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference.activation import activate, activation_gradient, gated, linear
-from megamoe_dsl.reference.expert_gradients import row_gradients, token_gradients, weight_gradients
+from megamoe_dsl.reference.expert_gradients import expert_sums, row_gradients, token_gradients, weight_gradients
 from megamoe_dsl.reference.router import router_metadata, top_experts, top_experts_gradient
 
 TOKENS, HIDDEN, INTERMEDIATE, EXPERTS = 9, 32, 16, 5
@@ -38,9 +38,10 @@ def test_in_float64_they_are_autograd_s(activation: str) -> None:
     metadata = router_metadata(idx, EXPERTS)
     sources = metadata.sources.long()
     stored = torch.cat([x[of] @ w.T for w, of in zip(w1, sources.split(metadata.counts.tolist()), strict=True)])
-    rows = row_gradients(problem, dy, metadata, weights, w2, stored, (torch.clone, torch.clone))
+    raw = expert_sums((dy[sources], dy), (w2.mT, w2), metadata.counts)
+    rows = row_gradients(problem, raw, metadata, weights, stored, (torch.clone, torch.clone))
     found = (
-        token_gradients(rows.rows, metadata, w1),
+        token_gradients(expert_sums((rows.rows, dy), (w1.mT, w1), metadata.counts), metadata),
         weight_gradients(rows.rows, x[sources], metadata),
         weight_gradients(dy[sources], rows.weighted, metadata),
         rows.topk_weights,

@@ -11,8 +11,8 @@ from test_calls_in_a_row import FEW, TOKENS, chosen, routed
 
 from megamoe_dsl import ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.kernels.expert_layer import chosen_experts, workspace
 from megamoe_dsl.kernels.expert_routing.problem import SumProblem
-from megamoe_dsl.kernels.expert_routing.workspace import chosen_experts, workspace
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.runtime import call_plan, expert_plan, experts
 from megamoe_dsl.runtime.experts import layer_of

@@ -46,8 +46,7 @@ def gather(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 @dataclass(frozen=True)
 class Expected:
-    """What tokens should give, [tokens, hidden]: y of the reference, y with the tensor core's sums where it is known how it forms them, on
-    Hopper, and the error bound."""
+    """y that tokens should give, [tokens, hidden]: the reference's, the tensor core's on Hopper, and the error bound."""
 
     y: torch.Tensor
     summed: torch.Tensor

@@ -78,10 +78,8 @@ def ep_point(
     watchdog_ns: int,
     others: Callable[[Inputs, torch.Tensor], Mapping[str, Callable[[], None]]] | None = None,
 ) -> dict[str, Any]:
-    """Times of the two kernels and of their variants on the same tokens; all ranks together.  Variants of dispatch that ask for other
-    tables are timed after the others.
-
-    others  further launches in the same turns, from the inputs and y"""
+    """Times of the two kernels and their variants on the same tokens, those that ask for other tables last, and of `others` in the same
+    turns, from the inputs and y; all ranks together."""
     problem, tokens = without_clamp(point.problem), point.tokens
     configs = configs_of(point, target, variants)
     memory = SymmetricBuffer.allocate(problem, region=symmetric_buffer(problem, max(one.keeps for one in configs.values())))
@@ -146,8 +144,7 @@ def bind_variants(
 
 
 def time_other_tables(ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpConfig], inputs: Inputs, launches: int) -> dict[str, Times]:
-    """Times the variants of a layer's dispatch that need other tables than the layer has; it makes these first, and the layer's own are
-    lost."""
+    """Times variants of a layer's dispatch that need other tables; it makes these first, and the layer's own are lost."""
     times: dict[str, Times] = {}
     for name, config in configs.items():
         if config.problem.recipe == ep.problem.recipe and asks_for_other_tables(config, ep):

@@ -113,8 +113,7 @@ class Point:
 
 
 class Layer:
-    """Weights of a shape on this rank, over all its points.  On SM90 FP8 kernels beside kernels of another recipe have the same weights,
-    expanded."""
+    """Weights of a shape on this rank, over all its points; expanded for FP8 kernels beside those of another recipe."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -123,8 +122,7 @@ class Layer:
 
     @cached_property
     def all_weights(self) -> list[ExpertWeights] | None:
-        """Of all ranks, on rank 0, for the reference: drawn when they are asked for, because those of eight ranks are a sixth of a GPU's
-        memory.  None on the other ranks."""
+        """Weights of all ranks, on rank 0, for the reference: drawn when asked for, because they are large. None on other ranks."""
         if dist.get_rank() != 0:
             return None
         others = range(1, self.problem.num_ranks)
@@ -205,7 +203,8 @@ def measure_point(
     buffers.load(Inputs(*inputs))
     expectation = Expectation(problem, inputs, sample_rows(tokens, SAMPLES_PER_RANK), layer.all_weights)
     record: dict[str, Any] = {"point": asdict(point), "name": point.name, "num_sms": configs[0].num_sms, "variants": {}}
-    record |= {"symmetric_bytes": symmetric.num_bytes, "weight_bytes": weight_bytes(buffers), "earlier_batches": BATCHES}
+    weights = sum(getattr(buffers.weights, name).nbytes for name in weight_names(problem))
+    record |= {"symmetric_bytes": symmetric.num_bytes, "weight_bytes": weights, "earlier_batches": BATCHES}
     for name, kernel in kernels.items():
         kernel.buffers.stats.zero_()
         synchronize()
@@ -247,10 +246,6 @@ def name_of(config: MegaMoeConfig, point: Point) -> str:
     return variant_name(config) if recipe == point.recipe else f"{recipe} {variant_name(config)}"
 
 
-def weight_bytes(buffers: RankBuffers) -> int:
-    return sum(getattr(buffers.weights, name).nbytes for name in weight_names(buffers.problem))
-
-
 def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) -> dict[str, Any] | None:
     """One launch into a y full of NaN: what a results file says of it, on rank 0; all ranks together."""
     y.fill_(float("nan"))
@@ -261,8 +256,7 @@ def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) 
 
 
 def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
-    """Load and bound of the rank whose bound is largest: no launch can end before it.  `stats` are the tokens of this rank's experts; all
-    ranks together."""
+    """Load and bound of the rank with the largest bound, from the tokens of its experts (`stats`); all ranks together."""
     load = Load(int(stats.sum()), int((stats > 0).sum()), point.load.remote)
     work = bound_of(point.problem, load, torch.cuda.get_device_name())
     everyone: list[Any] = [None] * dist.get_world_size()

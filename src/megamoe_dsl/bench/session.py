@@ -115,9 +115,8 @@ TIMES, TRACES = Measurement("time", Layer, time_kernels), Measurement("trace", L
 
 
 def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[MegaMoeConfig]:
-    """Kernels to run: the chosen configuration; with `variants` all that are there, it first, those of FP8 weights too; all traced or none.
-    Where the DSL is, the chosen one is made if need be. Where it is not, the first one in the store stands in for it. Raises
-    `ArtifactError` when there is none, or none but of other sources."""
+    """Kernels to run: the chosen one, made if need be where the DSL is; elsewhere the first of the store stands in for it. With `variants`
+    all that are there, it first, those of FP8 weights too. Raises `ArtifactError` when there is none."""
     chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace, **point.pool)
     if dsl_version() is not None and not variants:
         store.get(chosen)
@@ -164,11 +163,8 @@ def work(
 
 
 def run_session(session: Session, host: Host, measurement: Measurement[Any] | None = None) -> Results:
-    """Runs all points on the GPUs of `host`, prints a line for each, writes the JSON file; returns what is in it.
-
-    measurement  what is done; without it kernels are timed, or traced where the session says so
-
-    Raises `HostError` for points that the host has too few GPUs for, and `ProblemError` where `out` cannot be written."""
+    """Runs all points on the GPUs of `host`, prints a line for each, writes the JSON file; what is in it. Without a `measurement` kernels
+    are timed, or traced. Raises `HostError` where there are too few GPUs, and `ProblemError` where `out` cannot be written."""
     measurement = measurement or (TRACES if session.trace else TIMES)
     host.check(session.points)
     require_writable("out", session.out)

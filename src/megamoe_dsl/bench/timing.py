@@ -1,7 +1,7 @@
 """Times of several candidates that take turns: every one is measured in every repeat, so that drift of clocks hits all alike.
 
-A GPU at its power cap clocks as what ran before has left it: of equal candidates in a fixed order the one after a slow one was 5 % faster
-(H200s, 2048 to 8192 tokens).  So the order changes from repeat to repeat, and each runs once, uncounted, before it is measured.
+A GPU at its power cap clocks as what ran before has left it: of equal candidates in a fixed order the one after a slow one was 5 % faster.
+So the order changes from repeat to repeat, and each runs once, uncounted, before it is measured.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ FIRST_SEED = 1001
 def run_earlier_batches(
     draw: Callable[[int], TokenInputs], load: Callable[[TokenInputs], None], launches: Iterable[Callable[[], None]], batches: int = BATCHES
 ) -> None:
-    """Loads what `draw` gives for the seed of a batch, and calls every one of `launches` on it, batch by batch; all ranks together, once
-    all are here: setting up may take one of them longer than a kernel waits."""
+    """Batch by batch loads what `draw` gives for its seed, and calls all `launches` on it; all ranks together."""
     synchronize()
     for seed in range(FIRST_SEED, FIRST_SEED + batches):
         load(draw(seed))

@@ -181,8 +181,7 @@ def gemm_entry(record: dict[str, Any], kernel: dict[str, Any], results: str) -> 
 
 
 def enter_gemm_run(table: Table[GemmEntry], results: str, records: Sequence[dict[str, Any]]) -> Table[GemmEntry]:
-    """The table with the winners of the run that wrote the file `results`; points with unequal groups, other outputs or nothing that passed
-    its check are left out."""
+    """The table with a run's winners; points with unequal groups, other outputs or no kernel that passed are left out."""
     for record in records:
         ours = [one for one in record.get("kernels", ()) if one["config"] is not None and one["check"]["passed"]]
         if not ours or len(set(record["counts"])) > 1 or record["problem"]["output"] != "bf16":

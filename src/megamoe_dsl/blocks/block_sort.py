@@ -23,7 +23,6 @@ NO_KEY = -1
 
 @cute.jit
 def clear_counts(counts: Int32, words: cutlass.Constexpr[int], thread: Int32, threads: cutlass.Constexpr[int]):
-    """So many words from `counts` on, by all threads."""
     for index in cutlass.range(thread, words, threads, unroll=1):
         store_shared_u32(counts + index * 4, 0)
 

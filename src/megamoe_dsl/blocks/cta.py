@@ -26,7 +26,6 @@ class CtaContext:
     smem: Any
 
     def shared(self, name: str, *index: Any) -> Any:
-        """Shared address of an element of the plan."""
         return self.config.smem.region.address(self.smem, name, *index)
 
     def barrier(self, name: str, index: Any = 0) -> Any:
@@ -69,7 +68,6 @@ def one_warp(name: str, number: int | None, run: Callable[[Any], Any]) -> WarpRo
 
 
 def warp_group(name: str, warps: range, roles: tuple[WarpRole, ...], registers: int = 0) -> WarpRole:
-    """Roles whose warps have their registers together: a table within the table."""
     return WarpRole(name, warps, lambda ctx, warp: run_roles(roles, ctx, warp), registers)
 
 

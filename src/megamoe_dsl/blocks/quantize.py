@@ -15,8 +15,7 @@ from ..device.ptx import emit_to
 from ..device.warp import shuffle_xor_f32
 
 PER_LANE = 8
-SCALE_LANES = 16
-"""Lanes whose 128 channels share a scale."""
+SCALE_LANES = 16  # lanes whose 128 channels share a scale
 SMALLEST_AMAX = 1e-4
 
 
@@ -32,7 +31,6 @@ def largest_of_lanes(values: Sequence[Any], lanes: cutlass.Constexpr[int]):
 
 
 def scaled_by(values: Sequence[Any], factor: Any) -> list[Any]:
-    """Each value times a factor, rounded to nearest."""
     return [emit_to(Float32, "mul.rn.f32 {}, {}, {};", value, factor) for value in values]
 
 
@@ -74,7 +72,6 @@ def ue4m3_scale(amax: Any, factor: Any) -> tuple[Any, Any]:
 
 
 def divided(value: Any, divisor: Any) -> Any:
-    """A quotient, rounded to nearest."""
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, divisor)
 
 

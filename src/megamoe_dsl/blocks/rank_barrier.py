@@ -1,18 +1,11 @@
 """Barriers over all CTAs of all ranks (article 3.3.1 and 4.1.5).
 
 Every CTA of a rank adds one to `grid_arrivals`.  SM 0 waits until all CTAs have done so, and then adds one to `rank_signal` of every rank.
-Every CTA that waits polls `rank_signal` of its own rank.  Counters only grow: their targets follow from the number of launches.
+Every CTA that waits polls `rank_signal` of its own rank.  Counters, fields of the symmetric buffer that are zero before the first launch,
+only grow: their targets follow from `launch_epoch`, u32, launches so far, which the kernel counts past its last barrier.
 
-A kernel's context (`RankContext`) has the addresses.  Its symmetric buffer has these fields, zero before the first launch:
-
-| field         | what it holds |
-|---|---|
-| launch_epoch  | u32: launches so far, which the kernel counts when all of its CTAs are past its last barrier |
-| grid_arrivals | u32 [barriers]: CTAs of this rank that have arrived, over all launches |
-| rank_signal   | u32 [barriers]: ranks that have arrived, over all launches |
-
-A group of warps takes part together.  `threads` synchronizes it before thread 0 arrives and after thread 0 has seen the signal, so what
-any thread of a group wrote before the barrier is visible to all threads of all groups after it.
+A group of warps takes part together, synchronized before its thread 0 arrives and after thread 0 has seen the signal: what any thread of a
+group wrote before the barrier is visible to all threads of all groups after it.
 """
 
 from __future__ import annotations
@@ -62,7 +55,6 @@ class RankContext(CtaContext):
         return self.at_peer(self.args.sym, name, *index)
 
     def at_peer(self, base: Any, name: str, *index: Any) -> Any:
-        """Address in the symmetric buffer that starts at `base`."""
         return self.region.address(base, name, *index)
 
 

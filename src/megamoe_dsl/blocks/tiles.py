@@ -59,7 +59,6 @@ def advance_to_valid(walk: Walk) -> Walk:
 
 @cute.jit
 def next_block(walk: Walk) -> Walk:
-    """The walk at its next block, or past the last one."""
     return advance_to_valid(walk.skip())
 
 
@@ -86,15 +85,12 @@ class TileContext(CtaContext):
 
     first_stage: Any
     first_tile: Any
-    own_pair: Any = 3
-    """Mask of the CTAs of this one's pair, where there are pairs."""
+    own_pair: Any = 3  # mask of the CTAs of this one's pair, where there are pairs
 
     def k_blocks_of(self, tile: Any) -> Any:
-        """How many stages a tile takes."""
         raise NotImplementedError
 
     def next_tile(self, queue: TileQueue) -> tuple[Any, TileQueue]:
-        """A warp's next tile, and the place of the one after it."""
         raise NotImplementedError
 
     def take_first(self, role: Role | None) -> tuple[Any, TileQueue]:
@@ -113,8 +109,7 @@ class TileContext(CtaContext):
         """What a warp's time since its last stamp went into, with the tile, in a kernel that is traced."""
 
 
-Work = Callable[[Any, Any, Any], Any]
-"""(context, tile, state) to the state of the next tile."""
+Work = Callable[[Any, Any, Any], Any]  # (context, tile, state) to the state of the next tile
 
 
 @cute.jit
@@ -139,10 +134,8 @@ def load_tile(ctx: TileContext, tile: Any, stage: Any, load: Work, waits: Callab
 
 
 def load_tokens(ctx: TileContext, stage: Any, load: Work, waits: Callable[[Any, Any], None]) -> None:
-    """The token loader's role, from the ring's first `stage` on."""
     each_tile(ctx, Role.TOKEN_LOADER, stage, partial(load_tile, load=load, waits=waits))
 
 
 def load_weights(ctx: TileContext, stage: Any, load: Work) -> None:
-    """The weight loader's role; weights are there before the launch."""
     each_tile(ctx, Role.WEIGHT_LOADER, stage, partial(load_tile, load=load))

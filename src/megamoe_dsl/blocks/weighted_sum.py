@@ -33,5 +33,4 @@ def add_row(total: tuple[Float32, ...], words: Any, there: Boolean, weight: Floa
 
 
 def packed_sum(total: Any) -> tuple[Any, ...]:
-    """Eight sums as BF16 in four words."""
     return tuple(pack_bf16(total[i], total[i + 1]) for i in range(0, PER_LANE, 2))

@@ -1,5 +1,4 @@
-"""The commands of `megamoe`; here are `fuzz` and `demo`.  Errors become one line on stderr and exit code 2; fields have the names of the
-options that they come from."""
+"""The commands of `megamoe`, `fuzz` and `demo` among them. Errors become one line on stderr that names options, and exit code 2."""
 
 from __future__ import annotations
 
@@ -29,6 +28,7 @@ from .layout import layout
 from .options import takes
 from .predict import predict
 from .simulate import simulate
+from .tables import FAILED
 from .tune import tune
 from .weights import weights
 
@@ -103,9 +103,6 @@ def fail(text: str) -> NoReturn:
         if rest:
             console.print(Text("\n".join(rest)), soft_wrap=True)
     sys.exit(BAD_INPUT)
-
-
-FAILED = 1
 
 
 @takes(FuzzOptions)

@@ -19,6 +19,7 @@ from ..options.points import PROBLEM, BenchOptions, RunOptions, TuneOptions
 from ..problem import ProblemError
 from ..tuned import EpEntry, GemmEntry, Table
 from .options import takes
+from .tables import FAILED
 
 SHAPE = ("preset", "hidden", "intermediate", "experts", "topk", "experts_per_rank", "tokens", "ranks", "remote")
 HALVES = tuple(one.name for one in EP_KERNELS)
@@ -60,9 +61,8 @@ if TYPE_CHECKING:
 
 
 def bench_ep(kernel: str, given: RunOptions, *, variants: bool, trace: bool = False) -> tuple[Path, bool]:
-    """Times or traces both halves at all points, beside the fused kernel and its stages; with `variants` also what may be faster than the
-    chosen configuration of `kernel`.  The results file, and whether every point ran and was right.  Raises `ProblemError`, and `HostError`
-    where there are too few Hopper GPUs."""
+    """Times or traces both halves at all points; with `variants` also what may be faster than the chosen configuration of `kernel`. The
+    results file, and whether every point was right. Raises `ProblemError` and `HostError`."""
     from ..artifact.store import dsl_version
     from ..bench.ep import well
     from ..bench.host import Host
@@ -96,8 +96,7 @@ def gemm_points(text: str | None, recipe: str) -> tuple[GemmPoint, ...]:
 
 
 def bench_gemms(points: str | None, given: RunOptions, *, variants: bool) -> tuple[Path, bool]:
-    """Checks and times, prints a table per point; the results file, and whether every point ran and was right.  Raises `ProblemError`, and
-    `HostError` where there is no Hopper GPU."""
+    """Times points, a table for each; the results file, and whether all were right. Raises `ProblemError` and `HostError`."""
     from ..bench.gemm.run import GemmRun, passed, run_gemms
     from ..bench.host import Host
 
@@ -111,8 +110,7 @@ def bench_gemms(points: str | None, given: RunOptions, *, variants: bool) -> tup
 
 
 def tune_other(kernel: str, points: str | None, given: TuneOptions, files: list[Path], tables: Path) -> bool:
-    """`megamoe tune` of a half or of GEMMs; whether every point ran and was right.  Raises as `bench_ep` and `bench_gemms` do, and
-    `ArtifactError` for --compile-only without the DSL."""
+    """`megamoe tune` of a half or of GEMMs; whether every point was right. Raises also `ArtifactError` without the DSL."""
     from ..artifact.cache import require_place
     from ..artifact.store import ArtifactError, dsl_version
     from ..bench.gemm.run import compile_candidates
@@ -141,8 +139,7 @@ def tune_other(kernel: str, points: str | None, given: TuneOptions, files: list[
 
 
 def enter(kernel: str, files: list[Path], folder: Path) -> None:
-    """What runs have found, one after the other, into the tables of their GPUs.  Raises `TableError`, `ResultsError`, and `ProblemError`
-    where a table changes and cannot be written."""
+    """Enters what runs have found into the tables of their GPUs. Raises `TableError`, `ResultsError` and `ProblemError`."""
     from ..artifact.cache import require_writable
     from ..bench.tuning import enter_ep_run, enter_gemm_run, read_ep_run, read_gemm_run
 
@@ -155,9 +152,6 @@ def enter(kernel: str, files: list[Path], folder: Path) -> None:
         if changed:
             require_writable("--tables", folder)
             typer.echo(f"wrote {after.write(folder)}: {len(after.entries)} entries")
-
-
-FAILED = 1
 
 
 @takes(BenchOptions)

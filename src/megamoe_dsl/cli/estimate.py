@@ -73,8 +73,7 @@ class Estimate:
         return BASE_BYTES + self.weight_bytes + self.buffer_bytes
 
     def require_memory(self, there: int, weights: tuple[str, object], tokens: tuple[str, object]) -> None:
-        """Raises `ProblemError` where more than the memory that is `there`, in bytes, would be needed.  `weights` and `tokens` are fields
-        that it is needed for, with their values."""
+        """Raises `ProblemError`, which names the field `weights` or `tokens`, where more than `there` bytes would be needed."""
         if self.num_bytes > there:
             allowed = f"fewer: about {self.num_bytes / GIB:,.0f} GiB of memory are needed, {there / GIB:,.0f} GiB are there"
             raise ProblemError(*(weights if self.weight_bytes > self.buffer_bytes else tokens), allowed)

@@ -108,8 +108,7 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
 
 
 def tables_of(inspection: Inspection) -> Iterator[Table]:
-    """Registers of each group of warps, red where a budget is exceeded or the stack used; fields of shared and of tensor memory; the
-    kernel's mbarriers; loads that what gives their bytes away does not wait for."""
+    """Registers, red where a budget is exceeded or the stack used; shared and tensor memory; mbarriers; overtaken loads."""
     registers, barriers, overtaken = inspection.registers, inspection.barriers, inspection.artifact.overtaken_loads
     yield ruled(
         "Registers per thread after setmaxnreg",

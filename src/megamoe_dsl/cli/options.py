@@ -94,8 +94,7 @@ def parse_value(name: str, value: str, kind: type[Any]) -> Any:
 def config_from_fields(
     kernel: Kernel, arch: Arch, base: dict[str, Any], problem_text: str | None, config_text: str | None, rows: int, sms: int | None
 ) -> Any:
-    """The configuration of a family that is no MoE layer; `base` are fields of its problem that the text may replace.  Raises
-    `ProblemError` and `ConfigError`."""
+    """The configuration of a family that is no MoE layer; text replaces `base`. Raises `ProblemError` and `ConfigError`."""
     kind = config_type(kernel, arch)
     given = {**base, **parse_fields("--fields", problem_text, kernel.problem)}
     needed = [one.name for one in fields(kernel.problem) if one.default is MISSING]
@@ -137,7 +136,6 @@ class LayerOptions(ShapeOptions):
     stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
 
     def given_fields(self, problem: Problem) -> dict[str, Any]:
-        """Fields of the configuration that were given."""
         tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
         return given_only({**tile, "pool_rows": given_pool_rows(problem, self.pool_rows)})
 
@@ -199,8 +197,7 @@ class KernelOptions(ConfigOptions):
 
     @property
     def of_layer(self) -> bool:
-        """Whether the kernel's problem is a MoE layer, and not given by --fields.  Raises `ProblemError` for an unknown kernel, and for an
-        option that does not go with it."""
+        """Whether the kernel's problem is a MoE layer. Raises `ProblemError` for an option that does not go with the kernel."""
         layer = is_layer(find_kernel(self.kernel))
         for name in ("fields", "choices") if layer else (*OF_LAYERS, *TILE):
             if (value := getattr(self, name)) is not None and value is not False:

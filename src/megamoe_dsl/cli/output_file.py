@@ -12,8 +12,7 @@ from ..problem import ProblemError
 
 
 def require_writable_files(given: Mapping[str, Path | None]) -> None:
-    """Raises `ProblemError` where `write_whole` would fail or wait for the path of one of these options, and for two that are one file;
-    makes nothing.  None is fine."""
+    """Raises `ProblemError` for a path where `write_whole` would fail or wait, and for two options that name one file."""
     seen: dict[Path, str] = {}
     for option, path in given.items():
         if path is not None:

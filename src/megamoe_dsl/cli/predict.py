@@ -112,7 +112,10 @@ def predict(
         found = [Prediction.of(config, load, calibration) for config, load in zip(configs, loads, strict=True)]
         limits = [[] if quick else one.limits for one in found]
         if as_json:
-            points = [as_values(one, some) for one, some in zip(found, limits, strict=True)]
+            points = [
+                {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in some}}
+                for one, some in zip(found, limits, strict=True)
+            ]
             typer.echo(json.dumps({"gpu": gpu.name, "points": points}, indent=2))
         else:
             print_predictions(console, found, limits, gpu)
@@ -120,10 +123,6 @@ def predict(
             write_whole(trace, perfetto(found[0].launched))
         if svg is not None:
             write_whole(svg, to_svg(draw([one.launched for one in found], counts, gpu.name)))
-
-
-def as_values(one: Prediction, limits: list[Gain]) -> dict[str, object]:
-    return {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in limits}}
 
 
 def print_predictions(console: Console, found: list[Prediction], limits: list[list[Gain]], gpu: Gpu) -> None:

@@ -22,7 +22,7 @@ from ..presets import preset as find_preset
 from ..problem import MAX_RANKS, ProblemError
 from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
 from .options import TILE, KernelOptions, takes
-from .tables import compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
+from .tables import FAILED, compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
 
 if TYPE_CHECKING:
     from ..cases import Case
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..runtime.simulated import RankComparison, SimulatedMoE
     from ..sim import Report
 
-FAILED = 1
 DATA, RUN = "Data", "Simulation"
 DEFAULT_RANKS = 2
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
@@ -182,8 +181,7 @@ def parse_tokens(text: str, num_ranks: int) -> list[int]:
 
 
 def require_agents(config: KernelConfig) -> None:
-    """Raises `ProblemError` when the race detector cannot tell apart the warps of all ranks and the engines that every CTA uses: the writer
-    of its mbarriers, and the tensor pipe where it has tensor memory."""
+    """Raises `ProblemError` for more warps, writers of mbarriers and tensor pipes than the race detector tells apart."""
     from ..sim.clock import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
 

@@ -65,8 +65,7 @@ def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: 
 
 
 def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
-    """So many launches, and their tables and verdict on the console; whether everything passed.  Raises `ProblemError` for rows that do not
-    fit, and `SimError` for a fault or a deadlock."""
+    """Prints tables and verdict of so many launches; whether everything passed. Raises `ProblemError` and `SimError`."""
     if config.problem.accumulate:
         launches = 1
     case = case_of(config, counts, seed, exact=exact)
@@ -110,14 +109,8 @@ def print_compared(console: Console, title: str, headings: tuple[str, ...], part
 
 
 def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case], seed: int, *, exact: bool, race: bool) -> bool:
-    """A launch of dispatch and one of combine, on drawn activations, for each case on the same buffers, and their tables and verdict on
-    the console; whether everything passed.
-
-    configs  of dispatch and of combine
-    exact    whether the data is: else the reference adds as tensor cores do
-
-    Raises `SimError` for a fault or a deadlock, and `ProblemError` for data that is not exact where the reference cannot have the bits.
-    """
+    """Prints tables and verdict of a launch of dispatch and one of combine (`configs`), on drawn activations, for each case on the same
+    buffers; whether everything passed. Raises `SimError`, and `ProblemError` for data that is not exact where nobody knows the bits."""
     if not exact and not configs[0].problem.formats.sums_known:
         raise ProblemError("--random", True, f"left out with --recipe {configs[0].problem.recipe}: the bits of its sums are not specified")
     artifacts = compiled(console, configs)
@@ -156,8 +149,7 @@ UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 def simulate_inputs(
     console: Console, config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool, race: bool
 ) -> bool:
-    """One launch on every rank, and its tables and verdict on the console; whether everything passed.  Raises `ProblemError` when an
-    argument does not fit, and `SimError` for a fault or a deadlock."""
+    """Prints tables and verdict of a launch on every rank; whether everything passed. Raises `ProblemError` and `SimError`."""
     (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, seed, mask=mask, skew=skew)
     with counting(console) as show:

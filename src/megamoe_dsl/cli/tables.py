@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
     from ..sim import Report
 
+FAILED = 1  # exit code of what ran and was wrong
 ANY_WIDTH = 10_000
 PIPE_WIDTH = 120
 
@@ -142,25 +143,23 @@ value. That is no error as long as no such value reaches a result, which the com
 
 
 @contextmanager
+def status_line(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """A line whose text is kept up to date, with the time that it has been there; it goes away at the end."""
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda said: progress.update(task, description=said)
+
+
+@contextmanager
 def steps(console: Console) -> Iterator[Callable[[str], None]]:
-    """A line that the `progress` of `random_case` keeps up to date; it goes away at the end."""
-    with Progress(
-        SpinnerColumn(), TextColumn("making data: {task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as shown:
-        task = shown.add_task("", total=None)
-        yield lambda step: shown.update(task, description=step)
+    with status_line(console, "making data: ") as show:
+        yield lambda step: show(f"making data: {step}")
 
 
 @contextmanager
 def counting(console: Console) -> Iterator[Callable[[int, float], None]]:
-    """A line that a simulator's `progress` keeps up to date; it goes away at the end."""
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("loading the PTX", total=None)
-
-        def show(instructions: int, seconds: float) -> None:
-            progress.update(task, description=f"{instructions:,} warp instructions, {instructions / max(seconds, 1e-9):,.0f}/s")
-
-        yield show
+    with status_line(console, "loading the PTX") as show:
+        yield lambda count, seconds: show(f"{count:,} warp instructions, {count / max(seconds, 1e-9):,.0f}/s")
 
 
 def print_reports(console: Console, reports: Sequence[Report], *, race: bool) -> None:

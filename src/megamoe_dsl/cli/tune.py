@@ -15,9 +15,9 @@ from ..options.option import naming_options
 from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
-from .bench import FAILED, KernelOption, PointsOption, check_kernel, tune_other
+from .bench import KernelOption, PointsOption, check_kernel, tune_other
 from .options import takes
-from .tables import ruled, wide_console
+from .tables import FAILED, ruled, wide_console
 
 if TYPE_CHECKING:
     from ..bench.host import Host

@@ -35,12 +35,10 @@ def pack_bf16(low: Any, high: Any) -> Any:
     return emit_to(Uint32, "cvt.rn.bf16x2.f32 {}, {}, {};", high, low)
 
 
-f32_of_bits = partial(emit_to, Float32, "mov.b32 {}, {};")
-"""The float that has these bits."""
+f32_of_bits = partial(emit_to, Float32, "mov.b32 {}, {};")  # the float that has these bits
 
 
 def unpack_bf16(pair: Any) -> tuple[Any, Any]:
-    """Both halves as floats; exact."""
     return f32_of_bits(pair << 16), f32_of_bits(pair & Uint32(0xFFFF0000))
 
 
@@ -61,16 +59,14 @@ def _with_bf16x2(operation: str, pair: Any, limit: float) -> Any:
 
 clamp_above_bf16 = partial(_with_bf16x2, "min")
 """min(value, limit) of both halves of a bf16x2; the limit is rounded to BF16."""
-clamp_below_bf16 = partial(_with_bf16x2, "max")
-"""max(value, limit), likewise."""
+clamp_below_bf16 = partial(_with_bf16x2, "max")  # max(value, limit), likewise
 
 
 def times_sigmoid(value: Any, gate: Any, slope: float, fast: bool) -> Any:
     """value / (1 + exp(-slope * gate)); of the gate itself with slope 1 it is SiLU.
 
-    Fast: exp2 and reciprocal approximations, value * rcp(1 + ex2(-gate * slope * log2 e)).  Otherwise the exponent's rounding error is
-    carried into the result, and the division is rounded to nearest.  A power that is infinite, or zero with an infinite error, is not
-    corrected.
+    Fast: approximations of exp2 and reciprocal.  Otherwise the exponent's rounding error is carried into the result, and the division is
+    rounded to nearest; a power that is infinite, or zero with an infinite error, is not corrected.
     """
     rate = Float32(-slope * LOG2E)
     exponent = gate * rate
@@ -91,8 +87,7 @@ def fast_sigmoid(gate: Any, slope: float) -> Any:
     return emit_to(Float32, "rcp.approx.ftz.f32 {}, {};", power + Float32(1.0))
 
 
-fma = partial(emit_to, Float32, "fma.rn.f32 {}, {}, {}, {};")
-"""a * b + c, rounded once."""
+fma = partial(emit_to, Float32, "fma.rn.f32 {}, {}, {}, {};")  # a * b + c, rounded once
 abs_max = partial(emit_to, Float32, "{{\n\t.reg .f32 x, y;\n\tabs.f32 x, {1};\n\tabs.f32 y, {2};\n\tmax.f32 {0}, x, y;\n\t}}")
 """The larger magnitude of two floats."""
 abs_max_bf16 = partial(emit_to, Uint32, "max.xorsign.abs.bf16x2 {}, {}, {};")
@@ -100,7 +95,6 @@ abs_max_bf16 = partial(emit_to, Uint32, "max.xorsign.abs.bf16x2 {}, {}, {};")
 
 
 def larger_of_pair(pair: Any) -> Any:
-    """The larger magnitude of a bf16x2's halves, as a float."""
     return abs_max(*unpack_bf16(pair))
 
 
@@ -134,7 +128,6 @@ def inverse_scale(exponent: Any) -> Any:
 
 
 def inverse_scale_bf16(exponent: Any) -> Any:
-    """The same twice, as a bf16x2."""
     return (Uint32(254) - exponent) * Uint32(0x00800080)
 
 

@@ -16,8 +16,7 @@ from .warp import shuffle_xor
 
 SELECTORS = 0x77777777
 SIGNS = 0x80808080
-UNSHIFTED = (0x6C686000, 0x7C787470)
-"""The table's entry of shift 0, magnitudes 0 to 1.5 and 2 to 6."""
+UNSHIFTED = (0x6C686000, 0x7C787470)  # the table's entry of shift 0, magnitudes 0 to 1.5 and 2 to 6
 LOW_MAGNITUDES = (0.0, 0.5, 1.0, 1.5)
 HIGH_MAGNITUDES = (2.0, 3.0, 4.0, 6.0)
 
@@ -65,17 +64,12 @@ def _pick(entry: tuple[Any, Any], selectors: Any) -> Any:
 
 @cute.jit
 def store_table(table: Int32):
-    """A warp writes the whole table."""
+    """A warp writes the whole table, a lane the entry of one shift: the eight magnitudes times 2^(6 - shift)."""
     lane = cute.arch.lane_idx()
     if lane < SHIFTS:
-        store_entry(table, lane)
-
-
-def store_entry(table: Any, shift: Any) -> None:
-    """The table's entry of one shift, a lane's: the eight magnitudes times 2^(6 - shift)."""
-    factor = emit_to(Float32, "mov.b32 {}, {};", (Int32(127 + HIGHEST) - shift) << 23)
-    low, high = (cast.pack_e4m3(*(factor * Float32(value) for value in half)) for half in (LOW_MAGNITUDES, HIGH_MAGNITUDES))
-    store_shared_v2(table + shift * ENTRY_BYTES, low, high)
+        factor = emit_to(Float32, "mov.b32 {}, {};", (Int32(127 + HIGHEST) - lane) << 23)
+        low, high = (cast.pack_e4m3(*[factor * Float32(value) for value in half]) for half in (LOW_MAGNITUDES, HIGH_MAGNITUDES))
+        store_shared_v2(table + lane * ENTRY_BYTES, low, high)
 
 
 LOW = 0x0F0F0F0F  # the lower nibble of every byte
@@ -83,12 +77,10 @@ HIGH = 0xF0F0F0F0
 
 
 def gather_rows(first: Any, second: Any, lane: Any) -> tuple[Any, Any]:
-    """Transposes tensor-memory fragments of E2M1, which stmatrix cannot, for its smallest element is a byte: 16 channels of one token of
-    32, lowest in the lowest nibble, as two words.
-
-    In a thread of row r = lane / 4 and column j = lane % 4, byte 2 g + q of the words, `first` for tokens 0 to 15, has channel r of token
-    8 g + 2 j + q in its low nibble and channel r + 8 in its high one.  The token that a lane ends with:
-    `blocks.sm100.epilogue_tile.packed_token`.
+    """Transposes tensor-memory fragments of E2M1, which stmatrix cannot: 16 channels of one token of 32, lowest in the lowest nibble, as
+    two words.  In a thread of row r = lane / 4 and column j = lane % 4, byte 2 g + q of the words, `first` for tokens 0 to 15, has
+    channel r of token 8 g + 2 j + q in its low nibble and channel r + 8 in its high one.  The token that a lane ends with:
+    `epilogue_tile.packed_token`.
     """
     # Rows r and r + 1 have the two nibbles of a byte.  The even row takes the first word's tokens, the odd row the second's.
     odd = (lane & 4) != 0

@@ -19,7 +19,6 @@ that calls them."""
 
 
 def _traces(frame: FrameType, known: dict[str, bool]) -> bool:
-    """Whether the frame's file is one of device code."""
     name = frame.f_code.co_filename
     if name not in known:
         values = [getattr(one, "func", one) for one in frame.f_globals.values()]  # of partials, too

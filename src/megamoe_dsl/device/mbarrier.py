@@ -23,8 +23,7 @@ release = partial(emit, _RELEASE.format("cta"))
 """(barrier, word): `arrive` for a reader, only after `word` has arrived in its register; `word` was loaded from shared memory and is never
 negative.  A plain arrival can overtake loads that are under way: neither the barrier unit nor the compiler waits for them
 (docs/lab/hopper.md)."""
-release_cluster = partial(emit, _RELEASE.format("cluster"))
-"""`release` on a barrier of any CTA of the cluster."""
+release_cluster = partial(emit, _RELEASE.format("cluster"))  # `release` on a barrier of any CTA of the cluster
 arrive_cluster = partial(emit, "mbarrier.arrive.shared::cluster.b64 _, [{}];")
 """On a barrier of any CTA of the cluster, with default semantics.  `.release.cluster` would add a MEMBAR, which is not needed: the
 arrival says that something has been read, either TMEM, ordered by tcgen05.fence, or SMEM, by instructions that have ended."""

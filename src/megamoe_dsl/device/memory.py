@@ -32,7 +32,6 @@ store_shared_v2 = partial(emit, "st.shared.v2.b32 [{}], {{{}, {}}};")
 
 
 def store_shared_v4(address: Any, values: tuple[Any, ...]) -> None:
-    """Four words, 16-byte aligned, into shared memory."""
     emit("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)
 
 
@@ -70,7 +69,6 @@ store_v2_f32 = partial(emit, "st.global.v2.f32 [{}], {{{}, {}}};")
 
 
 def store_v4(address: Any, values: tuple[Any, ...]) -> None:
-    """Four words, 16-byte aligned, into global memory."""
     emit("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)
 
 
@@ -94,7 +92,6 @@ atomic_add_u32 = partial(emit_to, Int32, "atom.relaxed.gpu.global.add.u32 {}, [{
 
 
 def reduce_add_u64(address: Any, value: Any, sem: str, scope: str) -> None:
-    """Adds to 8 bytes, without the previous value; `sem` and `scope` as `reduce_add_u32`."""
     emit(f"red.{sem}.{scope}.global.add.u64 [{{}}], {{}};", address, value)
 
 
@@ -104,7 +101,6 @@ def reduce_add_u32(address: Any, value: Any, sem: str, scope: str) -> None:
 
 
 def reduce_or_u64(address: Any, value: Any, sem: str, scope: str) -> None:
-    """Sets bits of 8 bytes; `sem` and `scope` as `reduce_add_u32`."""
     emit(f"red.{sem}.{scope}.global.or.b64 [{{}}], {{}};", address, value)
 
 

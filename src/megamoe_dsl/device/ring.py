@@ -1,12 +1,11 @@
 """Rings of places in shared memory: a position, a stage of operands, the queue of tiles.
 
-A kernel's SMEM plan is a `Region`; blocks take a `Stage` or a `TileQueue` and no kernel's context.  They expect these fields, each with
-the stage, or the place of the queue, as its first index:
+Blocks take a `Stage` or a `TileQueue` and no kernel's context.  Of the plan of shared memory, a `Region`, they expect these fields, each
+with the stage, or the place of the queue, as its first index:
 
 | field         | what it holds |
 |---|---|
-| tokens        | rows of the activations, K-major, swizzled over a row's width |
-| weights       | rows of the weights, likewise |
+| tokens, weights | rows of the activations and of the weights, K-major, swizzled over a row's width |
 | sfa, sfb      | scales of the tokens and of the weights that come with the stage |
 | full_barrier  | mbarrier: the operands are there; loaders arrive and expect bytes |
 | empty_barrier | mbarrier: everyone has read them |
@@ -94,7 +93,6 @@ class Stage(RingPlace):
 
     @property
     def token_scales(self) -> Any:
-        """Shared address of the scales of the tile's tokens."""
         return self.shared("sfa")
 
     @property
@@ -120,7 +118,6 @@ class Stage(RingPlace):
 
 @cute.jit
 def release_stage(stage: Stage, lane: Int32):
-    """Tells the loaders of every CTA that may write the stage that this warp has read it."""
     if cutlass.const_expr(stage.cluster > 1):
         if lane < stage.cluster:
             arrive_cluster(in_cta(stage.empty, stage.reader_releases(lane)))
@@ -142,7 +139,6 @@ class TileQueue(RingPlace):
     begin: Any = 0
 
     def alternate(self, begin: Any, every: int) -> Self:
-        """For a warp that works on every `every`-th tile, which is a divisor of the places, from `begin` on."""
         return replace(self, ring=Ring.start(self.ring.depth // every), every=every, begin=begin)
 
     def shared(self, name: str) -> Any:
@@ -150,7 +146,6 @@ class TileQueue(RingPlace):
         return self.plan.address(self.smem, name, place)
 
     def wait_empty(self) -> None:
-        """The publishing warp: until everyone has read the tile that was here."""
         wait(self.shared("work_tile_empty_barrier"), self.ring.phase ^ 1)
 
 

@@ -23,7 +23,6 @@ def detail_of(tile: Any) -> Any:
 
 @cute.jit
 def begin(ctx: Any, role: cutlass.Constexpr[Role]):
-    """The first stamp of a warp."""
     if cutlass.const_expr(ctx.config.trace):
         if cute.arch.lane_idx() == 0:
             store_shared_u32(ctx.shared("trace_count", cute.arch.warp_idx()), 0)

@@ -32,7 +32,6 @@ class Watchdog:
     rank: Int32
 
     def write(self, name: str, value: Any, index: int = 0) -> None:
-        """A word of the record, in host memory."""
         emit("st.relaxed.sys.global.b32 [{}], {};", RECORD.address(self.record, name, index), value)
 
     def trip(self, where: int, detail: Any, expected: Any, observed: Any) -> None:
@@ -83,7 +82,6 @@ class HighWordGrewBy:
     target: Int32
 
     def read(self) -> Any:
-        """What the counter has grown by."""
         return load_acquire_u64(self.address, "sys") - self.before
 
     def met(self, value: Any) -> Any:

@@ -30,7 +30,6 @@ def with_scale_id(descriptor: Any, scale_id: int) -> Any:
 
 
 def descriptor(low: Any, high: int) -> Any:
-    """A SMEM descriptor of two words."""
     return (Int64(high) << 32) | Int64(Uint32(low))
 
 
@@ -56,7 +55,6 @@ def mma(kind: PairMma, accumulator: Any, a: Any, b: Any, instruction: Any, accum
 
 
 def scaled_mma(kind: ScaledMma, accumulator: Any, a: Any, b: Any, instruction: Any, scales_a: int, scales_b: int, accumulate: Any) -> None:
-    """The same with the scales of the rows of both."""
     emit(
         "{{\n\t.reg .pred p;\n\t.reg .b32 d, i, sa, sb;\n\tmov.b32 d, {0};\n\tmov.b32 i, {3};\n\tmov.b32 sa, {4};\n\tmov.b32 sb, {5};\n\t"
         "setp.ne.b32 p, {6}, 0;\n\t"

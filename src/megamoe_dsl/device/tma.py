@@ -25,21 +25,16 @@ def _load(form: str, destination: Any, tensor_map: Any, barrier: Any, places: Se
         emit(f"{mask}{copy}.multicast::cluster{operands}, m;\n\t}}}}", ctas, destination, tensor_map, *places, barrier)
 
 
-def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
-    """2-D box into this CTA's SMEM; the bytes count on `barrier`, which may be the pair's even CTA's."""
-    _load("2d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y))
+def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any = None) -> None:
+    """2-D box into this CTA's SMEM; the bytes count on `barrier`, which may be the pair's even CTA's.  With `ctas`, a mask, into the same
+    place in the SMEM of each, counted on the barrier of the even CTA of each one's pair."""
+    _load("2d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y), ctas)
 
 
 def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any], ctas: Any = None) -> None:
     """Four rows of a 2-D tensor, from column `x` on, one after another into this CTA's SMEM, through a map with a box of one row; rows that
-    are not there are zeros.  The bytes count on `barrier`, which may be the pair's even CTA's; with `ctas`, a mask of CTAs that get the
-    rows, on that of the even CTA of each one's pair."""
+    are not there are zeros.  `barrier` and `ctas` as of `load_tile`."""
     _load("2d.cta_group::2.shared::cluster.global.tile::gather4", destination, tensor_map, barrier, (x, *rows), ctas)
-
-
-def load_tile_of_pairs(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
-    """`load_tile` into several CTAs, likewise."""
-    _load("2d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y), ctas)
 
 
 def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:

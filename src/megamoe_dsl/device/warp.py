@@ -26,13 +26,11 @@ match_lanes = partial(emit_to, Int32, "match.any.sync.b32 {}, {}, 0xffffffff;")
 """Mask of the lanes that have the same word."""
 lowest_bit = partial(emit_to, Int32, "{{\n\t.reg .b32 r;\n\tbrev.b32 r, {1};\n\tbfind.shiftamt.u32 {0}, r;\n\t}}")
 """Index of the lowest set bit of a non-zero mask."""
-sleep = partial(emit, "nanosleep.u32 {};")
-"""For about so many nanoseconds."""
+sleep = partial(emit, "nanosleep.u32 {};")  # for about so many nanoseconds
 popc = partial(emit_to, Int32, "popc.b32 {}, {};")
 
 
 def lanes_below() -> Any:
-    """Mask of the lanes before this one."""
     return Int32(cute.arch.lanemask_lt())
 
 
@@ -67,8 +65,7 @@ def shuffle_xor_among(members: Any, value: Any, mask: int) -> Any:
 
 sync_warp = partial(emit, "bar.warp.sync 0xffffffff;")
 """Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
-smem_base = partial(emit_to, Int32, "mov.b32 {}, {};")
-"""32-bit shared address of a `cutlass.Array` in SMEM."""
+smem_base = partial(emit_to, Int32, "mov.b32 {}, {};")  # 32-bit shared address of a `cutlass.Array` in SMEM
 
 
 def set_max_registers(count: int, *, grow: bool) -> None:

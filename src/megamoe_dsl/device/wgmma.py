@@ -19,8 +19,7 @@ OPERAND_HIGH = 0x40000040  # SMEM descriptor, high word: SW128 in bits 62-63, SB
 ADDRESS = 0x3FFF  # of a SMEM descriptor
 K_STEP = MMA_K_BYTES // 16  # of a SMEM descriptor
 STEPS = ROW_BYTES // MMA_K_BYTES  # wgmmas of a K block
-ELEMENTS = {"e4m3": 32, "bf16": 16}
-"""Of A and B: their K of an instruction."""
+ELEMENTS = {"e4m3": 32, "bf16": 16}  # of A and B: their K of an instruction
 MN_K_STEP = K_STEP * ELEMENTS["bf16"] * ROW_BYTES // MMA_K_BYTES
 MnMajor = tuple[bool, bool]
 """Whether A, and B, are MN-major, which elements of a byte cannot be: rows of shared memory are K."""
@@ -41,7 +40,6 @@ ir: Any = _ir  # built at run time, so that type checkers see no attributes
 
 
 def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tuple[Any, ...]:
-    """An inline block that yields `count` floats."""
     result = ir.Type.parse("!llvm.struct<(" + ", ".join(["f32"] * count) + ")>")
     packed = llvm.inline_asm(result, operands, asm, constraints, has_side_effects=True)
     f32 = ir.F32Type.get()
@@ -49,7 +47,6 @@ def _floats(asm: str, constraints: str, operands: list[Any], count: int) -> tupl
 
 
 def instruction(n: int, element: str = "e4m3") -> str:
-    """D[64, n] of A and B with these elements, 32 bytes of K."""
     return f"wgmma.mma_async.sync.aligned.m64n{n}k{ELEMENTS[element]}.f32.{element}.{element}"
 
 
@@ -58,10 +55,9 @@ def issue(
 ) -> tuple[Any, ...]:
     """Starts D[64, n] = A[64, K] B[n, K]^T, K of 128 bytes, as one group; n / 2 values per thread, not to be read before `wait`.
 
-    a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, and whose registers
-    become D's.  Without them the compiler moves the start of a group up, to where D needs registers of its own, and spills.
-    accumulate: D += instead; `registers` are D so far.
-    element: of A and B, one of `ELEMENTS`.  mn_major: of descriptors that are.
+    a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, whose registers become
+    D's: without them the compiler moves the start of a group up, and spills.  accumulate: D += instead; `registers` are D so far.
+    mn_major: of descriptors that are.
     """
     major = "" if element == "e4m3" else ", " + ", ".join(str(int(one)) for one in mn_major)
     steps = [MN_K_STEP if one else K_STEP for one in mn_major]

@@ -1,13 +1,10 @@
 """Layouts for pictures and proofs: which element each register of each thread holds, and bank conflicts.
 
-All fragments repeat one 8x8 matrix, of which thread t has row t / 4 and columns 2 (t % 4) and 2 (t % 4) + 1.
+All fragments repeat one 8x8 matrix, of which thread t has row t / 4 and columns 2 (t % 4) and 2 (t % 4) + 1.  A warp's access to shared
+memory of 4 bytes a lane is one request, of 8 bytes two (half warps), of 16 bytes four (quarter warps); a request takes as many wavefronts
+as the busiest of the 32 banks of 4 bytes has distinct words.
 
-Shared memory has 32 banks of 4 bytes.  A warp's access of 4 bytes a lane is one request, of 8 bytes two (half warps), of 16 bytes four
-(quarter warps); a request takes as many wavefronts as the busiest bank has distinct words.  A matrix instruction is one request per
-tile of eight 16-byte rows.
-
-Sources: PTX ISA, "Data Movement Shape" (tcgen05.ld), "Register Fragments for wgmma.mma_async"; CUDA C++ programming guide, "Shared
-Memory"; NVIDIA profiling guide, "shared memory".
+Sources: PTX ISA, "Data Movement Shape" (tcgen05.ld), "Register Fragments for wgmma.mma_async"; NVIDIA profiling guide, "shared memory".
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Operand tiles in shared memory, as TMA writes them and the tensor core reads them: K-major rows of 128 bytes, swizzles, orders of
 scale factors, and the K of a stage of SM100.
 
-A swizzle permutes 16-byte chunks inside a row of eight rows by XOR.  It acts on the byte address, so its buffer must be aligned to `8 *
-span` bytes.  UE8M0 scale factors come in three orders:
+A swizzle permutes 16-byte chunks inside a row of eight rows by XOR of the byte address; its buffer is aligned to `8 * span` bytes.  UE8M0
+scale factors come K-major, one byte per 32 channels, row by row, as quantization writes them; M-major, one word per row and 128 channels,
+words of all rows adjacent; or in UTCCP order: M-major, the 128 rows of an atom transposed 4 x 32, so that `tcgen05.cp.32x128b` lands row m
+in lane m % 32, column m / 32.
 
-K-major: one byte per 32 channels, row by row, as quantization writes them.
-M-major: one 32-bit word per row and 128 channels (byte b scales channels 32b to 32b + 31), words of all rows adjacent.
-UTCCP order: M-major, the 128 rows of an atom transposed 4 x 32, so that `tcgen05.cp.32x128b` lands row m in lane m % 32, column m / 32.
-
-Sources: PTX ISA, "Shared memory descriptor" and "Canonical Layouts", tensor-map swizzle modes, tcgen05.cp and the scale-factor layouts
-of tcgen05.mma; SM100_FACTS (SMEM descriptor, swizzle, unpacked FP4, UTCCP).
+Sources: PTX ISA, "Shared memory descriptor" and "Canonical Layouts", tcgen05.cp, the scale-factor layouts of tcgen05.mma; SM100_FACTS.
 """
 
 from __future__ import annotations
@@ -19,14 +16,10 @@ from dataclasses import dataclass
 from ..layouts.arith import Int
 
 CORE_ROWS = 8
-ROW_BYTES = 128
-"""Bytes of K of a stage, whatever its elements: a row of an operand, the span of its swizzle."""
-BLOCK_K = ROW_BYTES
-"""K elements of a stage of E4M3, and of one 32-bit word of scales."""
-OPERAND_ALIGNMENT = 1024
-"""Bytes: of SW128 operands, eight rows of 128 bytes."""
-MMA_K_BYTES = 32
-"""Bytes of K that one MMA takes."""
+ROW_BYTES = 128  # bytes of K of a stage, whatever its elements: a row of an operand, the span of its swizzle
+BLOCK_K = ROW_BYTES  # K elements of a stage of E4M3, and of one 32-bit word of scales
+OPERAND_ALIGNMENT = 1024  # bytes: of SW128 operands, eight rows of 128 bytes
+MMA_K_BYTES = 32  # bytes of K that one MMA takes
 
 
 K_ROWS = ROW_BYTES // 2
@@ -59,7 +52,6 @@ class Swizzle:
         return address ^ (((address >> 7) & self.mask) << 4)
 
     def chunk(self, index: Int, row: Int) -> Int:
-        """Byte of a row of `span` bytes where its 16-byte chunk `index` lies."""
         return ((index ^ row) & self.mask) << 4
 
 
@@ -108,7 +100,6 @@ class KBlock:
 
     @property
     def unpacks(self) -> bool:
-        """Whether TMA makes a byte of each weight."""
         return self.weight_row_bytes < self.row_bytes
 
     @property
@@ -120,14 +111,10 @@ class KBlock:
         return self.row_bytes // MMA_K_BYTES
 
 
-BYTE_VALUES = KBlock(BLOCK_K, BLOCK_K)
-"""A byte per value: E4M3 tokens, and E2M1 weights that TMA unpacks."""
-ALL_BYTES = KBlock(BLOCK_K, BLOCK_K, 8)
-"""E4M3 weights, too."""
-PLAIN_VALUES = KBlock(ROW_BYTES // 2, ROW_BYTES, 16, 0)
-"""BF16, without scales."""
+BYTE_VALUES = KBlock(BLOCK_K, BLOCK_K)  # a byte per value: E4M3 tokens, and E2M1 weights that TMA unpacks
+ALL_BYTES = KBlock(BLOCK_K, BLOCK_K, 8)  # E4M3 weights, too
+PLAIN_VALUES = KBlock(ROW_BYTES // 2, ROW_BYTES, 16, 0)  # BF16, without scales
 
 
 def packed_values(channels: int, scale_channels: int = CHANNELS_PER_SCALE) -> KBlock:
-    """Two E2M1 values in a byte."""
     return KBlock(channels, channels // 2, scale_channels=scale_channels)

@@ -8,12 +8,9 @@ Weights are the wgmma's A and come from registers.  A thread has, of each of two
 | codes   | group 2, block 2, half 2, unit 128, 16 | four words: of two steps of K each two rows; a word is eight values |
 | records | group 2, warp 4, row 8, 16 | what the four threads of two blocks' rows share |
 
-A unit of 16 bytes is a thread's, and those of a warp lie so (`unit_of`) that neither reading is in conflict: eight threads with 16 bytes
-each, or `ldmatrix` with the units of one place in the quad, which gives a thread all 32 values of a row and step (blocks/sm90/decode.py).
-
-A word has the selectors of two `prmt` in bits 0 to 2 of its nibbles, four values each, and between them the signs: of value j of the first
-four in bit 8 j + 7, of the second in bit 8 j + 3.  In row `row` the first four are the first run, in row `row + 8` the second: what a warp
-then stores of its rows and both runs are eight different places of 16 bytes.
+A unit of 16 bytes is a thread's; those of a warp lie so (`unit_of`) that neither `ld.shared.v4` nor `ldmatrix` meets bank conflicts.  A
+word has the selectors of two `prmt` in bits 0 to 2 of its nibbles, four values each, and between them the signs: of value j of the first
+four in bit 8 j + 7, of the second in bit 8 j + 3.  The first four are the first run in row `row`, and the second run in row `row + 8`.
 
 A record is four words.  Two have the shifts of a block of 64 rows: bits 3 to 6 of byte n are the shift of step n of the first row, times 8,
 and rotated left by 4 those of the second.  The third is the tile's scale, FP32, and the fourth has the exponents of four rows as UE8M0
@@ -32,28 +29,21 @@ from ..layouts.arith import Int, div
 TILE_ROWS = 256
 TILE_K = 128
 CODE_BYTES = TILE_ROWS * TILE_K // 2
-HALF_BYTES = 128 * 16
-"""Of codes: two steps of K of 64 rows."""
+HALF_BYTES = 128 * 16  # of codes: two steps of K of 64 rows
 RECORD_BYTES = 16
-SCALE_OFFSET, EXPONENTS_OFFSET = 8, 12
-"""Of the tile's scale and of the rows' powers of two in a record."""
+SCALE_OFFSET, EXPONENTS_OFFSET = 8, 12  # of the tile's scale and of the rows' powers of two in a record
 RECORDS_BYTES = TILE_ROWS // 4 * RECORD_BYTES
 TILE_BYTES = CODE_BYTES + RECORDS_BYTES
-LINE_BYTES = 128
-"""TMA sees the tile as rows of so many bytes."""
+LINE_BYTES = 128  # TMA sees the tile as rows of so many bytes
 TILE_LINES = TILE_BYTES // LINE_BYTES
 
-SHIFT_MASK = 0x78787878
-"""Of a record's word of shifts: those of the first row."""
+SHIFT_MASK = 0x78787878  # of a record's word of shifts: those of the first row
 
-HIGHEST = 6
-"""Power of two of shift 0: 6 * 2^6 = 384 is an E4M3 number, 6 * 2^7 is none."""
-SHIFTS = 15
-"""Shifts 0 to 14, each a factor of 2 less: 0.5 * 2^(6 - 14) is the smallest E4M3 number."""
+HIGHEST = 6  # power of two of shift 0: 6 * 2^6 = 384 is an E4M3 number, 6 * 2^7 is none
+SHIFTS = 15  # shifts 0 to 14, each a factor of 2 less: 0.5 * 2^(6 - 14) is the smallest E4M3 number
 TINY_BITS = 0x44444444
 """Of `word & (word << 1)`, where the word has a record's shifts: some shift is 12 or more, which makes subnormal E4M3 numbers."""
-ENTRY_BYTES = 8
-"""Of the table of decoded values: E4M3 of the eight E2M1 magnitudes, for each shift."""
+ENTRY_BYTES = 8  # of the table of decoded values: E4M3 of the eight E2M1 magnitudes, for each shift
 
 
 def unit_of(lane: Int) -> Int:
@@ -78,7 +68,6 @@ class PackedPart:
 
     @property
     def code_lines(self) -> int:
-        """Lines of 128 bytes, as TMA sees them, that the codes take."""
         return CODE_BYTES // LINE_BYTES * self.rows // TILE_ROWS
 
     @property
@@ -110,7 +99,6 @@ class PackedPart:
         return tile + place * self.code_lines, tile + CODE_BYTES // LINE_BYTES + group * PackedPart(GROUP_ROWS).record_lines
 
     def block_of_group(self, number: Int) -> Any:
-        """Which block of its group a part of 64 rows is: the first or the second."""
         return number & (GROUP_ROWS // BLOCK_ROWS - 1)
 
 
@@ -118,10 +106,8 @@ WHOLE_TILE, GROUP = PackedPart(TILE_ROWS), PackedPart(GROUP_ROWS)
 
 
 def tiles_of(rows: int) -> int:
-    """Packed tiles of so many rows of a matrix, of which the last may have fewer."""
     return -(-rows // TILE_ROWS)
 
 
 def lines_of(rows: int, k_blocks: int) -> int:
-    """Lines that a matrix of so many rows takes."""
     return tiles_of(rows) * k_blocks * TILE_LINES

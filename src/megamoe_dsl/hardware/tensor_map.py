@@ -1,11 +1,9 @@
-"""The 128-byte TMA descriptor ("tensor map") as plain integers.
+"""The 128-byte TMA descriptor ("tensor map") as plain integers: where a tensor lies in global memory, which box of it one instruction
+moves, and how the box is arranged in shared memory.  :meth:`TensorMap.encode` builds the words that ``cuTensorMapEncodeTiled`` builds,
+without a driver.
 
-A tensor map tells the TMA engine where a tensor lies in global memory, which box of it one instruction moves, and how the box is
-arranged in shared memory. The real driver builds it with ``cuTensorMapEncodeTiled``; :meth:`TensorMap.encode` builds the same
-hardware words without a driver, so that kernels can be run on the simulator and descriptors can be tested without a GPU.
-
-Source: CUDA driver API, section "Tensor Map Object Management" (limits); the bit layout of the words was measured from the inline
-encoder of CuTe DSL 4.8.1 (see ``tests/layouts/test_tensor_map.py`` for the words) and is not documented by NVIDIA.
+Source: CUDA driver API, "Tensor Map Object Management" (limits); the bit layout, which NVIDIA does not document, was measured from the
+inline encoder of CuTe DSL 4.8.1 (``tests/layouts/test_tensor_map.py``).
 """
 
 from __future__ import annotations
@@ -18,10 +16,8 @@ from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
-DESCRIPTOR_BYTES = 128
-"""Size and required alignment of a descriptor is 128 and 64 bytes."""
-FIELD_BYTES = 64
-"""The bytes at its start that carry fields; kernels copy no others."""
+DESCRIPTOR_BYTES = 128  # size and required alignment of a descriptor is 128 and 64 bytes
+FIELD_BYTES = 64  # the bytes at its start that carry fields; kernels copy no others
 
 _SWIZZLES = (0, 32, 64, 128)
 _L2_PROMOTIONS = (0, 64, 128, 256)
@@ -43,8 +39,7 @@ class TensorMapDtype(Enum):
     F64 = (9, 8, 64)
     BF16 = (10, 9, 16)
     TF32 = (7 | _TF32_BIT, 11, 32)
-    FP4_PACKED = (11, 13, 4)
-    """16U4_ALIGN8B: two values a byte in global memory and in shared memory."""
+    FP4_PACKED = (11, 13, 4)  # 16U4_ALIGN8B: two values a byte in global memory and in shared memory
     FP4_UNPACKED = (12, 14, 4)
     """16U4_ALIGN16B: in shared memory every 16 values are 8 packed bytes followed by 8 bytes of padding (for kind::mxf8f6f4)."""
 
@@ -88,19 +83,14 @@ def _require(condition: bool, field: str, value: object, allowed: str) -> None:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tiled tensor map.
+    """A tiled tensor map.  Raises ValueError, which names the field, where one breaks a limit of the hardware.
 
-    Attributes:
-        address: global address in bytes, 16-byte aligned (32 for ``FP4_UNPACKED``).
-        dtype: element type.
-        dims: extent of every dimension in elements, innermost first, 1 to 5 of them.
-        strides: byte strides of ``dims[1:]`` (the innermost dimension is contiguous).
-        box: extent of the copied box in elements, innermost first, at most 256 each.
-        swizzle: shared-memory swizzle span in bytes: 0, 32, 64 or 128.
-        l2_promotion: L2 fetch granularity in bytes: 0, 64, 128 or 256. A hint.
-
-    Raises:
-        ValueError: a field breaks a limit of the hardware; the message names field, value and what is allowed.
+    address       global address in bytes, 16-byte aligned (32 for `FP4_UNPACKED`)
+    dims          extent of every dimension in elements, innermost first, 1 to 5 of them
+    strides       byte strides of `dims[1:]`; the innermost dimension is contiguous
+    box           extent of the copied box in elements, innermost first, at most 256 each
+    swizzle       span in shared memory in bytes: 0, 32, 64 or 128
+    l2_promotion  fetch granularity of L2 in bytes: 0, 64, 128 or 256; a hint
     """
 
     address: int
@@ -139,7 +129,6 @@ class TensorMap:
             _require(inner_bits // 8 <= self.swizzle, "box", self.box, limit)
 
     def __hash__(self) -> int:
-        """Worked out once: maps are keys of caches."""
         return self._hash
 
     @cached_property
@@ -186,10 +175,8 @@ class TensorMap:
 
     @classmethod
     def decode(cls, descriptor: bytes) -> TensorMap:
-        """Read a descriptor made by :meth:`encode`, by the DSL or by the driver.
-
-        Raises:
-            ValueError: too few bytes, an unknown type code, or fields outside the limits (an uninitialized descriptor).
+        """Reads a descriptor made by :meth:`encode`, by the DSL or by the driver.  Raises ValueError for too few bytes, an unknown type
+        code, or fields outside the limits (an uninitialized descriptor).
         """
         if len(descriptor) < FIELD_BYTES:
             raise ValueError(f"tensor map: got {len(descriptor)} bytes, need {DESCRIPTOR_BYTES}")

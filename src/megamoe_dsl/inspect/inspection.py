@@ -74,9 +74,8 @@ class RegisterUse:
 
 
 def register_use(budgets: Mapping[str, int], listing: Listing) -> list[RegisterUse]:
-    """Of each group of warps with a budget: what can run after its USETMAXREG, slow paths and the common tear-down included.  Raises
-    `InspectionError` when one is missing.  Groups of one budget cannot be told apart and show the worst of both. Call instructions are left
-    out: nvdisasm lets them read every register, and what they call is a trap."""
+    """What can run after each group's USETMAXREG; groups of one budget show the worst of both. Calls are left out: nvdisasm lets them read
+    every register, and what they call is a trap. Raises `InspectionError` when one is missing."""
     flow = Flow(listing)
     at: defaultdict[int, list[int]] = defaultdict(list)
     for i, one in enumerate(listing.instructions):
@@ -197,8 +196,7 @@ _LOCATION = re.compile(r"^(\s*)\.loc\s+(\d+)\s+(\d+)\b.*\n", re.MULTILINE)
 
 
 def annotate(ptx: str) -> str:
-    """The PTX with a comment before every `.loc`, as in `// load.py:78 load_tokens`; without the function where the file is not there.
-    Nothing else changes: it compiles to the same code."""
+    """The PTX with a comment before every `.loc`, as in `// load.py:78 load_tokens`. It compiles to the same code."""
     files = dict(_FILE.findall(ptx))
 
     def named(location: re.Match[str]) -> str:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 
 from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
-from ..quant import no_scales, quantize_e4m3_f32
+from ..quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
-from ..reference.promoted import promoted_rows
+from ..reference.promoted import promoted_sums
 from ..reference.router import RouterMetadata, router_metadata
 from ..runtime.cpu_experts import gate_then_up, rows_of_w1
 from ..runtime.gather_tensors import GatherTensors, GradientTensors
 from ..runtime.gemm_tensors import OUTPUT_DTYPES
 from ..runtime.varlen_k_tensors import TransposedTensors, VarlenKTensors
-from .gather import TOKENS_PER_ROW
+from .gather import TOKENS_PER_ROW, rows_of
 from .gemm import UNTOUCHED, Compared
 
 DOT_ERROR = 1e-6
@@ -41,10 +41,14 @@ class VarlenKCase:
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
         """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core."""
         t, p = self.tensors, self.problem
-        sums = promoted_sums(t, self.counts, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
+        sums = self.sums_of_transposed(t, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
         found = torch.stack(sums).float()
         expected = (found + t.d if p.accumulate else found).to(t.d.dtype)
         return {"D": (t.d, expected, expected)}
+
+    def sums_of_transposed(self, t: TransposedTensors, exact: bool) -> list[torch.Tensor]:
+        """Sums of E4M3 columns, promoted every 128, group by group."""
+        return promoted_sums((t.left, t.left_sf), (t.right, t.right_sf), t.ends.tolist(), torch.float64 if exact else "hopper")
 
     def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
         p, total = self.problem, sum(self.counts)
@@ -52,19 +56,6 @@ class VarlenKCase:
         left, right = gathered, t.sorted[:total].split(self.counts)
         pairs = zip(right, left, strict=True) if p.transposes else zip(left, right, strict=True)
         return [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
-
-
-def promoted_sums(t: TransposedTensors, counts: Sequence[int], exact: bool) -> list[torch.Tensor]:
-    """Sums of E4M3 columns, promoted every 128, group by group."""
-    sides = ((t.left, t.left_sf), (t.right, t.right_sf))
-    blocks = [count // SCALE_BLOCK for count in counts]
-    parts = [part for codes, sf in sides for part in (codes[:, : sum(counts)].split(counts, dim=1), sf[: sum(blocks)].split(blocks))]
-    return [
-        promoted_rows(a.contiguous(), a_sf.T, b.contiguous(), b_sf.T, torch.float64 if exact else "hopper")
-        if a.shape[1]
-        else torch.zeros(len(a), len(b))
-        for a, a_sf, b, b_sf in zip(*parts, strict=True)
-    ]
 
 
 def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,10 +100,11 @@ class GradientCase:
         weights as far apart as another order of sums explains."""
         t, gradient = self.tensors, self.tensors.gradient
         assert gradient is not None
-        found, dots = self.reference(t.b), []
+        raw = self.raw()
+        found, dots = self.reference(raw), []
         for first in range(0, self.problem.n, DOT_COLUMNS):
-            part = torch.zeros_like(t.b)
-            part[:, :, first : first + DOT_COLUMNS] = t.b[:, :, first : first + DOT_COLUMNS]
+            part = torch.zeros_like(raw)
+            part[:, first : first + DOT_COLUMNS] = raw[:, first : first + DOT_COLUMNS]
             dots.append(self.reference(part).topk_weights.flatten()[self.metadata.sources.long()])
         of_weights = torch.stack(dots)
         room = DOT_ERROR * of_weights.abs().max() if of_weights.numel() else 0.0
@@ -127,11 +119,17 @@ class GradientCase:
     def metadata(self) -> RouterMetadata:
         return router_metadata(self.topk_idx, self.problem.num_groups)
 
-    def reference(self, b: torch.Tensor) -> reference.RowGradients:
-        t, p, order = self.tensors, self.problem, self.problem.gradient
-        assert t.gradient is not None
+    def raw(self) -> torch.Tensor:
+        """Sums as Hopper's tensor core forms them."""
+        t, sources = self.tensors, self.metadata.sources.long()
+        b = t.b.mT if self.problem.transposed_b else t.b
+        return reference.expert_sums((rows_of(t.a, sources), t.a_sf[sources]), (b, t.b_sf), self.metadata.counts)
+
+    def reference(self, raw: torch.Tensor) -> reference.RowGradients:
+        p, order = self.problem, self.problem.gradient
+        assert self.tensors.gradient is not None
         columns = (lambda rows: gate_then_up(rows, order)), (lambda rows: rows_of_w1(rows, order))
-        return reference.row_gradients(p, t.a, self.metadata, self.topk_weights, b, t.gradient.gate_up, columns)
+        return reference.row_gradients(p, raw, self.metadata, self.topk_weights, self.tensors.gradient.gate_up, columns)
 
 
 def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GradientCase:
@@ -140,12 +138,14 @@ def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int =
     experts = torch.arange(p.num_groups).repeat_interleave(torch.tensor(counts))[torch.randperm(rows, generator=generator)]
     topk_idx, weights = experts[:, None], torch.rand(rows, 1, generator=generator)
     metadata = router_metadata(topk_idx, p.num_groups)
-    dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, p.num_groups, p.k, p.n) / 16
+    dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, p.num_groups, *p.b_shape) / 16
+    operands = (dy, no_scales(dy), b, no_scales(b.mT))
+    if p.formats.scaled:
+        operands = (*quantize_e4m3_f32(dy), *quantize_weight_e4m3(b))
     gate_up = 2 * torch.randn(rows, 2 * p.n, generator=generator)
     d, weighted = (torch.full((rows, columns), UNTOUCHED).bfloat16() for columns in (p.d_columns, p.n))
     dots = torch.full((-(-p.n // DOT_COLUMNS), rows), UNTOUCHED)
     gradient = GradientTensors(gate_up.bfloat16(), weights.flatten()[metadata.sources.long()], weighted, dots)
-    scales = no_scales(dy), no_scales(b.transpose(1, 2))
-    return GradientCase(
-        p, GatherTensors(dy, scales[0], b, scales[1], metadata.ends, d, metadata.sources, gradient=gradient), topk_idx, weights
-    )
+    a, a_sf, b, b_sf = operands
+    tensors = GatherTensors(a, a_sf, b, b_sf, metadata.ends, d, metadata.sources, gradient=gradient)
+    return GradientCase(p, tensors, topk_idx, weights)

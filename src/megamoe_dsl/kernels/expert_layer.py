@@ -1,8 +1,5 @@
 """A MoE layer on one GPU as four launches: tokens routed, and quantized unless they stay BF16, two GEMMs over the rows of experts, and
-the sum of each token's; for a few tokens on SM90 as one launch.
-
-A router gives experts unequal numbers of rows.  A tile of Linear2 holds the rows of nearly every expert; with many rows CTAs work in
-pairs (docs/lab/one_gpu.md).
+the sum of each token's; for a few tokens on SM90 as one launch.  A router gives experts unequal numbers of rows (docs/lab/one_gpu.md).
 """
 
 from __future__ import annotations
@@ -11,11 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .. import recipe as formats
 from ..activation import SILU
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.choose import burst_of, unscaled
 from ..blocks.gemm.config import MOST_SWAPPED_ROWS, GemmConfig
 from ..blocks.gemm.problem import (
+    ALIGNED,
     BF16,
     F32,
     GATE_FIRST,
@@ -32,16 +31,18 @@ from ..blocks.gemm.problem import (
     VarlenKProblem,
 )
 from ..blocks.gemm.sm100.config import tile_rows
-from ..blocks.gemm.tile import room
+from ..blocks.gemm.tile import SCALE_STEP, room
 from ..config_error import ConfigError
+from ..layouts import region
 from ..layouts.arith import align
+from ..layouts.region import Field, Region
 from ..problem import CHANNEL_STEP, ProblemError
 from ..recipe import Recipe
 from ..target import Target
 from .decode.config import MOST_TOKENS, DecodeConfig
 from .decode.family import DecodeKernel
 from .decode.problem import DecodeProblem
-from .expert_routing.config import TokensConfig
+from .expert_routing.config import MOST_SORTERS, TokensConfig
 from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
@@ -78,7 +79,7 @@ class LayerConfigs(NamedTuple):
 
 
 class BackwardProblems(NamedTuple):
-    """GEMMs of the backward pass, BF16: gate and up where not kept, dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
+    """GEMMs of the backward pass: gate and up where not kept, dY W2 and with it dH, dH W1, and the gradients of W1 and W2."""
 
     gate_up: GatherGemmProblem
     rows: GatherGemmProblem
@@ -129,7 +130,6 @@ class ExpertLayer:
 
     @property
     def fc1(self) -> GatherGemmProblem:
-        """Rows gathered from the tokens; gate and up activated, sorted and packed."""
         n, experts = 2 * self.intermediate, self.num_experts
         activates: dict[str, Any] = {
             name: getattr(self, name) for name in ("gate_up", "activation", "activation_clamp", "preactivations", "biases")
@@ -146,24 +146,24 @@ class ExpertLayer:
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
 
     def backward(self, output: str = BF16) -> BackwardProblems:
-        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there."""
+        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there.  The tensor core takes E4M3 of which K
+        lies in rows alone: weights are then transposed before, and rows padded to blocks of 128."""
         experts: Any = {"num_groups": self.num_experts, "recipe": self.recipe}
-        n = 2 * self.intermediate
+        n, scaled = 2 * self.intermediate, self.formats.scaled
         hidden, own = self.hidden, self.intermediate
         adds: Any = {**experts, "output": output, "accumulate": output == F32}
-        rows: Any = {**experts, "transposed_b": True, "gradient": self.gate_up, "activation": self.activation}
-        tokens: Any = {**experts, "transposed_b": True}
+        transposed: Any = {**experts, "transposed_b": not scaled}
+        rows: Any = {**transposed, "gradient": self.gate_up, "activation": self.activation}
         return BackwardProblems(
             GatherGemmProblem(n, hidden, **experts),
             GatherGemmProblem(own, hidden, **rows),
-            GemmProblem(hidden, n, PACKED, **tokens),
-            VarlenKProblem(n, hidden, gathered=RIGHT, **adds),
-            VarlenKProblem(hidden, own, gathered=LEFT, **adds),
+            GemmProblem(hidden, n, ALIGNED if scaled else PACKED, **transposed),
+            VarlenKProblem(n, hidden, gathered="" if scaled else RIGHT, **adds),
+            VarlenKProblem(hidden, own, gathered="" if scaled else LEFT, **adds),
         )
 
     @property
     def decode(self) -> DecodeProblem:
-        """The same layer as one launch computes it for a few tokens."""
         fields = "hidden", "intermediate", "num_experts", "topk", "gate_up", "activation", "activation_clamp", "recipe"
         return DecodeProblem(**{name: getattr(self, name) for name in fields})
 
@@ -187,3 +187,47 @@ class ExpertLayer:
             choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
             SumKernel().choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
         )
+
+
+TYPES = {formats.E4M3: region.E4M3, formats.E2M1: region.U8, formats.BF16: region.BF16}  # of a recipe's elements in memory
+SCALE_TYPES = {formats.F32: region.F32, formats.UE8M0: region.U8, formats.UE4M3: region.E4M3, None: region.U8}
+"""Of its scales; none of them where there are none."""
+ALIGNMENT = 128  # bytes, of each field: TMA and 16-byte loads take any of them, and no two share a line of L2
+
+
+def chosen_experts(tokens: int, topk: int) -> Region:
+    """Each token's experts, and their weights, where a call chooses them itself."""
+    slots = (tokens, topk)
+    return Region.stack(
+        "chosen_experts", Field("topk_idx", slots, region.I64, ALIGNMENT), Field("topk_weights", slots, region.F32, ALIGNMENT)
+    )
+
+
+def workspace(layer: ExpertLayer, tokens: int) -> Region:
+    """Of a call of so many tokens.
+
+    x_q, x_sf   tokens, quantized, and their scales; none where they stay as they are
+    ends        where each expert's rows end
+    sources     the token of each row
+    positions   the row of each slot
+    table       counts of the CTAs that sort
+    h, h_sf     activated rows of all experts, and their scales, if any: FP32 a line for each 128 channels, of a byte a line for each row
+    rows        results of all experts
+    """
+    rows = tokens * layer.topk
+    x, h = layer.formats.activations, layer.formats.hidden
+    sf, channels, quantized = SCALE_TYPES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
+    # Lines of scales by channels where partial sums are promoted, by rows where the tensor core applies them.
+    h_sf = (channels, align(rows, SCALE_STEP)) if layer.formats.promoted else (rows, channels)
+    return Region.stack(
+        "workspace",
+        Field("x_q", (quantized, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
+        Field("x_sf", (quantized, x.scales_of(layer.hidden)), sf, ALIGNMENT),
+        Field("ends", (layer.num_experts,), region.I32, ALIGNMENT),
+        Field("sources", (rows,), region.I32, ALIGNMENT),
+        Field("positions", (tokens, layer.topk), region.I32, ALIGNMENT),
+        Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),
+        Field("h", (rows, h.row_bytes(layer.intermediate) // TYPES[h.element].itemsize), TYPES[h.element], ALIGNMENT),
+        Field("h_sf", h_sf, sf, ALIGNMENT),
+        Field("rows", (rows, layer.hidden), region.BF16, ALIGNMENT),
+    )

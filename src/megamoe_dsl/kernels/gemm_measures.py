@@ -13,7 +13,10 @@ TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_sh
 
 def measure_gemm(find: Measurer) -> list[Measure]:
     """Measures the loaders, and the math warps where a tile has K blocks enough for a loop.  Raises `InspectionError`."""
-    return [*(measure_math(find) if has_loop(find) else ()), *measure_row_loader(find), *measure_weight_loader(find)]
+    config = find.config
+    # Where sums stay in the tensor core, the first K block is before the loop.
+    has_loop = config.most_k_blocks > (config.k_in_flight if config.tile.scaled else 2)
+    return [*(measure_math(find) if has_loop else ()), *measure_row_loader(find), *measure_weight_loader(find)]
 
 
 def measure_row_loader(find: Measurer) -> list[Measure]:
@@ -23,12 +26,6 @@ def measure_row_loader(find: Measurer) -> list[Measure]:
         return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + config.tile.scaled)
     copies = max(config.block_m // (config.rows.warps * 32 // LANES_PER_ROW), 1)
     return find.tiled_loop("token_gather", "token gatherer", "gather.gather_tile", "LDGSTS", copies)
-
-
-def has_loop(find: Measurer) -> bool:
-    """Whether K blocks of a tile are multiplied in a loop; where sums stay in the tensor core, the first is before it."""
-    config = find.config
-    return bool(config.most_k_blocks > (config.k_in_flight if config.tile.scaled else 2))
 
 
 def measure_weight_loader(find: Measurer) -> list[Measure]:

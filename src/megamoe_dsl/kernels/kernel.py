@@ -112,6 +112,7 @@ class Kernel(ABC):
     recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
     resident  whether all CTAs must run at once, because they wait for one another
     ctas_per_sm  CTAs of a launch that an SM can hold, at least, which ptxas is told; 0: it is told nothing
+    takes_arguments  dataclass of its run-time arguments, where it is the same for all configurations
     early     whether a launch may begin before the one before it in the stream has ended, because it waits for that itself
     """
 
@@ -121,15 +122,14 @@ class Kernel(ABC):
     recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
     resident: ClassVar[bool] = False
     ctas_per_sm: ClassVar[int] = 1
+    takes_arguments: ClassVar[type[Any]]
     early: ClassVar[bool] = False
 
     @classmethod
     def takes(cls, recipe: str) -> bool:
-        """Whether it has these number formats on any architecture."""
         return any(recipe in names for names in cls.recipes.values())
 
     def has(self, config: object) -> bool:
-        """Whether it is a configuration of this kernel."""
         return type(config) in self.configs.values() and type(getattr(config, "problem", None)) is self.problem
 
     def choices(self, arch: Arch) -> set[str]:
@@ -145,17 +145,15 @@ class Kernel(ABC):
     def function(self, config: Any) -> Callable[..., Any]:
         """The `cute.kernel` of (configuration, *tensor maps, arguments).  Imports the DSL."""
 
-    @abstractmethod
     def arguments_type(self, config: Any) -> type[Any]:
         """The dataclass of its run-time arguments."""
+        return self.takes_arguments
 
     # --- what a kernel may have
     def label(self, config: Any) -> str:
-        """Shape and tile, for the name of a file."""
         return self.name
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
-        """What a table says of a configuration: (what, value)."""
         return [("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")]
 
     def buffers(self, config: Any) -> Mapping[str, Region]:
@@ -167,7 +165,6 @@ class Kernel(ABC):
         return config.maps(args) if hasattr(config, "maps") else ()
 
     def map_names(self, config: Any) -> Sequence[str]:
-        """Names of `maps`, in the same order."""
         return getattr(config, "map_names", ())
 
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
@@ -175,17 +172,14 @@ class Kernel(ABC):
         return []
 
     def smem(self, config: Any) -> Region | None:
-        """The plan of a CTA's shared memory."""
         plan = getattr(config, "smem", None)
         return None if plan is None else plan.region
 
     def barriers(self, config: Any) -> tuple[MBarrier, ...]:
-        """Its mbarriers, in SMEM order."""
         plan = getattr(config, "smem", None)
         return () if plan is None else plan.barriers
 
     def tmem(self, config: Any) -> TmemPlan | None:
-        """The plan of a CTA's tensor memory."""
         return getattr(config, "tmem", None)
 
     def registers(self, config: Any) -> Mapping[str, int]:
@@ -216,11 +210,9 @@ class Kernel(ABC):
         return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)
 
     def parameter_spec(self, config: Any) -> ArgumentSpec:
-        """Names and types of `parameters`."""
         return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
 
     def arguments(self, config: Any) -> ArgumentSpec:
-        """Names and widths of the arguments."""
         return ArgumentSpec.of(self.arguments_type(config))
 
     @property
@@ -231,6 +223,5 @@ class Kernel(ABC):
         return (Path(file).parent,)
 
     def dynamic_smem(self, config: Any) -> int:
-        """Bytes of dynamic shared memory of a launch."""
         region = self.smem(config)
         return 0 if region is None else region.size

@@ -10,7 +10,7 @@ from ..config_error import ConfigError
 from ..problem import ProblemError
 from ..target import Target
 from .decode.family import DecodeKernel
-from .expert_routing.family import QuantizeBothKernel, RouteKernel, SumKernel, TopExpertsKernel
+from .expert_routing.family import QuantizeBothKernel, QuantizeWeightsKernel, RouteKernel, SumKernel, TopExpertsKernel
 from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
 from .moe.family import MegaMoeKernel
@@ -29,6 +29,7 @@ KERNELS: list[Kernel] = [
     RouteKernel(),
     SumKernel(),
     QuantizeBothKernel(),
+    QuantizeWeightsKernel(),
     *STAGES,
     RoutingTablesKernel(),
     *EP_KERNELS,

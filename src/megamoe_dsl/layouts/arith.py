@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-Int = Any
-"""A Python int, or a traced cutlass integer."""
+Int = Any  # a Python int, or a traced cutlass integer
 
 
 def is_host(*values: Int) -> bool:
-    """Whether all values are Python ints, none of them traced."""
     return all(isinstance(v, int) for v in values)
 
 
 def align(value: int, granule: int) -> int:
-    """`value` rounded up to a multiple of `granule`."""
     return (value + granule - 1) // granule * granule
 
 
@@ -48,7 +45,6 @@ def div(a: Int, b: Int) -> Int:
 
 
 def ceil_div(a: Int, constant: int) -> Int:
-    """`a / constant` rounded up, for a >= 0."""
     return div(a + (constant - 1), constant)
 
 

@@ -16,11 +16,9 @@ from typing import Any, TypeAlias
 
 from .arith import Int, div, is_host
 
-IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"
-"""A positive or zero int, or a tuple of such."""
+IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"  # a positive or zero int, or a tuple of such
 
-Coordinate: TypeAlias = Any
-"""An `IntTuple` whose leaves may be traced integers."""
+Coordinate: TypeAlias = Any  # an `IntTuple` whose leaves may be traced integers
 
 
 class LayoutError(ValueError):
@@ -35,7 +33,6 @@ def flatten(value: Coordinate) -> tuple[Any, ...]:
 
 
 def product(shape: IntTuple) -> int:
-    """Number of coordinates of a shape."""
     return prod(flatten(shape))
 
 
@@ -66,12 +63,8 @@ def compact_strides(shape: IntTuple, start: int = 1) -> IntTuple:
 
 
 def idx2crd(index: Int, shape: IntTuple) -> Coordinate:
-    """The natural coordinate of an index, congruent to `shape`; the last leaf takes what is left over, however large.
-
-    Post-condition, for 0 <= index: crd2idx(idx2crd(index, shape), shape, compact_strides(shape)) == index; in bounds when
-    index < product(shape).
-    Works on traced integers: divisions are unsigned, by constants.
-    """
+    """The natural coordinate of an index, congruent to `shape`; the last leaf takes what is left over, however large.  Inverse of `crd2idx`
+    with compact strides.  Works on traced integers: divisions are unsigned, by constants."""
     if not isinstance(shape, tuple):
         return index
     parts: list[Coordinate] = []
@@ -93,11 +86,8 @@ def _zero(index: Int) -> Int:
 
 
 def crd2idx(coordinate: Coordinate, shape: IntTuple, stride: IntTuple) -> Int:
-    """Index of a coordinate: the inner product of natural coordinate and stride.
-
-    Any mode of the coordinate may be given as one integer, which stands for `idx2crd` of it.  Works on traced integers.
-    Raises `LayoutError` when the coordinate's rank does not fit the shape.
-    """
+    """Index of a coordinate: the inner product of natural coordinate and stride.  Any mode may be given as one integer, which stands for
+    `idx2crd` of it; integers may be traced.  Raises `LayoutError` when the coordinate's rank does not fit the shape."""
     if isinstance(coordinate, tuple):
         if not isinstance(shape, tuple) or len(coordinate) != len(shape):
             raise LayoutError(f"coordinate {coordinate}: does not fit shape {shape}")
@@ -128,9 +118,9 @@ _COMPACT: Any = None
 class Layout:
     """`shape` holds positive ints, `stride` non-negative ints nested alike; without a stride the layout is compact and column-major.
 
-    Calling it maps a coordinate, an index of the domain, or any mixture of both, to an index of the codomain; integers may be traced.
-    Coordinates beyond the shape are allowed in the last leaf of a mode, and continue it.
-    Raises `LayoutError` for shapes and strides that do not match or are out of range.
+    Calling it maps a coordinate, an index of the domain, or any mixture of both, to an index of the codomain; integers may be traced, and
+    may lie beyond the shape in the last leaf of a mode.  Raises `LayoutError` for shapes and strides that do not match or are out of
+    range.
     """
 
     shape: IntTuple
@@ -147,7 +137,6 @@ class Layout:
             raise LayoutError(f"stride {self.stride}: must hold non-negative integers")
 
     def __call__(self, *coordinate: Coordinate) -> Int:
-        """Index of one coordinate, or of one coordinate per mode."""
         return crd2idx(coordinate[0] if len(coordinate) == 1 else coordinate, self.shape, self.stride)
 
     @property
@@ -156,7 +145,6 @@ class Layout:
 
     @property
     def cosize(self) -> int:
-        """One more than the largest index."""
         return 1 + sum((n - 1) * d for n, d in self.leaves)
 
     @property
@@ -170,7 +158,6 @@ class Layout:
 
     @property
     def modes(self) -> tuple[Layout, ...]:
-        """The top-level modes; a layout without nesting is its only mode."""
         if not isinstance(self.shape, tuple):
             return (self,)
         assert isinstance(self.stride, tuple)

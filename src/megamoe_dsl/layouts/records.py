@@ -51,8 +51,7 @@ class Activity(IntEnum):
     COMBINE = 13  # who combines: the sum of top-k results
 
 
-TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]
-"""Those that belong to a tile."""
+TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]  # those that belong to a tile
 
 
 def tile_detail(block: Any, n_block: Any, phase: Any) -> Any:
@@ -76,9 +75,10 @@ RECORD = Region.stack(
 class WatchedWaits:
     """Waits of a family of kernels, and the messages that their records become.
 
-    detail, barrier  of each wait what its detail counts; what it is an index of at a rank barrier
-    phase, phases    of a wait, and of a rank barrier, where the launch was; `anywhere`, of a record that two waits wrote at once
-    of_ranks         the wait whose counter has reports of ranks in its high word
+    detail    of each wait what its detail counts
+    barrier   what it is an index of at a rank barrier
+    phase     of a wait, and `phases` of a rank barrier, where the launch was; `anywhere`, of a record that two waits wrote at once
+    of_ranks  the wait whose counter has reports of ranks in its high word
     """
 
     detail: Mapping[IntEnum, str]

@@ -3,8 +3,7 @@
     Region.stack("workspace", Field("count", (4,), U32), Field("mask", (8,), U64))      fields one after another
     Region.overlay("smem", main=region_a, combine=region_b)                             alternatives that use the same bytes, one at a time
 
-A field is row-major over its shape.  Fields of one `overlay` alternative never overlap; different alternatives do, and their lifetimes
-(the names of the alternatives) say why that is safe.
+A field is row-major over its shape.  Only fields of different alternatives of an `overlay` use the same bytes.
 """
 
 from __future__ import annotations
@@ -61,12 +60,10 @@ class Field:
 
     @property
     def alignment(self) -> int:
-        """Bytes: `align`, or else an element's size."""
         return self.align or self.dtype.itemsize
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In bytes, one per dimension."""
         return tuple(prod(self.shape[i + 1 :]) * self.dtype.itemsize for i in range(len(self.shape)))
 
 
@@ -118,7 +115,6 @@ class Region:
 
     @staticmethod
     def overlay(name: str, **alternatives: Region) -> Region:
-        """Alternatives that start at the same byte; only one of them is live at a time."""
         if any(name == overlay for r in alternatives.values() for p in r.placements for overlay, _ in p.lifetimes):
             raise ValueError(f"{name}: an overlay of this name lies inside one of its alternatives")
         alignment = max(r.alignment for r in alternatives.values())
@@ -172,10 +168,8 @@ class Region:
 @dataclass(frozen=True)
 class MBarrier:
     """`count` barriers with the same role in every CTA; with `leader_only` only those of a cluster's first CTA are used, for all of its
-    CTAs.
-
-    `arrivals` is what completes a phase besides transaction bytes; `who` arrives, `transaction` says what bytes are counted, `waits` who
-    waits.  Initialization, SMEM size, documentation and checks come from the rows.
+    CTAs. `arrivals` is what completes a phase besides transaction bytes; `who` arrives, `transaction` says what bytes are counted,
+    `waits` who waits.
     """
 
     name: str

@@ -1,5 +1,4 @@
-"""Command-line options, declared once as fields of a dataclass; argparse and pytest (`add_options`) and typer (cli/options.py) take theirs
-from there.  Imports no torch, so that a command's help is there at once."""
+"""Command-line options, declared once as fields of a dataclass, for argparse, pytest and typer (cli/options.py). Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ TYPED = {"num_ranks": "ranks", "num_experts": "experts", "max_tokens_per_rank": 
 
 
 def option(default: Any, text: str, panel: str = "Run", shown: str | None = None) -> Any:
-    """A field of a dataclass of options: its default, its help text, the heading that it is listed under, and what is shown as the default
-    where that is not the value."""
+    """A field of a dataclass of options: default, help, the heading that it is listed under, and what is shown as the default."""
     return field(default=default, metadata={"text": text, "panel": panel, "shown": shown})
 
 

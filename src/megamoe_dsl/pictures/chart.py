@@ -92,8 +92,7 @@ INK_ON_KIND = "#111111"
 
 @dataclass(frozen=True)
 class Style:
-    """`color` is a light fill that carries black text; `hatch` names lines over it, one of `svg.HATCHES`; `fill` is for terminals.  What is
-    `quiet` is nothing to look at: on dark pages it is dark."""
+    """A light fill for black text, its `hatch` (of `svg.HATCHES`), and a terminal's `fill`. What is `quiet` is dark on dark pages."""
 
     color: str
     hatch: str = ""

@@ -24,9 +24,8 @@ def require_sm100(config: MegaMoeConfig, picture: str, why: str) -> Sm100Config:
 
 
 def sample_counts(config: MegaMoeConfig, tokens: int, seed: int = 0) -> list[int]:
-    """Tokens of each local expert, tokens * topk together, as many as a rank sends; the same for every call with a seed.  A normal
-    approximation of uniform routing: each expert's share of what the experts before it have left. No expert has more tokens than there are
-    on all ranks, for a token names it once."""
+    """Tokens of each local expert, tokens * topk together; the same for every call with a seed. Approximates uniform routing: each expert
+    has a normal share of what those before it have left, and no more tokens than there are on all ranks."""
     problem, random = config.problem, Random(seed)
     left, most, counts = tokens * problem.topk, tokens * problem.num_ranks, list[int]()
     for experts in range(problem.experts_per_rank, 0, -1):

@@ -81,15 +81,12 @@ class _Sheet:
         self.content.append(box)
         self.width = max(self.width, x + width)
         if label and len(label) * CHARACTER < width - 2 and height >= 14:
-            if style(kind).hatch:
-                self._clear(x + width / 2, y + height / 2, len(label) * CHARACTER + 2, kind)
+            if style(kind).hatch:  # room for a label among its lines
+                needed = len(label) * CHARACTER + 2
+                corner = round(x + (width - needed) / 2, 1), round(y + height / 2 - 6.5, 1)
+                self.content.append(self.drawsvg.Rectangle(*corner, round(needed, 1), 13, opacity=0.8, **_ground(kind)))
             ink = {"fill": PAPER["ink"].light, "class_": "ink"} if style(kind).quiet else {"fill": INK_ON_KIND}
             self._text(x + width / 2, y + height / 2 + 4, label, 12, text_anchor="middle", **ink)
-
-    def _clear(self, x: float, y: float, width: float, kind: str) -> None:
-        """Room for a label among the lines of a hatch, around (x, y)."""
-        corner = (round(x - width / 2, 1), round(y - 6.5, 1))
-        self.content.append(self.drawsvg.Rectangle(*corner, round(width, 1), 13, opacity=0.8, **_ground(kind)))
 
     def fill(self, kind: str) -> str:
         """The kind's color, or a pattern of lines over it."""

@@ -21,8 +21,7 @@ from .machine import Floats, Ints, Machine, PoolTable, Server, TileTable
 
 @dataclass(frozen=True)
 class Run:
-    """What came out: `end`, and of each tile whether it is of Linear2, its worker, and when its tensor core was free, began and ended, and
-    when its epilogue began and ended."""
+    """What came out: `end`, and of each tile its worker and `stamps`: core free, multiply began and ended, epilogue began and ended."""
 
     end: float
     workers: int  # tensor cores, or pairs of them
@@ -160,7 +159,6 @@ class Engine:
         self.l2.free = max(self.l2.free, time) + self.machine.fill * amount / self.machine.l2
 
     def _store(self, who: Ints, due: Floats) -> None:
-        """Epilogues of tiles that are multiplied."""
         if not len(who):
             return
         who = who[np.argsort(due[who], kind="stable")]

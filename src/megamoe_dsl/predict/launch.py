@@ -87,8 +87,7 @@ class RankLoad:
 
     @classmethod
     def uniform(cls, problem: Problem, tokens: int, remote: float | None = None) -> RankLoad:
-        """Of the rank that has most weights to read, when every rank routes `tokens` tokens uniformly; `remote` is what ranks share alike
-        unless it is given."""
+        """The rank with most weights to read, when every rank routes `tokens` uniformly; `remote` replaces what ranks share alike."""
         ranks, experts = problem.num_ranks, problem.num_experts
         every = np.random.default_rng(SEED).multinomial(tokens * problem.topk * ranks, np.full(experts, 1 / experts)).reshape(ranks, -1)
         slowest = max(every, key=lambda counts: ((counts > 0).sum(), counts.sum()))
@@ -143,8 +142,7 @@ class KBlocks:
         return np.where(tiles.is_fc2, self.fc2, self.fc1)
 
     def pool(self, problem: Problem, load: RankLoad, blocks: TokenBlocks, calibration: Calibration, warps: int, rounds: int) -> PoolTable:
-        """When each block of the pool has been pulled: a warp's tokens one after the other, each in `rounds` of as many chunks as the warp
-        has room for, all of them over NVLink."""
+        """When each pool block has been pulled: a warp's tokens one after the other, each in `rounds` of chunks, all over NVLink."""
         row, given = problem.formats.activations.row_bytes(problem.hidden), np.cumsum(blocks.valid, dtype=float)
         turns = 1 + LATER_PULLS * (np.ceil(given / warps) - 1)
         latency = calibration.pull + rounds * calibration.pull_round + row / calibration.pull_rate

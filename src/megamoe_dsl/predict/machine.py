@@ -1,5 +1,4 @@
-"""What a launch runs on, at one clock, what its tiles take, and its token pool; lower bounds on the time of a call: work
-counted, divided by ceilings measured on the GPU (ceilings.json)."""
+"""What a launch runs on, at one clock, what its tiles take, and its token pool; and lower bounds by measured ceilings (ceilings.json)."""
 
 from __future__ import annotations
 

@@ -54,8 +54,7 @@ class Spread:
 
     @classmethod
     def of(cls, num_experts: int, topk: int, nodes: int, ranks: int, groups: int = 1, group_limit: int = 1) -> Spread:
-        """Of `group_limit` of `groups` equal groups of experts, which follow one another; a token is on the first node.  Raises
-        `ProblemError`."""
+        """For experts of `group_limit` of `groups` equal groups; a token is on the first node. Raises `ProblemError`."""
         if num_experts % (nodes * ranks):
             raise ProblemError("nodes", nodes, f"such that {ranks} ranks each divide {num_experts} experts")
         if num_experts % groups or not 1 <= group_limit <= groups or topk > num_experts // groups * group_limit:
@@ -117,8 +116,7 @@ class NodePrediction:
 
 @lru_cache
 def chunks_of(problem: Problem, ranks: int, tokens: int, arch: Arch, gpu: str, groups: int = 1, group_limit: int = 1) -> int:
-    """In how many chunks a call of `tokens` of each rank takes the least time on nodes of so many ranks and on the network `USUAL`, with no
-    CUDA graph.  Raises `ProblemError`."""
+    """In how many chunks a call of `tokens` of each rank is shortest on the network `USUAL`. Raises `ProblemError`."""
     known = gpu if path_of(gpu).exists() else TYPICAL_GPUS[arch.name]
     node, nodes, tokens = replace(problem, num_ranks=ranks), problem.num_ranks // ranks, min(tokens, MOST_TOKENS)
     return NodePrediction.of(node, tokens, nodes, USUAL, GPUS[known], calibration_of(known), groups, group_limit).chunks

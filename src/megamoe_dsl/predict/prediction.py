@@ -49,8 +49,7 @@ def power(run: Run, us: float, combine_bytes: float, calibration: Calibration, c
 
 
 def at_power(launch: Callable[[float], Launched], calibration: Calibration, first: float | None = None) -> Launched:
-    """The launch at the highest clock, or at the one where its power meets the GPU's. Between launches, what scales with the clock is taken
-    to be the tensor cores' time of the last one."""
+    """The launch at the highest clock within the GPU's power; between runs only the tensor cores' time is scaled."""
     found = launch(calibration.clock if first is None else first)
     for _ in range(RUNS):
         highest = found.clock == calibration.clock and found.watts <= calibration.power
@@ -90,8 +89,7 @@ def pull_rounds(config: MegaMoeConfig) -> int:
 
 @dataclass(frozen=True)
 class Subject:
-    """A launch to predict: of any kernel whose tiles and costs are known, with stages of `block_k` channels, whose `dispatch_warps` of each
-    SM move a token's row in `pull_rounds` rounds."""
+    """A launch of any kernel whose tiles and costs are known; `block_k` is in channels, warps and rounds are of dispatch."""
 
     problem: Problem
     load: RankLoad

@@ -33,8 +33,7 @@ SPREAD_SEED = 7
 
 @dataclass(frozen=True)
 class Instructions:
-    """Warp instructions for 8 tokens of each epilogue, for the rest of a tile's epilogue, and for a K block of the MMA warp and of the
-    slower loader."""
+    """Warp instructions of an epilogue's 8 tokens, of the rest of its tile, and of a K block of MMA warp and slower loader."""
 
     fc1: float
     fc2: float

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ..pictures import Bar, BarChart, Lane, Picture
 from .prediction import Launched
@@ -16,47 +15,38 @@ TENSOR_CORE, EPILOGUE = "tensor core", "epilogue"
 ALL = "all"  # The worker of what all do.
 
 
-@dataclass(frozen=True)
-class PredictedSpan:
-    """What a role of a worker does, in microseconds since the launch began; `kind` is one of the picture's."""
+def lanes_of(launched: Launched, workers: int) -> tuple[Lane, ...]:
+    """In microseconds since the launch began: roles of the whole launch, then of the first workers, tiles in schedule order."""
+    found: dict[tuple[str, str], list[Bar]] = {}
 
-    worker: str
-    role: str
-    name: str
-    kind: str
-    start: float
-    end: float
+    def add(worker: str, role: str, name: str, kind: str, start: float, end: float) -> None:
+        if end > start:
+            found.setdefault((worker, role), []).append(Bar(start, end, kind, name))
 
-
-def spans_of(launched: Launched, workers: int) -> list[PredictedSpan]:
-    """Spans of the launch as a whole, then of the first workers' tiles in the order of the schedule."""
-    run, us = launched.run, launched.us
-    found = [
-        PredictedSpan(ALL, "dispatch", "count", "dispatch", 0.0, launched.start),
-        PredictedSpan(ALL, "dispatch", "pull", "pull", launched.start, launched.pulled),
-        PredictedSpan(ALL, "dispatch", "combine", "combine", run.end, us),
-    ]
+    run = launched.run
+    add(ALL, "dispatch", "count", "dispatch", 0.0, launched.start)
+    add(ALL, "dispatch", "pull", "pull", launched.start, launched.pulled)
+    add(ALL, "dispatch", "combine", "combine", run.end, launched.us)
     tiles = zip(run.worker.tolist(), run.is_fc2.tolist(), run.stamps.tolist(), strict=True)
     for worker, is_fc2, (free, begin, multiplied, stores, stored) in (one for one in tiles if one[0] < workers):
         name, phase = f"worker {worker}", PHASES[is_fc2]
-        found += [
-            PredictedSpan(name, TENSOR_CORE, f"wait {phase}", "wait", free, begin),
-            PredictedSpan(name, TENSOR_CORE, f"multiply {phase}", phase, begin, multiplied),
-            PredictedSpan(name, EPILOGUE, f"epilogue {phase}", phase, stores, stored),
-        ]
-    return [one for one in found if one.end > one.start]
+        add(name, TENSOR_CORE, f"wait {phase}", "wait", free, begin)
+        add(name, TENSOR_CORE, f"multiply {phase}", phase, begin, multiplied)
+        add(name, EPILOGUE, f"epilogue {phase}", phase, stores, stored)
+    return tuple(Lane(role, tuple(bars), group=worker) for (worker, role), bars in found.items())
 
 
 def perfetto(launched: Launched) -> str:
     """JSON of Chrome's trace format, with a process per worker and a thread per role."""
-    found = spans_of(launched, TRACED)
-    names = {name: number for number, name in enumerate(dict.fromkeys(one.worker for one in found))}
+    lanes = lanes_of(launched, TRACED)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(lane.group for lane in lanes))}
     events: list[dict[str, object]] = [
-        {"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}} for name, number in names.items()
+        {"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}} for name, number in numbers.items()
     ]
     events += [
-        {"name": one.name, "ph": "X", "ts": one.start, "dur": one.end - one.start, "pid": names[one.worker], "tid": one.role}
-        for one in found
+        {"name": bar.label, "ph": "X", "ts": bar.start, "dur": bar.end - bar.start, "pid": numbers[lane.group], "tid": lane.name}
+        for lane in lanes
+        for bar in lane.bars
     ]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": "predicted, not measured"}})
 
@@ -70,22 +60,7 @@ def draw(launches: Sequence[Launched], tokens: Sequence[int], gpu: str) -> Pictu
         f"{DRAWN} of {workers} are drawn; a bar of an epilogue has the color of its phase."
     )
     title = "Timeline of one launch" if len(launches) == 1 else f"Timelines of {len(launches)} launches"
-    return Picture(title, note, tuple(map(chart_of, launches)))
-
-
-def chart_of(launched: Launched) -> BarChart:
-    """Lanes of the launch and of the first workers."""
-    found = spans_of(launched, DRAWN)
-    keys = dict.fromkeys((one.worker, one.role) for one in found)
-    lanes = tuple(
-        Lane(
-            role,
-            tuple(Bar(one.start, one.end, one.kind, one.name) for one in found if (one.worker, one.role) == (worker, role)),
-            group=worker,
-        )
-        for worker, role in keys
-    )
-    return BarChart(lanes, launched.us, "µs")
+    return Picture(title, note, tuple(BarChart(lanes_of(one, DRAWN), one.us, "µs") for one in launches))
 
 
 def draw_choices(times: Mapping[str, float], tokens: int, gpu: str) -> Picture:

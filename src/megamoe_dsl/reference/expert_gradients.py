@@ -5,7 +5,9 @@ With X the tokens, Y their results, and for row r of expert e its token t and to
     dA[r] = w dY[t] W2[e]        dw = <dY[t] W2[e], A[r]>        dH[r] = activation'(H[r]) dA[r]
     dX[t] = sum over slots of dH[r] W1[e]        dW1[e] = sum over rows of dH[r]^T X[t]        dW2[e] = sum over rows of (w A[r])^T dY[t]
 
-Operands of all products are BF16, sums FP32.  A, w A and dH are rounded to BF16, as are the rows that dX is the sum of.
+Operands of all products are BF16, sums FP32.  A, w A and dH are rounded to BF16, as are the rows that dX is the sum of.  In FP8 operands
+become E4M3 with FP32 scales, as DeepSeek-V3 does it: rows a scale for every 128 values along K, which are rows of an expert in dW1 and
+dW2, and weights one for 128 x 128; sums are promoted every 128 of K.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import torch
 
 from megamoe_dsl.problem import ActivatingProblem
 from megamoe_dsl.reference.activation import activation_gradient
-from megamoe_dsl.reference.promoted import BF16_SUMS, hopper_dot
+from megamoe_dsl.reference.promoted import BF16_SUMS, Scaled, hopper_dot, promoted_matmul
 from megamoe_dsl.reference.router import RouterMetadata, weighted_sum
 
 Columns = Callable[[torch.Tensor], torch.Tensor]
@@ -45,48 +47,51 @@ def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return hopper_dot(*(torch.nn.functional.pad(one, padding) for one in (left, right)))
 
 
+def expert_sums(rows: Scaled, weights: Scaled, counts: torch.Tensor) -> torch.Tensor:
+    """The sums of each expert's rows, [rows, K] with weights [E, N, K]: [rows, N]; of E4M3 scales are [rows, K / 128] and [E, N / 128,
+    K / 128]."""
+    (codes, sf), (b, b_sf) = rows, weights
+    own = [(expert, part) for expert, part in enumerate(torch.arange(len(codes)).split(counts.tolist())) if len(part)]
+    if codes.dtype == torch.float8_e4m3fn:
+        codes = codes.view(torch.uint8)
+        sums = [promoted_matmul(codes[part].view(b.dtype), sf[part], b[expert], b_sf[expert], "hopper") for expert, part in own]
+    else:
+        sums = [dot(codes[part], b[expert]) for expert, part in own]
+    return torch.cat(sums) if sums else torch.zeros(0, b.shape[1])
+
+
 def row_gradients(
     problem: ActivatingProblem,
-    dy: torch.Tensor,
+    raw: torch.Tensor,
     metadata: RouterMetadata,
     topk_weights: torch.Tensor,
-    w2: torch.Tensor,
     preactivations: torch.Tensor,
     columns: tuple[Columns, Columns],
 ) -> RowGradients:
     """dH, w A and dw.
 
     problem         its activation and clamp count
-    dy              [tokens, H]
+    raw             [rows, I]: dY W2
     topk_weights    [tokens, topk]
-    w2              [E, H, I]
     preactivations  [rows or more, 2I], in the columns of W1's rows
     columns         to the order [gate | up], and back
     """
     to_halves, back = columns
-    sums = torch.float64 if dy.dtype == torch.float64 else torch.float32
-    sources, rows = metadata.sources.long(), len(metadata.sources)
+    stored, sums = preactivations[: len(raw)], raw.dtype
     slots = (metadata.positions.flatten() >= 0).nonzero().flatten()
     slots = slots[metadata.positions.flatten()[slots].argsort()]
-    weights = topk_weights.flatten()[slots].to(sums)
-    dh, weighted = preactivations.new_zeros(rows, preactivations.shape[1]), preactivations.new_zeros(rows, w2.shape[2])
-    of_weights = torch.zeros(topk_weights.numel(), dtype=sums, device=dy.device)
-    for expert, own in enumerate(torch.arange(rows, device=dy.device).split(metadata.counts.tolist())):
-        if len(own):
-            raw, w = dot(dy[sources[own]], w2[expert].T), weights[own, None]
-            halves = to_halves(preactivations[own]).to(sums)
-            product, gradient = activation_gradient(problem.activates, problem.product.clamp, halves, raw * w, sums == torch.float32)
-            a = product.to(dy.dtype)
-            dh[own], weighted[own] = back(gradient).to(dy.dtype), (a.to(sums) * w).to(dy.dtype)
-            of_weights[slots[own]] = (raw.double() * a.double()).sum(dim=1).to(sums)
-    return RowGradients(dh, weighted, of_weights.view(topk_weights.shape))
+    w = topk_weights.flatten()[slots, None].to(sums)
+    halves = to_halves(stored).to(sums)
+    product, gradient = activation_gradient(problem.activates, problem.product.clamp, halves, raw * w, sums == torch.float32)
+    a = product.to(stored.dtype)
+    of_weights = torch.zeros(topk_weights.numel(), dtype=sums, device=raw.device)
+    of_weights[slots] = (raw.double() * a.double()).sum(dim=1).to(sums)
+    return RowGradients(back(gradient).to(stored.dtype), (a.to(sums) * w).to(stored.dtype), of_weights.view(topk_weights.shape))
 
 
-def token_gradients(rows: torch.Tensor, metadata: RouterMetadata, w1: torch.Tensor) -> torch.Tensor:
-    """dX, [tokens, H], of rows dH, [rows, 2I], and w1, [E, 2I, H]: a token's rows added in the order of its slots."""
-    parts = [dot(own, w1[expert].T).to(rows.dtype) for expert, own in enumerate(rows.split(metadata.counts.tolist())) if len(own)]
-    products = torch.cat(parts) if parts else rows.new_zeros(0, w1.shape[2])
-    return weighted_sum(products, metadata.positions, torch.ones(metadata.positions.shape, device=rows.device))
+def token_gradients(products: torch.Tensor, metadata: RouterMetadata) -> torch.Tensor:
+    """dX, [tokens, H], of dH W1, [rows, H], in the type of the layer: a token's rows added in the order of its slots."""
+    return weighted_sum(products, metadata.positions, torch.ones(metadata.positions.shape, device=products.device))
 
 
 def weight_gradients(left: torch.Tensor, right: torch.Tensor, metadata: RouterMetadata) -> torch.Tensor:

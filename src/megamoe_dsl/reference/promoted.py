@@ -4,7 +4,7 @@ The sums of Hopper's tensor core (`hopper_dot`) are known to the bit: measured o
 time, 310,000 sums of each format.  `sim.umma` has the same rule, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,6 +85,8 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (total + nan).float()
 
 
+Scaled = tuple[torch.Tensor, torch.Tensor]
+"""Values, and their scales if they are E4M3."""
 Accumulate = torch.dtype | Literal["hopper"]
 """How partial sums are formed: exactly (float64), in float32, or as the tensor core does."""
 
@@ -141,6 +143,18 @@ def promoted_rows(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_rows: 
         scale = x_sf[:, k, None] * w_rows[None, :, k]
         total = (partial.double() * scale.double() + total.double()).float()
     return total
+
+
+def promoted_sums(left: Scaled, right: Scaled, ends: Sequence[int], accumulate: Accumulate) -> list[torch.Tensor]:
+    """Sums over columns, group by group, [M, N]: of codes [M, columns] and [N, columns] with scales [columns / 128, M] and likewise."""
+    (a, a_sf), (b, b_sf), first, found = left, right, 0, []
+    for end in ends:
+        columns, blocks = slice(first, end), slice(first // FP32_SCALE_BLOCK, end // FP32_SCALE_BLOCK)
+        one, other = a[:, columns].contiguous(), b[:, columns].contiguous()
+        none = torch.zeros(len(a), len(b), device=a.device)
+        found.append(promoted_rows(one, a_sf[blocks].T, other, b_sf[blocks].T, accumulate) if end > first else none)
+        first = max(first, end)
+    return found
 
 
 def _over_the_largest_scale(w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

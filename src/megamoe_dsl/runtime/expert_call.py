@@ -9,8 +9,7 @@ import torch
 
 from ..blocks.gemm.problem import I32, I64, SCALE_BLOCK
 from ..hardware.operand_tile import SCALES_PER_WORD
-from ..kernels.expert_layer import ExpertLayer
-from ..kernels.expert_routing.workspace import workspace
+from ..kernels.expert_layer import ExpertLayer, workspace
 from ..layouts.region import Region
 from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, no_scales

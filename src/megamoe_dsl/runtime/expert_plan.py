@@ -12,8 +12,7 @@ from ..artifact.store import ArtifactStore
 from ..json_file import cache_folder
 from ..kernels.decode.config import DecodeConfig
 from ..kernels.decode.family import few_configs
-from ..kernels.expert_layer import ExpertLayer, LayerConfigs
-from ..kernels.expert_routing.workspace import chosen_experts
+from ..kernels.expert_layer import ExpertLayer, LayerConfigs, chosen_experts
 from ..kernels.registry import family_of
 from ..layouts.region import Region
 from ..problem import Problem, ProblemError

@@ -19,20 +19,22 @@ from ..blocks.gemm.problem import F32, I32
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
-from .buffers import check_device
+from .buffers import check_device, check_tensor
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
 from .cuda_kernel import bind_context
 from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-from .expert_gradients import MainGrads, check_main_grads, define_training, refuse_transforms
+from .expert_gradients import MainGrads, check_main_grads, define_training, quantize_weights, refuse_transforms
 from .expert_plan import ExpertPlan, GivenWeights
 from .gemm_tensors import OUTPUT_DTYPES
 from .top_experts import Choice, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
+FP8 = "fp8xfp8"
+"""Of E4M3 weights, and of bfloat16 ones that become E4M3."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
 Layouts = tuple[str, str, float | None, str | None]
@@ -99,7 +101,8 @@ def moe(
     w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably
-    recipe         number formats: mxf4xmxf4 for E2M1 weights whose tokens and activated rows become E2M1, too; by default what weights say
+    recipe         number formats: mxf4xmxf4 for E2M1 weights whose tokens and activated rows become E2M1, too; fp8xfp8 for BF16 weights
+                   that become E4M3 in each pass, as operands of gradients do; by default what weights say
     main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
     recompute      whether a backward pass computes gate and up again instead of keeping them: 2 I values a row less, for one more GEMM
 
@@ -112,17 +115,22 @@ def moe(
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
-    layouts = gate_up, activation, activation_clamp, recipe
     variables, constants = (
         (x, w1, w2, topk_weights, router_logits, router),
         (w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias),
     )
     refuse_transforms((*variables, *constants))
     check_no_gradient(CONSTANTS, constants)
+    quantizes = w1.dtype == torch.bfloat16 and recipe == FP8
     trains = w1.dtype == torch.bfloat16 and asks_for_gradients(variables)
     if not trains:
         check_no_gradient(FLOATS, variables)
+    if quantizes and not torch.compiler.is_compiling():
+        check_quantized(w1, w2, (w1_sf, w2_sf), gate_up, activation)
+    if quantizes and not trains:
+        (w1, w1_sf), (w2, w2_sf), recipe = quantize_weights(w1, False), quantize_weights(w2, False), None
+    weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
+    layouts = gate_up, activation, activation_clamp, recipe
     if router is not None:
         if router_logits is not None:
             raise ProblemError("router_logits", "a tensor", "None with router")
@@ -144,13 +152,13 @@ def moe(
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     if trains:
-        fields = {"activation_clamp": activation_clamp, "recipe": recipe}
+        fields = {"activation_clamp": activation_clamp, "recipe": None if quantizes else recipe}
         for name, given_value in {**dict(zip(CONSTANTS, constants, strict=True)), **fields}.items():
             if name != "score_bias" and given_value is not None:
                 value = fields.get(name, "a tensor")
                 raise ProblemError(name, value, "None where bfloat16 weights have gradients")
         own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
-        return train((x, topk_idx, own, w1, w2), main_grads, recompute, gate_up, activation)
+        return train((x, topk_idx, own, w1, w2), main_grads, recompute, gate_up, activation, quantizes)
     given = x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf
     more = gate_up, activation, factors, w1_bias, w2_bias, activation_clamp, recipe
     if is_plain_call(x):
@@ -159,12 +167,25 @@ def moe(
     return y
 
 
-def train(tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, recompute: bool, gate_up: str, activation: str) -> torch.Tensor:
-    """`moe` of x, chosen experts and bfloat16 weights, with a backward pass."""
+def train(tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, recompute: bool, *layout: Any) -> torch.Tensor:
+    """`moe` of x, chosen experts and bfloat16 weights, with a backward pass; `layout` is gate_up, activation and whether in FP8."""
     if main_grads is not None:
         check_main_grads(main_grads, *tensors[3:])
-    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), recompute, gate_up, activation)
+    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), recompute, *layout)
     return y
+
+
+def check_quantized(w1: torch.Tensor, w2: torch.Tensor, scales: Sequence[torch.Tensor | None], gate_up: str, activation: str) -> None:
+    """Raises `ProblemError` for bfloat16 weights that no layer in FP8 has, or that have scales."""
+    for name, one in zip(("w1_sf", "w2_sf"), scales, strict=True):
+        if one is not None:
+            raise ProblemError(name, "a tensor", "None of bfloat16 weights, which recipe = 'fp8xfp8' quantizes")
+    if w1.dim() != 3:
+        raise ProblemError("w1.shape", tuple(w1.shape), "(experts, 2 * intermediate, hidden)")
+    experts, n, hidden = w1.shape
+    layer = ExpertLayer(hidden, n // 2, experts, 1, gate_up, activation, FP8)
+    check_tensor("w1", w1, torch.bfloat16, (experts, 2 * layer.intermediate, hidden), w1.device)
+    check_tensor("w2", w2, torch.bfloat16, (experts, hidden, layer.intermediate), w1.device)
 
 
 def layer_of(
@@ -183,7 +204,7 @@ def layer_of(
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         if tensor.dim() != dims:
             raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
-    recipe = recipe or (NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, "fp8xfp8"))
+    recipe = recipe or (NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, FP8))
     hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations, **fields)
 
@@ -284,14 +305,15 @@ _OTHERS = f"str gate_up, str activation, Tensor? factors=None, Tensor? w1_bias=N
 def _training(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    *_, recompute, gate_up, activation = others
+    *_, recompute, gate_up, activation, quantizes = others
     if x.is_cuda:
         major, minor = torch.cuda.get_device_capability(x.device)
         if major != 9:
             raise ProblemError("x.device", f"{x.device}, sm_{major}{minor}", "an SM90 GPU where gradients are asked for")
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
-    return launch(x, topk_idx, topk_weights, w1, None, w2, None, None if recompute else stored, gate_up, activation), stored
+    (w1, w1_sf), (w2, w2_sf) = ((quantize_weights(one, False) if quantizes else (one, None)) for one in (w1, w2))
+    return launch(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, None if recompute else stored, gate_up, activation), stored
 
 
 def _without_preactivations(*given: Any) -> torch.Tensor:

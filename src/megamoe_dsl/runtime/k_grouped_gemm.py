@@ -4,6 +4,7 @@
     dw = k_grouped_gemm(dy.codes_t, dy.scales_t, x.codes_t, x.scales_t, ends)
 
 Hopper; launches on torch's current stream, none of which the host waits for.  The first call of a shape compiles its kernel or loads it.
+On CPU tensors the reference.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 from ..blocks.gemm.problem import SCALE_BLOCK, VarlenKProblem
 from ..kernels.expert_routing.problem import QuantizeProblem
 from ..problem import ProblemError
+from ..quant import quantize_e4m3_f32
+from ..reference.promoted import promoted_sums
 from .buffers import check_tensor
 from .custom_op import check_no_gradient, define, takes_tensors
 from .device_gemm import check_current
@@ -38,6 +41,48 @@ class QuantizedBoth(NamedTuple):
     scales_t: torch.Tensor
 
 
+class PaddedRows(NamedTuple):
+    """Rows of groups, of which each begins at a multiple of 128.
+
+    ends     int32 [G]: where each group's rows end, padding included
+    sources  int32 [most]: the row of each, -1 of padding; as many as there are at most, a multiple of 128
+    places   int32 [rows]: where each row is; -1 of those behind the last group's
+    """
+
+    ends: torch.Tensor
+    sources: torch.Tensor
+    places: torch.Tensor
+
+
+@takes_tensors("ends")
+def padded_rows(ends: torch.Tensor, rows: int) -> PaddedRows:
+    """Where so many rows lie, sorted by group, of which each is filled up to a multiple of 128: for `quantize_both` and `k_grouped_gemm`.
+
+    ends  int32 [G]: where each group's rows end, at most `rows`.  Nobody waits for the device
+    """
+    check_tensor("ends", ends, torch.int32, (ends.numel(),), ends.device)
+    most = most_padded(len(ends), rows)
+    starts = torch.nn.functional.pad(ends[:-1], (1, 0))
+    filled = (ends - starts + SCALE_BLOCK - 1) // SCALE_BLOCK * SCALE_BLOCK
+    padded = filled.cumsum(0, dtype=torch.int32)
+    numbers = torch.arange(rows, dtype=torch.int32, device=ends.device)
+    groups = torch.searchsorted(ends, numbers, right=True).clamp_(max=len(ends) - 1)
+    places = torch.where(numbers < ends[-1], numbers + (padded - filled - starts)[groups], -1)
+    # Rows behind the last group's go to the one that is cut off.
+    sources = ends.new_full((most + 1,), -1).index_put_((places.long(),), numbers)
+    return PaddedRows(padded, sources[:most], places)
+
+
+def most_padded(groups: int, rows: int) -> int:
+    """As many as so many rows of groups are at most once they are padded."""
+    return (rows + min(groups, rows) * (SCALE_BLOCK - 1)) // SCALE_BLOCK * SCALE_BLOCK
+
+
+def numbers_of(places: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """The number at each place; -1 for those that are -1."""
+    return torch.where(places >= 0, numbers[places.clamp(min=0).long()], -1)
+
+
 @takes_tensors("x", optional=("sources",))
 def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows: bool = True) -> QuantizedBoth:
     """Rows of x along their channels, and along themselves, in one pass of a kernel.
@@ -58,6 +103,11 @@ def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows:
     problem.check_rows(count, "x.shape[0]" if sources is None else "sources.shape[0]")
     if sources is not None:
         check_tensor("sources", sources, torch.int32, (count,), x.device)
+    return quantized(x, sources, rows)
+
+
+def quantized(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> QuantizedBoth:
+    """`quantize_both` of tensors that have been checked."""
     codes, scales, codes_t, scales_t = _quantize_both(x, sources, rows)
     return QuantizedBoth(codes, scales.T, codes_t, scales_t) if rows else QuantizedBoth(None, None, codes_t, scales_t)
 
@@ -95,7 +145,7 @@ def k_grouped_gemm(
         out = left.new_zeros((len(ends), len(left), len(right)), dtype=dtype)
     problem = _problem(out, left, right)
     TransposedTensors(left, left_sf, right, right_sf, ends, out).check(problem)
-    _k_grouped_gemm(out, left, left_sf, right, right_sf, ends)
+    add_columns(out, left, left_sf, right, right_sf, ends)
     return out
 
 
@@ -117,7 +167,17 @@ def _new_both(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tupl
     )
 
 
+def _on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether the reference computes."""
+    return tensor.device.type == "cpu"
+
+
 def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tuple[torch.Tensor, ...]:
+    if _on_cpu(x):
+        taken = x if sources is None else torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0)
+        codes, scales = quantize_e4m3_f32(taken if rows else taken[:0], check=False)
+        codes_t, scales_t = quantize_e4m3_f32(taken.T.contiguous(), check=False)
+        return codes, scales.T.contiguous(), codes_t, scales_t.T.contiguous()
     check_current(x.device, "x.device")
     made = _new_both(x, sources, rows)
     count = made[2].shape[1]
@@ -132,6 +192,10 @@ def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> 
 def _run_gemm(
     out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor, right_sf: torch.Tensor, ends: torch.Tensor
 ) -> None:
+    if _on_cpu(out):
+        sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), ends.tolist(), "hopper"))
+        out.copy_(out + sums if out.dtype == torch.float32 else sums)
+        return
     check_current(out.device, "left.device")
     if left.shape[1]:
         run_gemm(_problem(out, left, right), TransposedTensors(left, left_sf, right, right_sf, ends, out))
@@ -142,9 +206,10 @@ def _run_gemm(
 _quantize_both = define(
     "quantize_both", "(Tensor x, Tensor? sources, bool rows) -> (Tensor, Tensor, Tensor, Tensor)", _run_quantize, _new_both
 )
-_k_grouped_gemm = define(
+add_columns = define(
     "k_grouped_gemm",
     "(Tensor(a!) out, Tensor left, Tensor left_sf, Tensor right, Tensor right_sf, Tensor ends) -> ()",
     _run_gemm,
     lambda *_: None,
 )
+"""`k_grouped_gemm` of tensors that have been checked."""

@@ -146,8 +146,7 @@ def parse(text: str, ranges: str = "") -> Listing:
 
 
 def parse_register_table(ranges: str) -> dict[int, int]:
-    """Address to the highest register that the instruction reads or writes.  In the table's first column character i stands for R<i>:
-    `^` written, `v` read, `x` both, `:` only live."""
+    """Address to the highest register read or written; in the table `^` is written, `v` read, `x` both, `:` only live."""
     first = -1
     highest = {}
     for line in ranges.splitlines():
@@ -166,9 +165,8 @@ _ACCUMULATOR = re.compile(r"GMMA\.64x(\d+)x\d+\.F32")
 
 
 def highest_named(opcode: str, operands: str) -> int:
-    """The highest R register that an instruction names, with the rest of the pair, quad or accumulator that begins there (-1: none).  How
-    many follow is taken from modifiers: .64 and .128 of what is moved (an address says .64 itself), WIDE products and their addends, the
-    columns of a wgmma. nvdisasm's own tables agree (tests/test_inspect.py)."""
+    """The highest R register that an instruction names, with the rest of the pair, quad or accumulator that begins there (-1: none): as
+    many as its modifiers say, as nvdisasm's own tables do (tests/test_inspect.py)."""
     accumulator = _ACCUMULATOR.search(opcode)
     parts = operands.split(",")
     found = -1

@@ -62,7 +62,7 @@ class Measurer:
         for loop in self.flow.loops:
             body = self._instructions(loop.body)
             if all(_count(body, operation) >= number for operation, number in anchors.items()):
-                votes = functions_of(body).most_common(1)
+                votes = Counter(name for one in body if (name := function_of(one)) is not None).most_common(1)
                 if votes and votes[0][0].startswith(function):
                     return loop
         wanted = ", ".join(anchors)
@@ -153,7 +153,3 @@ def function_of(instruction: Instruction) -> str | None:
         return None
     name = function_at(str(path), line)
     return None if name is None else f"{path.stem}.{name}"
-
-
-def functions_of(instructions: Iterable[Instruction]) -> Counter[str]:
-    return Counter(name for one in instructions if (name := function_of(one)) is not None)

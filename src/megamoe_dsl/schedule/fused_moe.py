@@ -2,43 +2,20 @@
 
 The sequence has one step for each expert: its Linear1, and the Linear2 of the expert `lookahead` before it.  Within a step, runs of
 `INTERLEAVE` fetches of one phase and of the other alternate while both phases last; then comes what is left of Linear1, then of Linear2.
-The article runs Linear1 of a wave of experts, then its Linear2, then the next wave.  There, clusters that have finished Linear1 wait for
-the slowest one (on H200s 10 % of the time of Flash with 8192 tokens), and all of them send Linear2's results at once over an NVLink that is
-idle at other times (2 to 6 %, with seven eighths of the results for other GPUs).
+An expert's blocks are taken in bands of `group_m` token blocks (`place_in_bands`).  A cluster takes one number at a time on SM100, and on
+SM90 one for each of its CTAs: first those of its own index, then, whenever it is free, the next ones that nobody has taken.
 
-The blocks of an expert are taken in bands of `group_m` token blocks (`place_in_bands`).  With bands of one, as on SM100, the weight block
-changes fastest, as in the article.
-
-A cluster takes one number at a time on SM100, and on SM90 one for each of its CTAs: first those of its own index, and then, whenever it is
-free, the next ones that nobody has taken.  SMs are not equally fast, and a Linear1 block takes longer than a Linear2 block.
-
-Waiting for another cluster's Linear1 output cannot deadlock, whichever cluster takes which numbers.  Linear1 of an expert comes a step or
-more before its Linear2, so a block waits only for lower numbers; and every cluster works on its numbers in ascending order.  So the lowest
-number that is not done is being worked on, or will be, by a cluster that waits for nothing.
-
-When the token pool is a ring (`RingOrder`), rows are used again when their Linear2 is done.
-
-Token blocks have places in the order of experts, 0, 1, 2 ...; place p takes the rows of place p - `ring_blocks`.  The sequence is made of
-*bands*: up to `group_m` token blocks of one expert with all their weight blocks (`there_and_back`), as in the order without a ring.  A step
-has the next band of Linear1, the next band of Linear2, or both, in alternating runs:
+When the token pool is a ring (`RingOrder`), place p of the token blocks, in the order of experts, takes the rows of place
+p - `ring_blocks`.  A step then has the next band of Linear1, the next band of Linear2, or both:
 
 - Linear1, if with it no more than `window` places lie between the first that Linear2 has yet to come to and the last of Linear1's;
-- Linear2, if the band of Linear1 does not fit, or is `lookahead` experts ahead, or if there is none left.  In each case Linear1 is past
-  all of Linear2's band.
+- Linear2, if the band of Linear1 does not fit, or is `lookahead` experts ahead, or if there is none left.
 
-A launch whose blocks all fit in the ring has no window: its order is the one of a pool that holds everything.
+A launch whose blocks all fit in the ring has no window, and the order of a pool that holds everything.
 
-No deadlock, whichever cluster takes which numbers.  A block waits for three things:
-
-1. Linear2 of p for Linear1 of p, which comes in an earlier step.
-2. Linear1 of p for dispatch of p: a warp of dispatch that waits for the rows of place p has done its tokens of lower places, and waits for
-   Linear2 of p - `ring_blocks`.
-3. Hence Linear1 of p for Linear2 of all places up to p - `ring_blocks`.  They come in earlier steps: in the step of Linear1 of p, the first
-   place v of Linear2 that is not in an earlier step is above p - `window`, and `window` is at most `ring_blocks`.
-
-So all waits are for lower numbers, every cluster works on its numbers in ascending order, and the lowest number that is not done is being
-worked on, or will be, by a cluster that waits for nothing.  And there always is a next step: Linear1's band has at most `window` blocks, so
-if it does not fit, Linear2 is behind it by a band or more.
+No wait can deadlock, whichever cluster takes which numbers: every block waits only for blocks with lower numbers, and every cluster works
+on its numbers in ascending order.  Linear2 of p waits for Linear1 of p, which comes in an earlier step; Linear1 of p waits, by way of
+dispatch, for Linear2 of places up to p - `ring_blocks`, which come in earlier steps because `window` is at most `ring_blocks`.
 """
 
 from __future__ import annotations
@@ -61,14 +38,12 @@ class HostTable:
 
     @classmethod
     def of(cls, counts: Sequence[int], block_m: int) -> HostTable:
-        """From the tokens of each expert."""
         return cls(tuple(counts), block_m)
 
     def tokens(self, expert: int) -> int:
         return (*self.counts, 0)[expert]
 
     def first_block(self, expert: int) -> int:
-        """The expert's first block of rows, where every expert begins a block of its own."""
         return sum(ceil_div(tokens, self.block_m) for tokens in self.counts[:expert])
 
 
@@ -121,10 +96,8 @@ class PhaseSizes:
 
 @dataclass(frozen=True)
 class FusedMoeOrder:
-    """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead.
-
-    Of a configuration it reads `problem.experts_per_rank`, `block_m`, `lookahead`, `fc1_n_blocks` and `fc2_n_blocks`, weight blocks of an
-    expert, `group_m`, token blocks of a band, and `blocks_per_fetch`, consecutive numbers that a cluster takes at a time.
+    """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead.  `blocks_per_fetch` of the configuration are consecutive
+    numbers that a cluster takes at a time.
     """
 
     config: Any  # cutlass.Constexpr in a kernel
@@ -139,7 +112,6 @@ class FusedMoeOrder:
         return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> Any:
-        """Linear1 of the first expert; no Linear2 yet."""
         return PhaseSizes(self._size(zero, self.config.fc1_n_blocks), zero)
 
     def part(self, step: Int, before: Any) -> Any:
@@ -153,11 +125,9 @@ class FusedMoeOrder:
         return PhaseSizes(self._size(fc1_expert, config.fc1_n_blocks), self._size(fc2_expert, config.fc2_n_blocks))
 
     def _size(self, expert: Int, n_blocks: int) -> Int:
-        """Blocks of an expert in a phase with so many weight blocks."""
         return ceil_div(self.table.tokens(expert), self.config.block_m) * n_blocks
 
     def block(self, step: Int, local: Int, sizes: Any) -> Block:
-        """The block, its phase and expert included."""
         config = self.config
         phase, number = self._part(local, sizes)
         is_fc1 = phase == FC1
@@ -178,7 +148,6 @@ class FusedMoeOrder:
         return phase, local - of_others
 
     def _place(self, is_fc1: Any, number: Int, m_blocks: Int) -> tuple[Int, Int]:
-        """Token block and weight block of an expert's block with this number."""
         size, n_blocks = self.config.group_m, (self.config.fc1_n_blocks, self.config.fc2_n_blocks)
         fc1, fc2 = (div(number, size * n) for n in n_blocks)
         band = select(is_fc1, fc1, fc2)
@@ -225,15 +194,12 @@ class RingOrder(FusedMoeOrder):
     may come to."""
 
     def has(self, step: Int, sizes: RingStep) -> Any:
-        """While Linear2 of an expert is left."""
         return sizes.fc2_expert < self.config.problem.experts_per_rank
 
     def first_sizes(self, zero: Int) -> RingStep:
-        """Before the first band: no blocks."""
         return RingStep(zero, zero, zero, zero, zero, zero, zero, zero)
 
     def part(self, step: Int, before: RingStep) -> RingStep:
-        """The step before, which says where this one goes on."""
         return before
 
     def sizes(self, part: RingStep) -> RingStep:

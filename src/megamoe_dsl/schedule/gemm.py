@@ -63,7 +63,6 @@ class GemmOrder(ABC):
         return OneSize(ceil_div(self.tokens(part), self.config.block_m) * self.config.n_blocks)
 
     def block(self, step: Int, local: Int, sizes: OneSize) -> GemmBlock:
-        """The block, within its expert and within the matrix."""
         config, tokens = self.config, self.tokens(step)
         m_block, n_block = place_in_bands(local, config.group_m, ceil_div(tokens, config.block_m), config.n_blocks)
         valid_m = minimum(tokens - m_block * config.block_m, config.block_m)

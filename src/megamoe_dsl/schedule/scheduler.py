@@ -1,15 +1,11 @@
 """Walking the blocks of a kernel, whatever their order is, with the same code on the host and in a kernel.
 
-All blocks of a launch are numbered in one sequence.  A cluster of CTAs takes numbers in ascending order: every `stride`-th number, if
-clusters take turns, or the numbers that it fetches at run time.  A `Scheduler` is a position in the sequence: a step of the order, and a
-block number within that step.  To move on, one adds to the block number.  If it then lies past the blocks of its step, the position is
-*invalid*, and `advance` takes it to the next step, until it is valid.  So a walk costs a few integer operations per block, and no list of
-blocks exists.
+All blocks of a launch are numbered in one sequence.  A cluster takes numbers in ascending order: every `stride`-th, or those that it
+fetches at run time.  A `Scheduler` is a position: a step of the order, and a block number within that step.  A position past the blocks of
+its step is *invalid*; `advance` takes it to the next step.
 
-A scheduler is frozen and its state are plain integers.  Host: `Scheduler.blocks(order, first, stride)`.  Kernel: the same `start`,
-`invalid`, `advance`, `skip` and `forward` on traced integers, with `advance_to_valid` as a traced loop (blocks/tiles.py).
-
-In a band of rows blocks are ordered so that those that run at the same time share rows and columns in the L2 cache.
+Host: `Scheduler.blocks(order, first, stride)`.  Kernel: the same `start`, `invalid`, `advance`, `skip` and `forward` on traced integers,
+with `advance_to_valid` as a traced loop (blocks/tiles.py).
 """
 
 from __future__ import annotations
@@ -58,16 +54,13 @@ class Scheduler:
         return dataclasses.replace(self, step=step, local=self.local - self.sizes.total, sizes=self.order.sizes(part))
 
     def skip(self) -> Self:
-        """The walk's next block, perhaps invalid."""
         return self.forward(self.stride)
 
     def forward(self, numbers: Int) -> Self:
-        """The block number that is `numbers` higher, perhaps invalid."""
         return dataclasses.replace(self, local=self.local + numbers)
 
     # --- host iteration
     def advance_to_valid(self) -> Self:
-        """The first position from here on that is not invalid."""
         position = self
         while position.invalid():
             position = position.advance()

@@ -1,14 +1,12 @@
 """What the race detector compares: a record of one access, and the rows of a vector clock.
 
-A record is an int64. The clock of who made it is in bits 40-62, the lanes that have a part in it in 34-39, the PTX line in 16-33, the
-async-proxy flag in bit 15, and the agent in 0-14.
+A record is an int64: the clock of who made it in bits 40-62, the lanes that have a part in it in 34-39, the PTX line in 16-33, the
+async-proxy flag in bit 15, the agent in 0-14. Codes of lanes: 0 to 31 are one lane, ALIKE lanes that all do the same to a location (a
+broadcast), SEVERAL lanes that each have a part of it (a stored matrix), and from FIRST_GROUP on lanes of some mask that all do the same.
 
-Codes 0 to 31 of lanes are one lane. Others are for several: lanes that all do the same to a location (a broadcast), lanes that each have
-a part of it (a stored matrix), and, from FIRST_GROUP on, lanes of some mask that all do the same.
-
-Row HAPPENED of a clock counts the writes that happened before; rows ASYNC_GLOBAL and ASYNC_SHARED count what a `fence.proxy.async` has
-also made visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency Model", "Proxies"). Row READS counts
-the reads that happened before: a warp barrier passes on writes, but not another lane's reads (see `lane_order`).
+Row HAPPENED of a clock counts the writes that happened before; rows ASYNC_GLOBAL and ASYNC_SHARED what a `fence.proxy.async` has also made
+visible to the async proxy, in global and in shared memory (PTX ISA, "Memory Consistency Model", "Proxies"). Row READS counts the reads that
+happened before: a warp barrier passes on writes, but not another lane's reads (see `lane_order`).
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ _SHORT, _FEW = 128, 8  # so many records, of which so many differ: up to here Py
 Records = NDArray[np.int64]
 
 
-def pack(agent: int, clock: int, line: int, asynchronous: bool) -> int:
-    """The record of an access of no lane in particular."""
-    return clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
+def pack(agent: int, clock: int, line: int, asynchronous: bool, code: int = 0) -> int:
+    """The record of an access; `code` is that of lanes, if it has any."""
+    return code << CODE_SHIFT | clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
 
 
 class AccessFields(NamedTuple):
@@ -56,8 +54,7 @@ def unpack(record: int) -> AccessFields:
 
 
 def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-    """Which accesses a clock with these entries does not know; None when it knows all. What one instruction touches was mostly touched by
-    one instruction before, or by a few, so that few comparisons do for all."""
+    """Which accesses a clock with these entries does not know; None when it knows all. Few comparisons mostly do for all."""
     raw = records.tobytes()
     if raw == raw[:8] * len(records):
         first = int.from_bytes(raw[:8], "little")
@@ -98,6 +95,10 @@ def mask_of(lanes: list[int]) -> int:
 @lru_cache(maxsize=4096)
 def lanes_of(bits: int) -> tuple[int, ...]:
     return tuple(lane for lane in range(32) if bits >> lane & 1)
+
+
+def lane_codes(records: Records) -> Records:
+    return records >> CODE_SHIFT & LAST
 
 
 def members(code: int) -> int:

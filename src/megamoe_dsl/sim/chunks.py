@@ -151,10 +151,6 @@ def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
     return Box(tensor_map.address + offset[row_index] + start_byte + first, row_index, first, last, row_count, row_bytes)
 
 
-def box_count(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> int:
-    return 1 if len(coordinates) == tensor_map.rank else GATHERED_ROWS
-
-
 def boxes_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> list[Box]:
     """The boxes of one copy: one at as many coordinates as dimensions, or one per row of (column, row 0, ... row 3)."""
     if len(coordinates) == tensor_map.rank:

@@ -1,10 +1,8 @@
 """Vector clocks of the race detector, agents and lanes that they count, and what lanes tell.
 
-One clock per strand of a warp and per synchronization object; `access_record` says what its rows mean. Most clocks are copies of others
-that never change, so that a copy shares the entries of the original until one of them does.
-
-A warp is one agent while its lanes act together. A clock knows what all of them have done at the agent's own entry, and what some
-have done beyond that at an entry of theirs, which exists from the first time that these lanes act without the others.
+One clock per strand of a warp and per synchronization object (rows: `access_record`); copies share the entries of the original until one
+changes. A warp is one agent while its lanes act together: its entry is what all of them have done, and an entry of some lanes, which exists
+once they have acted without the others, is what these have done beyond that.
 """
 
 from __future__ import annotations
@@ -16,21 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import (
-    AGENT_MASK,
-    ASYNC_GLOBAL,
-    ASYNC_SHARED,
-    CODE_SHIFT,
-    FULL,
-    HAPPENED,
-    LAST,
-    QUICK,
-    READS,
-    ROWS,
-    lanes_of,
-    members,
-    pack,
-)
+from .access_record import AGENT_MASK, ASYNC_GLOBAL, ASYNC_SHARED, FULL, HAPPENED, QUICK, READS, ROWS, lane_codes, lanes_of, members, pack
 from .errors import SimError
 from .geometry import Geometry
 
@@ -116,7 +100,7 @@ class Actor:
     def stamp(self) -> int:
         """The record of its accesses, whose time is the clock's at the first of them."""
         if self.record < 0:
-            self.record = pack(self.agent, self.clock.at(self.agent), self.line, self.asynchronous) | self.code << CODE_SHIFT
+            self.record = pack(self.agent, self.clock.at(self.agent), self.line, self.asynchronous, self.code)
         return self.record
 
 
@@ -199,8 +183,8 @@ class Strand:
     clock: Clock
 
     def has(self, records: NDArray[np.int64] | int) -> NDArray[np.bool_] | np.bool_:
-        codes = np.asarray(records) >> CODE_SHIFT & LAST
-        return np.array([members(code) & ~self.bits == 0 for code in range(LAST + 1)])[codes]
+        inside = np.array([members(code) & ~self.bits == 0 for code in range(64)])
+        return inside[lane_codes(np.asarray(records))]
 
 
 class Said(NamedTuple):

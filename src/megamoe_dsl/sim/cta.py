@@ -37,8 +37,6 @@ ALL_LANES = b"\x01" * 32
 class Fragment:
     """Lanes at one program counter; `mask` is None for all 32, `bits` are its bytes."""
 
-    __slots__ = ("bits", "mask", "parked", "pc", "polled", "why")
-
     def __init__(self, pc: int, mask: Mask) -> None:
         self.pc = pc
         self.set(mask)
@@ -180,11 +178,6 @@ def kept(owner: Owner, key: object, make: Callable[[Owner], Kept]) -> Kept:
 class Warp:
     """32 lanes. `R` holds the registers; `state` belongs to the instruction families."""
 
-    __slots__ = (
-        "R", "agent", "cta", "done", "exited", "fragments", "index", "kernel", "line", "local", "mask", "order", "poll", "program",
-        "rest", "sleep", "state", "thread_index", "wake", "why", "world",
-    )  # fmt: skip
-
     def __init__(self, world: RunState, cta: Cta, program: Any, index: int) -> None:
         self.world, self.cta, self.program, self.kernel, self.index = world, cta, program, program.kernel, index
         block = cta.launch.block
@@ -193,7 +186,8 @@ class Warp:
         self.thread_index = (linear % block[0], linear // block[0] % block[1], linear // (block[0] * block[1]))
         self.exited = ~lanes
         self.fragments = [Fragment(0, None if lanes.all() else lanes)]
-        self.R: list[Lanes] = program.fresh_registers()
+        self.R: list[Lanes] = list(program.registers)
+        self.loads: LoadsInFlight = program.loads
         self.done = False
         self.line = 0
         self.mask: Mask = None
@@ -215,10 +209,6 @@ class Warp:
         self.state.clear()
         if self.world.race:
             del self.order
-
-    @property
-    def loads(self) -> LoadsInFlight:
-        return self.program.loads  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"

@@ -125,8 +125,7 @@ class InstructionDescriptor:
     @classmethod
     @lru_cache(maxsize=1024)
     def decode(cls, word: int, kind: str) -> InstructionDescriptor:
-        """Decode for `kind` (without the `kind::` prefix). Raises SimError for an unknown kind or format code, an accumulator type that the
-        kind has not, sparsity, and K = 96 of other than packed FP4."""
+        """Decode for a kind, as in `mxf4`. Raises SimError for what the kind does not have, and for sparsity."""
         formats = _FORMATS.get(kind)
         if formats is None:
             raise SimError(f"tcgen05.mma kind::{kind} is not modeled ({', '.join(_FORMATS)} are)")

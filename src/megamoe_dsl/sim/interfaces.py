@@ -58,9 +58,8 @@ Origin = Callable[[], str]  # Says which instruction posted an action, when an e
 
 @dataclass(eq=False)
 class RunState:
-    """One run: state that all launches share.  `progress` counts changes that another warp could wait for, `copied` bytes as a `Report`
-    does; `pipes` holds actions that keep their order, with their origins; `waiting` are clusters that have not started: their grids, and
-    the indices of their first CTAs."""
+    """One run. `progress` counts changes that another warp could wait for; `pipes` hold actions that keep their order, with their origins;
+    `waiting` are clusters that have not started: their grids, and the indices of their first CTAs."""
 
     memory: GlobalMemory
     seed: int

@@ -44,12 +44,10 @@ class Thread(Protocol):
     line: int
     agent: int
     state: dict[Any, Any]
+    loads: LoadsInFlight
 
     @property
     def cta(self) -> Place: ...
-
-    @property
-    def loads(self) -> LoadsInFlight: ...
 
     @property
     def order(self) -> LaneOrder: ...
@@ -66,10 +64,9 @@ class Fence:
 
 
 class LaneOrder:
-    """What the lanes of one warp have done, in `time`, and know.  Accesses of all lanes or of a single one are the warp's (`agents`),
-    others `parts`, loads that may be under way when something is released are agents of their own (`late`, by kind). `done` has engines
-    that work for each lane, and until when the warp has waited for them. `_told` is what lanes have told since they last did or learned
-    anything."""
+    """What the lanes of one warp have done, in `time`, and know. Accesses of all lanes or of one are those of `agents`, others of `parts`,
+    of loads that may be under way at a release of `late`, by kind. `done` has engines that work for each lane, and until when the warp has
+    waited for them. `_told` is what lanes have told since they last did or learned anything."""
 
     def __init__(
         self, agents: LaneAgents, warp: Thread, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool

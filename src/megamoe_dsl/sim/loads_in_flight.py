@@ -74,23 +74,16 @@ class LoadsInFlight:
         work = [0] if self.code else []
         while work:
             at = work.pop()
-            while at < len(self.code):
-                seen[at] = True
-                ins, (used, started) = self.code[at], effects[at]
-                after = before[at] & ~used | started
-                following = []
-                if ins.target is not None:
-                    following.append(ins.target)
-                if not (ins.parts[0] in ("bra", "ret", "exit", "trap") and ins.predicate is None):
-                    following.append(at + 1)
-                at = len(self.code)
-                for other in following:
-                    if other < len(self.code) and (not seen[other] or after & ~before[other]):
-                        before[other] |= after
-                        if at == len(self.code):
-                            at = other
-                        else:
-                            work.append(other)
+            seen[at] = True
+            ins, (used, started) = self.code[at], effects[at]
+            after = before[at] & ~used | started
+            following = [] if ins.target is None else [ins.target]
+            if not (ins.parts[0] in ("bra", "ret", "exit", "trap") and ins.predicate is None):
+                following.append(at + 1)
+            for other in following:
+                if other < len(self.code) and (not seen[other] or after & ~before[other]):
+                    before[other] |= after
+                    work.append(other)
         return before
 
     def _at(self, shuffles: bool) -> list[tuple[int, int]]:

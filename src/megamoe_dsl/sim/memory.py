@@ -108,6 +108,10 @@ class Allocation(ByteStore):
         return self.label
 
 
+def _address(buffer: Any) -> int:
+    return int(buffer.data_ptr() if hasattr(buffer, "data_ptr") else buffer.ctypes.data)
+
+
 class GlobalMemory:
     """The global buffers of all ranks, by address."""
 
@@ -116,17 +120,11 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
 
     def add(self, buffer: Any, name: str, rank: int = 0, initialized: bool = True, read_only: bool = False) -> int:
-        """Register a contiguous numpy array or CPU torch tensor; returns its simulated address (its data pointer).  The bytes are shared,
-        not copied, and a reference is kept. With `initialized=False` reading a byte that nothing wrote is an error. With `read_only=True` a
-        write is an error, and the race detector skips the buffer."""
-        if hasattr(buffer, "data_ptr"):
-            if not buffer.is_contiguous():
-                raise SimError(f"buffer {name} is not contiguous")
-            base, size = buffer.data_ptr(), buffer.numel() * buffer.element_size()
-        else:
-            if not buffer.flags.c_contiguous:
-                raise SimError(f"buffer {name} is not contiguous")
-            base, size = buffer.ctypes.data, buffer.nbytes
+        """Register a contiguous numpy array or CPU torch tensor, whose bytes are shared and kept; returns its address. With
+        `initialized=False` reading a byte that nothing wrote is an error, with `read_only=True` a write is, and no races are looked for."""
+        if not (buffer.is_contiguous() if hasattr(buffer, "is_contiguous") else buffer.flags.c_contiguous):
+            raise SimError(f"buffer {name} is not contiguous")
+        base, size = _address(buffer), buffer.nbytes
         if size == 0:
             return int(base)
         at = bisect.bisect(self.bases, base)
@@ -138,7 +136,7 @@ class GlobalMemory:
         return int(base)
 
     def remove(self, buffer: Any) -> None:
-        base = buffer.data_ptr() if hasattr(buffer, "data_ptr") else buffer.ctypes.data
+        base = _address(buffer)
         at = bisect.bisect(self.bases, base) - 1
         if at < 0 or self.bases[at] != base:
             raise SimError(f"no buffer is registered at {base:#x}")

@@ -20,7 +20,9 @@ TYPE_BYTES = {
 _VECTORS = {".v2": "xy", ".v4": "xyzw"}
 REGISTER_TYPES = {*TYPE_BYTES, "pred"}
 
-_LABEL = re.compile(r"([\w$]+)\s*:(?!:)")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<open>\{)|(?P<close>\})|\.loc\s+(?P<file>\d+)\s+(?P<at>\d+)[^\n]*|(?P<label>[\w$]+)\s*:(?!:)|(?P<statement>[^;]*);)"
+)
 _GUARD = re.compile(r"@(!?)\s*(%?[\w$]+)\s+(.*)", re.S)
 _NAME = re.compile(r"(?<![\w%.$])%?[A-Za-z_$][\w$]*")
 _RANGE = re.compile(r"(%?[\w$]+)<(\d+)>")
@@ -135,48 +137,33 @@ class _Body:
         self.line, self.counted = source.count("\n", 0, start) + 1, start
 
     def parse(self) -> None:
-        src, end = self.source, len(self.source)
-        while self.position < end:
-            ch = src[self.position]
-            if ch.isspace():
-                self.position += 1
-            elif ch == "{":
-                self.scope_count += 1
-                self.scopes.append(self.scope_count)
-                self.position += 1
-            elif ch == "}":
-                self.position += 1
-                if len(self.scopes) == 1:
+        while token := _TOKEN.match(self.source, self.position):
+            self.position = token.end()
+            match token.lastgroup:
+                case "open":
+                    self.scope_count += 1
+                    self.scopes.append(self.scope_count)
+                case "close" if len(self.scopes) == 1:
                     break
-                self.scopes.pop()
-            elif src.startswith(".loc", self.position) and not src.startswith(".local", self.position):
-                stop = src.find("\n", self.position)
-                words = src[self.position : stop].split()
-                self.location = f"{self.files.get(int(words[1]), words[1])}:{words[2]}"
-                self.position = stop
-            else:
-                self.label_or_statement()
+                case "close":
+                    self.scopes.pop()
+                case "at":
+                    self.location = f"{self.files.get(int(token['file']), token['file'])}:{token['at']}"
+                case "label":
+                    self.labels[(self.scopes[-1], token["label"])] = len(self.kernel.code)
+                case _:
+                    self.statement(" ".join(token["statement"].split()), token.start("statement"))
         self.resolve_targets()
 
-    def label_or_statement(self) -> None:
-        src, at = self.source, self.position
-        if label := _LABEL.match(src, at):
-            self.labels[(self.scopes[-1], label.group(1))] = len(self.kernel.code)
-            self.position = label.end()
-            return
-        stop = src.index(";", at)
+    def statement(self, text: str, at: int) -> None:
         self.line += self.source.count("\n", self.counted, at)
-        line, self.counted = self.line, at
-        self.position = stop + 1
-        text = " ".join(src[at:stop].split())
+        self.counted = at
         if text.startswith(".reg"):
             self.declare_registers(text)
         elif text.startswith(".local"):
             self.declare_local(text)
-        elif text.startswith((".pragma", ".param", ".shared")):
-            pass
-        elif text:
-            self.kernel.code.append(self.instruction(text, line))
+        elif text and not text.startswith((".pragma", ".param", ".shared")):
+            self.kernel.code.append(self.instruction(text))
 
     def declare_registers(self, text: str) -> None:
         _, kind, names = re.split(r"[\s]+", text, maxsplit=2)
@@ -209,13 +196,13 @@ class _Body:
             kernel.local[name] = kernel.local_bytes
             kernel.local_bytes += TYPE_BYTES[kind] * int(count or 1)
 
-    def instruction(self, text: str, line: int) -> PtxInstruction:
+    def instruction(self, text: str) -> PtxInstruction:
         predicate, negated = None, False
         if guard := _GUARD.match(text):
             negated, predicate, text = bool(guard.group(1)), self.resolve(guard.group(2)), guard.group(3)
         opcode, _, rest = re.sub(r"^([\w.:]+)\{", r"\1 {", text).partition(" ")
         operands = split_operands(rest)
-        ins = PtxInstruction(opcode, operands, line, predicate, negated, source=self.location, parts=tuple(opcode.split(".")))
+        ins = PtxInstruction(opcode, operands, self.line, predicate, negated, source=self.location, parts=tuple(opcode.split(".")))
         ins.scope = tuple(self.scopes)
         if ins.parts[0] != "bra" and len(self.scopes) > 1:
             ins.operands = [_NAME.sub(lambda m: self.resolve(m.group(0)), o) for o in operands]

@@ -40,8 +40,6 @@ def select(predicate: Lanes, negated: bool, mask: Mask) -> Any:
 class Unit:
     """What runs at one program counter. `next` is the counter after it, `count` its number of instructions."""
 
-    __slots__ = ("count", "full", "handler", "kind", "line", "masked", "negated", "next", "predicate", "target")
-
     def __init__(self, kind: int, pc: int, count: int, line: int) -> None:
         self.kind, self.count, self.line, self.next = kind, count, line, pc + count
         self.full: Callable[..., None]
@@ -63,21 +61,13 @@ class Program:
         self.late = self.binder.late = LateLoads(kernel) if late_loads else None
         self.binder.names["select"] = select
         self._choose_storage()
-        self._registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]
+        self.registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]  # shared: arrays are not modified in place
         self.units: list[Any] = [None] * len(kernel.code)
         self._link()
-
-    @property
-    def unwaited(self) -> list[str]:
-        return self.binder.unwaited
 
     @cached_property
     def with_late_loads(self) -> Program:
         return Program(self.kernel, late_loads=True)
-
-    def fresh_registers(self) -> list[Lanes]:
-        """Zeroed registers (arrays are never modified in place, so warps share them)."""
-        return list(self._registers)
 
     def pack(self, args: tuple[int | bytes, ...]) -> Lanes:
         """Kernel arguments to the bytes of the parameter block."""
@@ -194,9 +184,8 @@ class Program:
 
 
 def load(ptx: str, kernel: str | None = None) -> Program:
-    """One kernel of a PTX module, ready for launches: the entry named `kernel`, or the first.  A program holds no state of a run, so
-    launches and simulators of the same text share it and its compiled units. Raises SimError when there is no such entry, and for PTX that
-    is not understood."""
+    """One kernel of a PTX module: the entry named `kernel`, or the first. It holds no state of a run, so launches and simulators share it.
+    Raises SimError when there is no such entry, and for PTX that is not understood."""
     return _load(ptx, kernel)
 
 

@@ -104,8 +104,7 @@ class Race:
             warp.order.release_agent(engine[0], warp.order.known().at(engine[0]))
 
     def complete(self, clock: Clock, ctas: Collection[Place]) -> None:
-        """The end of a launch of these CTAs: all that any agent of theirs has done happened, and is visible to both proxies, before the
-        next launch."""
+        """The end of a launch of these CTAs: all that their agents have done is visible to both proxies before the next launch."""
         clock.fit(self.width)
         clock.own()[:, [i for i, place in enumerate(self.places) if place in ctas]] = ALL
         clock.publish_to_async(in_global=True, in_shared=True)
@@ -177,7 +176,12 @@ class Race:
         if self.quick.access(shadow.write, shadow.read, shadow.has_strong, others, index, rows, proxy, records, False):
             return
         self._against_writes("WAW race", "missing fence.proxy.async before async-proxy write", shadow, index, rows, records, actor)
-        self._against_reads("WAR race", shadow, index, rows, records, actor)
+        last = shadow.read[index]
+        self._check("WAR race", shadow, index, last, rows, READS, records, actor)
+        for chosen, last in shadow.readers.unknown(index, rows[READS]) if shadow.readers is not None else ():
+            whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+            mine = records if isinstance(records, int) else records[chosen]
+            self._check("WAR race", shadow, whole[chosen], last, rows, READS, mine, actor)
         if shadow.has_strong is not None:
             self._against_strong("weak write vs unordered atomic", shadow, index, True, rows, records, actor)
         shadow.write[index] = records
@@ -191,15 +195,6 @@ class Race:
         location = index.start + at if isinstance(index, slice) else int(index[at])
         self._report_records(kind, shadow, location, int(last[at]), records if isinstance(records, int) else int(records[at]), actor)
         return True
-
-    def _against_reads(self, kind: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
-        last = shadow.read[index]
-        self._check(kind, shadow, index, last, rows, READS, records, actor)
-        if shadow.readers is not None:
-            for chosen, last in shadow.readers.unknown(index, rows[READS]):
-                whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-                mine = records if isinstance(records, int) else records[chosen]
-                self._check(kind, shadow, whole[chosen], last, rows, READS, mine, actor)
 
     def _against_writes(self, race: str, proxy: str, shadow: Shadow, index: Any, rows: Rows, records: Any, actor: Accessor) -> None:
         """Findings between the last writes of `index` and an access: no order, or no proxy fence."""
@@ -278,9 +273,7 @@ class Race:
 
     def publish(self, key: Any, warp: Thread, semantics: str, scope: int, replace: bool, lanes: int) -> None:
         """A strong write of lanes at `key`. `replace`: a plain store, which ends earlier release sequences; an atomic continues them."""
-        point = self.points.get(key)
-        if point is None:
-            point = self.points[key] = SyncPoint()
+        point = self.points.setdefault(key, SyncPoint())
         if replace:
             point.clear()
         point.publish(warp.order, warp.cta, scope, lanes, relaxed=semantics not in ("release", "acq_rel"))
@@ -320,8 +313,7 @@ class Race:
         return f"{self.names[agent]} lane {code}" if agent in self.lanes and code < ALIKE else self.names[agent]
 
     def report(self, kind: str, first: int | Place | str, place: str, where: str, first_line: int, actor: Accessor, *names: str) -> None:
-        """Record a finding between `first` (an agent, a CTA or a name) and `actor`, at a location `where` of a kind of memory `place`.
-        `names` say more of the two than their agents."""
+        """Record a finding between `first` (an agent, CTA or name) and `actor`, in a kind of memory `place`. `names` replace theirs."""
         own = self.places[actor.agent].kernel
         other = self.places[first].kernel if isinstance(first, int) else own if isinstance(first, str) else first.kernel
         key = (kind, place, self.kernels.of(other), first_line, self.kernels.of(own), actor.line)

@@ -11,9 +11,8 @@ from .parser import ParsedKernel
 
 @dataclass
 class Finding:
-    """Two accesses that nothing orders, or a missing proxy fence or scope.  Lines are PTX lines of the kernels named, which are empty while
-    only one kernel runs; sources come from `.loc`. `count` is how often these two lines met in this kind of memory; agents and `where` are
-    those of the first time."""
+    """Two accesses that nothing orders, or a missing proxy fence or scope. Kernels are named where there are several; sources come from
+    `.loc`. `count` is how often these lines met in this kind of memory; agents and `where` are of the first time."""
 
     kind: str
     first: str
@@ -39,8 +38,7 @@ def describe_line(line: int, kernel: str, source: str) -> str:
 
 @dataclass
 class Report:
-    """Result of one run. `instructions` counts warp-instructions, `copied` the bytes in global memory that bulk and tensor copies moved, by
-    (rank of the CTA, rank of the memory)."""
+    """Result of one run: warp `instructions`; bytes in global memory that copies moved, by (rank of the CTA, rank of the memory)."""
 
     instructions: int = 0
     seconds: float = 0.0

@@ -33,8 +33,7 @@ _WORTH_IT = 8  # operations whose values must be put together first; of function
 
 
 class LaneOperation(NamedTuple):
-    """`template` with the names of `operands` in its gaps, one after the other; `level` is how many operations come before it at least.
-    `types` are those of the operands."""
+    """`template` with the names of `operands` in its gaps; `level` is how many operations come before it at least."""
 
     template: tuple[str, ...]
     operands: tuple[str, ...]
@@ -55,8 +54,7 @@ class Live(NamedTuple):
 
 
 def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, bool]]) -> Live:
-    """What a kernel reads before it has written it in the same segment or unit. `code` has its instructions, what was built of them, and
-    whether a unit begins."""
+    """What a kernel reads before writing it in the same segment or unit. `code`: instructions, what was built, whether a unit begins."""
     live, segment, unit = Live(set(binder.watched), set(binder.watched)), set[int](), set[int]()
     for ins, item, begins in code:
         if begins:

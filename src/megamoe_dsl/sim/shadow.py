@@ -25,8 +25,6 @@ _ROWS = 4  # agents that a page has room for at first
 class _Page:
     """The records of one page, a row for each agent."""
 
-    __slots__ = ("_rows", "records")
-
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
         self.records: Records = np.zeros((_ROWS, PAGE), np.int64)
@@ -53,8 +51,7 @@ class Readers:
         self.some = np.concatenate([self.some, np.zeros(size - len(self.some), np.bool_)])
 
     def add(self, index: NDArray[np.int64], records: Records) -> None:
-        """Reads of one agent that are concurrent with others. Clocks of one agent only grow, so its new record is the one that matters; of
-        several lanes all do, and it stands for them."""
+        """Concurrent reads of one agent. Its clock only grows, so its new record is the one that matters."""
         agent = int(records[0]) & AGENT_MASK
         for number in QUICK.pages(index, PAGE_SHIFT):
             if (page := self._pages.get(number)) is None:
@@ -62,8 +59,7 @@ class Readers:
             QUICK.keep(self.some, page.of(agent), number << PAGE_SHIFT, index, records)
 
     def unknown(self, index: NDArray[np.int64] | slice, known: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], Records]]:
-        """(places in `index`, records) of the readers of `index` that a clock with these entries does not know of all of; forgets all
-        readers of `index`, for a write follows."""
+        """(places in `index`, records) of readers that a clock with these entries does not know; forgets all, for a write follows."""
         some = self.some[index]
         if b"\1" not in some.tobytes():
             return []

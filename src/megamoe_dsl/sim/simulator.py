@@ -39,8 +39,7 @@ class Launch(StreamedGeometry):
     program: Program | None = None
 
     def checked(self) -> Program:
-        """The program, which must fit this launch. Raises SimError without a program, and for shared memory, a cluster or a block that it
-        or the machine does not allow."""
+        """The program, which must fit this launch. Raises SimError for shared memory, a cluster or a block that is not allowed."""
         if self.program is None:
             raise SimError("a launch names no program, and the simulator was made without PTX")
         kernel, cluster = self.program.kernel, self.cluster
@@ -267,7 +266,7 @@ class Simulator:
         if self.assumptions.late_loads:
             programs = [program.with_late_loads for program in programs]
             launches = [replace(launch, program=program) for launch, program in zip(launches, programs, strict=True)]
-        if uses := [text for program in programs for text in program.unwaited if not self.assumptions.tensor_waits]:
+        if uses := [text for program in programs for text in program.binder.unwaited if not self.assumptions.tensor_waits]:
             raise SimError(f"{uses[0]} (to run it all the same: Assumptions(tensor_waits=True))")
         kernels = KernelNames(program.kernel for program in programs)
         race = Race(self.memory, kernels, self.assumptions.lockstep) if self.race else None

@@ -1,13 +1,11 @@
 """Tensor memory of one CTA: 128 lanes by 512 columns of 32 bits, its allocator, and the register fragments of tcgen05.ld and st.
 
-Sources: PTX ISA, "Tensor Memory" (addressing, allocation, access restrictions) and "Data Movement Shape"; the fragment layouts equal
-CUTLASS's copy traits.
+Sources: PTX ISA, "Tensor Memory" and "Data Movement Shape"; fragments equal CUTLASS's copy traits.
 
-Ordering follows PTX ISA, "tcgen05 Memory Consistency Model". tcgen05 operations of a warp are asynchronous to its other instructions:
-what the warp learned through a barrier applies to its tcgen05 operations only after `tcgen05.fence::after_thread_sync`, and what they
-did is published by its arrives only after `tcgen05.fence::before_thread_sync`. So every warp has a second agent and a second clock
-for tensor memory. `tcgen05.commit` implies the fence. Arrives and waits may be relaxed ("Canonical synchronization patterns").
-With `Assumptions(tensor_fences=True)` every tcgen05 operation has both fences around it.
+Ordering (PTX ISA, "tcgen05 Memory Consistency Model"): tcgen05 operations of a warp are asynchronous to its other instructions. What the
+warp learned through a barrier applies to them only after `tcgen05.fence::after_thread_sync`; what they did is published by its arrives only
+after `tcgen05.fence::before_thread_sync`, which `tcgen05.commit` implies. So every warp has a second agent and a second clock for tensor
+memory. With `Assumptions(tensor_fences=True)` every tcgen05 operation has both fences around it.
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ class TensorMemory:
         self._written: set[tuple[int, int, int, int]] = set()  # pieces known to be allocated and valid, until a column is freed
 
     def allocate(self, columns: int) -> int | None:
-        """First column of a new allocation, or None while there is no room (the instruction then blocks). Raises SimError for a size that
-        the ISA does not allow, and after the permit was given up."""
+        """First column of a new allocation, None while there is no room. Raises SimError for a size that the ISA does not allow."""
         if columns not in (32, 64, 128, 256, 512):
             raise SimError(f"tcgen05.alloc of {columns} columns: must be a power of two from 32 to 512")
         if not self.may_allocate:
@@ -103,8 +100,7 @@ def granules(quarters: range | tuple[int, ...], column: int, count: int) -> Inde
 
 @lru_cache(maxsize=256)
 def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
-    """Where each register of a tcgen05.ld or st of `.x<repeat>` lies, relative to the instruction's address: lane and column index, each
-    shaped (registers, 32 threads), and the number of columns touched."""
+    """Lane and column of each register of a tcgen05.ld or st of `.x<repeat>`, shaped (registers, 32 threads), and columns touched."""
     per_repeat, width = {"32x32b": (1, 1), "16x64b": (1, 2), "16x128b": (2, 4), "16x256b": (4, 8)}.get(shape, (0, 0))
     r, thread = np.arange(per_repeat * repeat)[:, None], np.arange(32)[None, :]
     match shape:
@@ -127,8 +123,6 @@ QUARTERS = 4
 
 class PipeIssue:
     """What a warp knew when it issued a pipe operation: `shared` for shared memory, `tensor` for tensor memory."""
-
-    __slots__ = ("line", "shared", "tensor")
 
     def __init__(self, w: Warp) -> None:
         self.line = w.line
@@ -243,12 +237,10 @@ class TensorThread:
 
 
 def tensor_unit(cta: Cta) -> TensorUnit:
-    """The unit of a CTA, created at first use."""
     return kept(cta, "tensor unit", TensorUnit)
 
 
 def tensor_thread(w: Warp) -> TensorThread:
-    """The tcgen05 side of a warp, created at first use."""
     return kept(w, "tensor thread", TensorThread)
 
 

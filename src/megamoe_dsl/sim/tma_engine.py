@@ -1,10 +1,7 @@
 """Asynchronous operations that complete in order: async-groups and pipes.
 
-Source: PTX ISA, "Async-group mechanism". A bulk store completes in two steps, reading its source and writing its destination;
-`wait_group.read` waits for the first only.
-
-Loads are agents per mbarrier. Stores are two agents per warp, one that reads the source in shared memory and one that writes the
-destination, because `wait_group.read` orders only the first.
+Source: PTX ISA, "Async-group mechanism". Loads are agents per mbarrier. A bulk store completes in two steps, reading its source and writing
+its destination, by two agents per warp, because `wait_group.read` waits for the first only.
 """
 
 from __future__ import annotations
@@ -66,8 +63,7 @@ class AsyncGroups:
         self.open = []
 
     def so_far(self) -> list[AsyncCopy]:
-        """All operations that the thread has not waited for. Threads whose copies arrive at mbarriers never close a group: of the open one
-        those that have completed become one."""
+        """All operations that the thread has not waited for. Of an open group those that have completed become one."""
         done = [copy for copy in self.open if copy.done]
         if len(done) > 1:
             self.open = [_completed(done), *(copy for copy in self.open if not copy.done)]

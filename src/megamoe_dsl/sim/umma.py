@@ -39,9 +39,8 @@ def element_bytes(name: str) -> int:
 
 
 def decode_operand(raw: Bytes, name: str) -> Float64Array:
-    """Values (rows, k), float64, of operand rows: (rows, 32 or 48) bytes in K order as they lie in shared memory, padding included.
-    `e2m1`, `e2m3` and `e3m2` are the padded 16-byte groups that TMA writes (b4x16_p64: 8 data bytes, b6x16_p32: 12 data bytes); `e2m1x2` is
-    packed."""
+    """Values (rows, k), float64, of (rows, 32 or 48) bytes in K order as they lie in shared memory: `e2m1`, `e2m3` and `e3m2` in the groups
+    of 16 bytes, 8 or 12 of them data, that TMA writes (b4x16_p64, b6x16_p32); `e2m1x2` is packed."""
     rows = len(raw)
     if name in _BYTE_TABLES:
         return _BYTE_TABLES[name].take(raw)
@@ -153,8 +152,7 @@ def to_registers(matrix: Matrix) -> Matrix:
 
 
 def row_fragment(registers: list[Any], groups: int) -> Bytes:
-    """Rows of an operand in registers, (8 * groups, bytes of K): register h + `groups` * g of thread t holds bytes 16g + 4 (t % 4) of row
-    t / 4 + 8h."""
+    """Operand rows (8 * groups, bytes of K): register h + groups * g of thread t holds bytes 16g + 4 (t % 4) of row t / 4 + 8h."""
     words = np.stack(registers).reshape(-1, groups, 8, 4)  # g, h, t / 4, t % 4
     return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(8 * groups, -1)
 

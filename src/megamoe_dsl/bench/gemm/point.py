@@ -110,8 +110,7 @@ def unscaled_points() -> list[GemmPoint]:
 
 
 def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[GemmPoint]:
-    """Those whose name has one of the given texts in it; all of a recipe without any.  Raises `ProblemError` for a text that no name has,
-    and for a recipe that is not measured."""
+    """Those with one of these texts in their names; all of a recipe without any. Raises `ProblemError`."""
     if recipe not in MEASURED:
         raise ProblemError("recipe", recipe, f"one of {', '.join(MEASURED)}: GEMMs are timed on Hopper")
     points = MEASURED[recipe]()
@@ -150,8 +149,7 @@ def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig
 
 
 def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
-    """The one that is chosen on the GPU that most people have, and the `most` that look fastest, each tile with all its variants counted as
-    one."""
+    """The one that is chosen on the usual GPU, and the `most` tiles that look fastest, each with all its variants."""
     chosen = choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
     if point.problem.decodes:
         orders = (False, True) if point.problem.has_groups else (False,)

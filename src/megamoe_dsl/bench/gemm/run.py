@@ -69,9 +69,8 @@ def run_gemms(
     others: Callable[[GemmPoint, PointInputs], Others] | None = None,
     *sites: Path | None,
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Checks and times point by point; the results file and the records in it. One that fails has an `error`. `others` take turns with
-    every point's kernels, with packages of `sites`.  The file is written after every point: a fault of a kernel ends the process. Raises
-    `ProblemError` where `out` cannot be written, and `HostError` for GPUs whose GEMMs are not timed."""
+    """Checks and times point by point; the results file, written after every point, and its records. One that fails has an `error`.
+    `others`, with packages of `sites`, take turns with every point's kernels. Raises `ProblemError` and `HostError`."""
     from .session import run_point
 
     require_timed(host)

@@ -120,10 +120,8 @@ def run_point(
     repeats: int = REPEATS,
     others: Callable[[GemmPoint, PointInputs], Others] | None = None,
 ) -> dict[str, Any]:
-    """A record: every kernel's check and times, the fastest first.  Where B is decoded, weights come from memory, not from L2: each launch
-    has other copies.
-
-    others  what else takes turns, on operands"""
+    """A record: every kernel's check and times, the fastest first; `others` take turns with them. Where B is decoded, each launch has other
+    copies, so that weights come from memory, not from L2."""
     inputs = PointInputs.draw(point)
     launches = loaded(configs, store, inputs.tensors)
     errors = checked(launches, inputs)

@@ -16,14 +16,9 @@ from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 
 class BaseGemmConfig(ABC):
-    """A frozen dataclass of JSON values, and the parts that they choose.
-
-    rows       who brings rows of A (rows.py)
-    weights    who brings rows of B (weights.py)
-    epilogue   what becomes of sums (epilogue.py)
-    map_names  tensor maps, in the order of the kernel's parameters
-    cluster    CTAs of a cluster, 1 where each CTA works alone
-    blocks_per_fetch  tiles that a cluster takes at a time
+    """A frozen dataclass of JSON values, and the parts that they choose: who brings rows of A (rows.py) and of B (weights.py), what
+    becomes of sums (epilogue.py).  map_names: tensor maps, in the order of the kernel's parameters; blocks_per_fetch: tiles that a
+    cluster takes at a time.
     """
 
     arch: ClassVar[Arch]
@@ -65,7 +60,6 @@ class BaseGemmConfig(ABC):
         return None
 
     def check_rows(self, rows: int) -> None:
-        """Raises `ProblemError`, or `ConfigError`, for rows of A that no launch takes."""
         self.problem.check_rows(rows)
 
     def replace(self, **changes: Any) -> Self:

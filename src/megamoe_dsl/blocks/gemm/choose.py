@@ -2,10 +2,6 @@
 
 The estimate counts clocks of an SM: waves of tiles, each as long as multiplying or fetching its operands takes, and its epilogue.  Its
 constants are those of an H200 at its power cap.
-
-A GEMM that decodes its weights takes halves and quarters of packed tiles, so that few rows of B still make tiles for all SMs; where
-these are too few, the CTAs of a cluster have half of K each.  More rows of A than the wgmma has columns for are its rows, where
-decoding costs less the more of them a tile has.
 """
 
 from __future__ import annotations
@@ -50,8 +46,7 @@ WIDE: tuple[Choice, ...] = (
 )
 
 
-COLUMNS = (256, 192, 128)
-"""Of a tile where K are rows: those that waste the fewest, of equals the most."""
+COLUMNS = (256, 192, 128)  # of a tile where K are rows: those that waste the fewest, of equals the most
 
 
 def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> GemmConfig:
@@ -66,6 +61,8 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
 
     What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
+    if problem.gradient and problem.formats.scaled:
+        return {"block_m": 128, "block_n": 128, "k_in_flight": 2, "dynamic_schedule": True}
     if problem.transposed_b:
         return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
     if problem.sums_rows:

@@ -212,7 +212,6 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def blocks_per_fetch(self) -> int:
-        """One for each CTA of a cluster, or one for both."""
         return 1 if self.split_k else self.cluster
 
     fetchers = blocks_per_fetch
@@ -301,6 +300,5 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def sharing(self) -> str:
-        """Warpgroups that multiply what a stage holds, and of which matrix they share rows."""
         share = f", which share rows of {'A' if self.tile.shares_rows(False) else 'B'}" if self.warpgroups > 1 else ""
         return f"{self.warpgroups}{share}"

@@ -48,7 +48,6 @@ class GemmTile:
 
     @property
     def same_weights(self) -> Boolean:
-        """Whether they have one column block of one group."""
         return self.sharing == SAME_WEIGHTS
 
     @property
@@ -64,15 +63,6 @@ def next_tile(queue: TileQueue) -> tuple[GemmTile, TileQueue]:
     """A warp that works on tiles: its next one, and the place of the one after it."""
     (which, n_block, row, valid_m), following = read_tile(queue)
     return GemmTile(which >> 2, which & 3, n_block, row, valid_m), following
-
-
-@cute.jit
-def read_end(tile: GemmTile, tiles: TileQueue, blocks_per_fetch: cutlass.Constexpr[int]):
-    """At the end of a role: where the cluster's other CTA had one more tile, that CTA's end is published after it, to both: it is read
-    before this CTA leaves, so that nothing is on its way to shared memory that is given up."""
-    if cutlass.const_expr(blocks_per_fetch > 1):
-        if tile.alone:
-            next_tile(tiles)
 
 
 @dataclass(frozen=True)
@@ -94,13 +84,11 @@ class GemmStage(Stage):
 
     @property
     def token_scales(self) -> Any:
-        """Shared address of the scale of the tile's first row."""
         first = self.shared("sfa")
         return first + (self.row & (SCALE_STEP - 1)) * 4 if self.any_row else first
 
     @property
     def scales_in_pairs(self) -> bool:
-        """Not where they lie a few further on."""
         return not self.any_row
 
     def reader_releases(self, lane: Any) -> Any:
@@ -122,7 +110,6 @@ class GemmContext(TileContext):
 
     @property
     def place(self) -> ClusterPlace:
-        """This CTA among those that may fetch for one another."""
         return ClusterPlace(self.cta_rank, self.config.fetchers)
 
     @property
@@ -161,7 +148,6 @@ class GemmContext(TileContext):
         return rows.read_stage(GemmStage(first.plan, first.cluster, first.smem, first.ring, rows.any_row, self.cta_rank, zero, zero))
 
     def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
-        """A stage that the math warps read for a tile."""
         return replace(stage, alone=Int32(tile.alone), row=self.source_row(tile))
 
     def source_row(self, tile: GemmTile) -> Any:
@@ -198,8 +184,13 @@ class GemmContext(TileContext):
     def next_tile(self, queue: TileQueue) -> tuple[GemmTile, TileQueue]:
         return next_tile(queue)  # type: ignore[no-any-return]
 
-    def read_end(self, tile: GemmTile, queue: TileQueue) -> None:
-        read_end(tile, queue, self.config.blocks_per_fetch)
+    @cute.jit
+    def read_end(self, tile: GemmTile, queue: TileQueue):
+        """Where the cluster's other CTA had one more tile, that CTA's end is published after it, to both: it is read before this CTA
+        leaves, so that nothing is on its way to shared memory that is given up."""
+        if cutlass.const_expr(self.config.blocks_per_fetch > 1):
+            if tile.alone:
+                next_tile(queue)
 
     def wait_rows(self, tile: GemmTile) -> None:
         """Until a tile's rows of A and their scales are there, visible to TMA: for a kernel that they arrive in."""
@@ -213,7 +204,6 @@ class GemmContext(TileContext):
             stamp(self, activity, tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0))
 
     def is_half(self, tile: GemmTile) -> Any:
-        """Whether a tile is multiplied as one of 64 rows."""
         return tile.valid_m <= self.config.block_m // 2 if self.config.half_tiles else False
 
 

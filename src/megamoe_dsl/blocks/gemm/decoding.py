@@ -1,10 +1,8 @@
 """GEMMs on SM90 whose E2M1 weights stay packed up to the warps that decode them: math warps for themselves, with rows of A as the
 wgmma's columns (blocks/sm90/packed_share.py), or decode warps for math warps (blocks/sm90/decode.py, decoded_share.py).
 
-| role | waits | signals |
-|---|---|---|
-| decode_weights | work_tile_full, per tile; codes_full, empty, per stage | work_tile_empty, per tile; full, codes_empty, per stage |
-| multiply | work_tile_full, per tile; full, per stage | work_tile_empty, empty, per warp, tile and stage |
+waits     work_tile_full, per tile; full, or codes_full and empty, per stage
+signals   work_tile_empty, per tile; empty, or full and codes_empty, per warp and stage
 """
 
 from __future__ import annotations

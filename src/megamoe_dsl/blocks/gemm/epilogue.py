@@ -14,8 +14,7 @@ from ..sm100.pair_stage import byte_rows
 from .problem import BF16, DOT_COLUMNS, F32
 from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, L2_PROMOTION, SWAPPED_COLUMNS
 
-GATE_UP_ROWS = 256
-"""Rows of B of a tile of gate and up: 128 of each, the channels of a scale."""
+GATE_UP_ROWS = 256  # rows of B of a tile of gate and up: 128 of each, the channels of a scale
 
 
 def check_rows_of_warpgroups(config: Any, what: str) -> None:
@@ -72,7 +71,6 @@ class AddSums(Store):
 
     @property
     def box(self) -> tuple[int, int]:
-        """Columns and rows of D that a warp adds at a time."""
         return (SWAPPED_COLUMNS, ADDED_COLUMNS) if self.transposes else (ADDED_COLUMNS, ADDED_ROWS)
 
     @property
@@ -131,8 +129,7 @@ class StorePasses(Epilogue):
 
     staged: bool
 
-    shares_maxima: ClassVar[bool] = False
-    """Whether warps exchange the maxima of rows."""
+    shares_maxima: ClassVar[bool] = False  # whether warps exchange the maxima of rows
 
     @property
     def function(self) -> str:
@@ -175,7 +172,6 @@ class ScatterPasses(Epilogue):
         finish_tile(ctx, tile, column, group, warp, lane, self.part())
 
     def end(self) -> None:
-        """A warp waits until its last bulk stores have read shared memory."""
         from ...device.tma import wait_group_read
 
         wait_group_read(0)

@@ -1,11 +1,8 @@
 """The epilogue of tiles of gate and up on SM90: activated, E4M3 with a power of two for each row and 128 channels, or BF16, row by row
 to D.
 
-The 128 channels of a row lie in the four threads of one quad.  A warp's 16 rows pass through its box of SMEM, from which eight lanes
-write the 128 bytes of a row.  Nobody waits for them in this launch.  Where gate and up are stored they pass through the same box first,
-64 columns at a time.
-
-In BF16 a thread's activated channels take the places of sums of a tile half as wide, whose boxes are those of any result in BF16.
+The 128 channels of a row lie in the four threads of one quad.  A warp's 16 rows pass through its box of SMEM; where gate and up are stored
+they pass through it first, 64 columns at a time.  In BF16 activated channels take the places of sums of a tile half as wide.
 """
 
 from __future__ import annotations
@@ -122,17 +119,12 @@ def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: An
     if cutlass.const_expr(problem.preactivations):
         store_preactivations(ctx, tile, me, sums, staging)
     columns, box_columns = config.block_n // 2, config.tile.store_columns
-    half, activated = replace(me, chunk_rows=columns), (in_accumulator(ctx, sums),)
+    # As an accumulator has values: two of each 8 channels of a row; interleaved, channels q and q + 4 of lane q of a quad.
+    found = [channels(ctx, sums, h) for h in range(2)]
+    half, activated = replace(me, chunk_rows=columns), tuple(one[2 * j + e] for j in range(columns // 8) for one in found for e in range(2))
     ordered = joined_pairs if problem.gate_up == INTERLEAVED else tuple
     row, rows = tile.row + me.warp_token, tile.valid_m - me.warp_token
     for box in cutlass.range_constexpr(columns // box_columns):
-        stage_rows(config, staging, half, activated, box)
+        stage_rows(config, staging, half, (activated,), box)
         sync_warp()
         store_box_rows(ctx, staging, tile.n_block * columns + box * box_columns, row, rows, me.lane, ordered)
-
-
-def in_accumulator(ctx: GemmContext, sums: Any) -> tuple[Any, ...]:
-    """Activated channels of a thread's two rows, as an accumulator has values: two of each 8 channels of a row.  Interleaved: channels q
-    and q + 4 of lane q of a quad."""
-    rows = [channels(ctx, sums, h) for h in range(2)]
-    return tuple(row[2 * j + e] for j in range(len(rows[0]) // 2) for row in rows for e in range(2))

@@ -1,10 +1,9 @@
 """The epilogue of the backward pass on SM90: sums are gradients of the activated product before top-k weights, dY W2; what leaves are
 gradients of gate and up, the product times its weight, and parts of each row's product of sums and activated product, over 128 columns
-each, whatever the tile: the gradient of its weight.
+each: the gradient of its weight.
 
-Gate and up of 32 channels come and their gradients leave at a time, 16 bytes a lane, by way of a warp's box of SMEM: half a row of it is of
-gate and half of up, or all of it where they alternate.  Gradients take the places of the values that they are of.  Those of the next 64
-channels are on their way meanwhile.
+Gate and up of 32 channels come and their gradients leave at a time, 16 bytes a lane, by way of a warp's box of SMEM, of whose rows one half
+is gate and one up, or which alternate as they do.  Those of the next 64 channels are on their way meanwhile.
 """
 
 from __future__ import annotations
@@ -38,10 +37,8 @@ from .context import GemmContext, GemmTile
 from .problem import DOT_COLUMNS, INTERLEAVED, UP_FIRST
 from .tile import WARPS_PER_GROUP
 
-CHANNELS = ROW_BYTES // 4
-"""Of a box: each has a gate and an up."""
-AHEAD = 2
-"""Boxes that are on their way."""
+CHANNELS = ROW_BYTES // 4  # of a box: each has a gate and an up
+AHEAD = 2  # boxes that are on their way
 CHUNKS = ROW_BYTES // CHUNK
 ROWS_PER_STEP = 32 // CHUNKS
 STEPS = range(0, WARP_ROWS, ROWS_PER_STEP)
@@ -114,7 +111,6 @@ def fragment_place(staging: Any, lane: Any, first: int) -> Any:
 
 
 def stage_fetched(staging: Any, lane: Any, order: str, fetched: Any) -> None:
-    """A box from what the warp has fetched of its rows."""
     for step, words in zip(STEPS, fetched, strict=True):
         places = lane_places(staging, lane, step, order == INTERLEAVED)
         if len(places) == 1:

@@ -1,9 +1,5 @@
-"""The warps of SM90 that gather the rows of A, and the stages that they fill: thread by thread, 16 bytes at a time, into the swizzled
-tile that the tensor core reads.
-
-| role | waits | signals |
-|---|---|---|
-| gather_tokens | work_tile_full per tile; empty per stage | work_tile_empty per tile; full per stage, every thread once it has copied |
+"""The warps of SM90 that gather the rows of A, thread by thread, 16 bytes at a time, into the swizzled tile of a stage: they wait for
+work_tile_full per tile and empty per stage, and every thread signals full once it has copied.
 
 Which rows they are is read once per tile.  What lies beyond the tile's rows becomes zero and is not fetched.  Scales come for several K
 blocks at once, and lie where no stage owns them.
@@ -66,7 +62,6 @@ class GatheredStage(ScaledStage, GemmStage):
     """A stage whose rows threads have written."""
 
     def wait_full(self) -> None:
-        """A reader: until the stage is loaded, and the tensor core sees it."""
         super().wait_full()
         fence_async_shared()
 

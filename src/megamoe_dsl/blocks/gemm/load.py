@@ -1,12 +1,7 @@
 """The two loader warps of the GEMM kernel: which rows, of which matrix; the loops are blocks (blocks/sm90/load.py).
 
-| role         | waits                                     | signals                                  |
-|---|---|---|
-| load_tokens  | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
-| load_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full per stage |
-
-Where warps of their own decode B, codes_empty and codes_full take the places of empty and full.  Of gate and up a tile has 128 rows of
-B each, one after the other in the stage.
+Both wait for work_tile_full per tile and empty per stage, and signal work_tile_empty and full; where warps of their own decode B,
+codes_empty and codes_full take the places of empty and full.
 """
 
 from __future__ import annotations
@@ -38,12 +33,10 @@ class RowsOfTile(TokenTile):
 
     @property
     def scale_row(self) -> Any:
-        """The last multiple of four up to the first row."""
         return self.row & -SCALE_STEP
 
 
 def load_tokens(ctx: GemmContext) -> None:
-    """Rows of A and their scales."""
     tiles.load_tokens(ctx, ctx.first_stage, fill_tokens, lambda ctx, tile: ctx.wait_rows(tile))
 
 
@@ -98,7 +91,6 @@ class ColumnTile(WeightTile):
     column: Int32
 
     def load(self, destination: Any, full: Any, k: Any) -> None:
-        """64 rows of K, from K block k on, into a stage that begins at `destination`."""
         fetch, boxes, y = self.weights, self.num_bytes // BOX_BYTES, self.row + k * K_ROWS
         if fetch.multicast:
             for box in range(boxes // 2):
@@ -141,7 +133,6 @@ class PackedLines(WeightTile):
     code_bytes: cutlass.Constexpr[int]
 
     def load(self, destination: Any, full: Any, k: Any) -> None:
-        """Codes and records of K block k."""
         super().load(destination, full, k)
         load_tile_cta(destination + self.code_bytes, self.records, full, 0, self.record_row + k * self.tile_rows)
 

@@ -23,7 +23,7 @@ from ...layouts.records import Activity, Role
 from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ..sm90.share import ColumnShare, RowShare, Share, accumulate_tile, multiply_ahead
 from . import store
-from .context import GemmContext, GemmTile, next_tile, read_end
+from .context import GemmContext, GemmTile, next_tile
 from .problem import SCALE_BLOCK
 from .store import with_bias
 
@@ -50,7 +50,7 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.
             scales = load_scales(ctx, tile, me)
         else:
             stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, finish_rows)
-    read_end(tile, tiles, ctx.config.blocks_per_fetch)
+    ctx.read_end(tile, tiles)
     # What TMA still reads is this CTA's.
     wait_group_read(0)
 

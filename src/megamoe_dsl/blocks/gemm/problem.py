@@ -16,8 +16,7 @@ DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED = "dense", "contiguous", "packed", "a
 KINDS = (DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED)
 BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
-INDICES = I64, I32 = "i64", "i32"
-"""Of top-k indices."""
+INDICES = I64, I32 = "i64", "i32"  # of top-k indices
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
 GEMM_RECIPES = ("fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
 COLUMN_STEP = 16
@@ -58,16 +57,13 @@ class GemmProblem(CheckedProblem):
     transposed_b: bool = False
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
-    of_experts: ClassVar[bool] = False
-    """Whether rows of A and of D are counted on their own, and may lie apart."""
-    gathers: ClassVar[bool] = False
-    """Whether a list says where rows of A lie."""
+    of_experts: ClassVar[bool] = False  # whether rows of A and of D are counted on their own, and may lie apart
+    gathers: ClassVar[bool] = False  # whether a list says where rows of A lie
     places_rows: ClassVar[bool] = False
     """Whether a group's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
     sums_rows: ClassVar[bool] = False
     """Whether K of the product are the rows of a group, which then has a D of its own."""
-    transposes: ClassVar[bool] = False
-    """Whether the wgmma's rows, columns of A, are columns of D."""
+    transposes: ClassVar[bool] = False  # whether the wgmma's rows, columns of A, are columns of D
     gate_up: ClassVar[str] = ""
     preactivations: ClassVar[bool] = False
     gradient: ClassVar[str] = ""
@@ -114,12 +110,10 @@ class GemmProblem(CheckedProblem):
 
     @property
     def has_factors(self) -> bool:
-        """Whether D is multiplied with a factor of its group."""
         return self.formats.weights.factor
 
     @property
     def b_shape(self) -> tuple[int, int]:
-        """Rows and columns of one B, where these are values."""
         return (self.k, self.n) if self.transposed_b else (self.n, self.k)
 
     @property
@@ -175,8 +169,7 @@ SOURCES = (GATHERED, SORTED_PACKED, SORTED_BLOCKED)
 RESULTS = (SORTED_PACKED, SORTED_BLOCKED)
 GATE_FIRST, UP_FIRST, INTERLEAVED = "gate_first", "up_first", "interleaved"
 GATE_UP = ("", GATE_FIRST, UP_FIRST, INTERLEAVED)
-DOT_COLUMNS = 128
-"""Columns of sums of which a gradient's product with activated ones is one number."""
+DOT_COLUMNS = 128  # columns of sums of which a gradient's product with activated ones is one number
 
 
 @dataclass(frozen=True)
@@ -223,8 +216,10 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         self.require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self.require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        plain = not (self.formats.scaled or self.gate_up or self.biases or self.places_rows)
-        self.require("gradient", plain or not self.gradient, "empty but for packed results in bf16xbf16 without gate_up and biases")
+        multiplied = not self.formats.scaled or (self.formats.promoted and not self.decodes)
+        plain = multiplied and not (self.gate_up or self.biases or self.places_rows)
+        among = "bf16xbf16 or fp8xfp8"
+        self.require("gradient", plain or not self.gradient, f"empty but for packed results in {among} without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         whole = self.n % (2 * block) == 0 or not self.gate_up
         self.require("n", whole, f"a multiple of {2 * block}: gate and up of whole blocks of {block}")
@@ -296,7 +291,6 @@ class VarlenKProblem(GemmProblem):
 
     @property
     def transposes(self) -> bool:  # type: ignore[override]
-        """Whether gathered columns, which are the wgmma's rows, are columns of D."""
         return self.gathered == RIGHT
 
     @property

@@ -1,9 +1,8 @@
 """Row sources: which warps bring rows of A, and what these need of shared memory and of tensor maps, on SM90 and, of CTA pairs, on
 SM100.
 
-Where threads copy scales on SM100, a stage goes from hand to hand: *copied* - scales of rows have arrived, thread by thread -, *full*
-- the odd CTA has announced its own to the even one, whose MMA warp sees both -, *empty* - the tensor cores have finished.  Without
-scales it is full and empty alone.
+Where threads copy scales on SM100, a stage is *copied* when scales of rows have arrived, thread by thread, and *full* when the odd CTA has
+announced its own to the even one, whose MMA warp sees both.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ class RowSource:
         return {}
 
     def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
-        """Beside those of the ring."""
         return ()
 
     def first_stage(self, first: Any) -> Any:
-        """The ring's first stage, as its warps know it."""
         return first
 
     def read_stage(self, first: Any) -> Any:
@@ -47,8 +44,7 @@ class LoadedRows(RowSource):
 
     warps: ClassVar[int] = 1
     own_warps: ClassVar[int] = 0
-    arrivals: ClassVar[int] = 1
-    """Of the loaders at a stage's barrier."""
+    arrivals: ClassVar[int] = 1  # of the loaders at a stage's barrier
     map_names: ClassVar[tuple[str, ...]] = ("tokens", "tokens_part", "sfa")
     words: ClassVar[str] = "TMA"
 
@@ -93,8 +89,7 @@ class ListedRows(RowSource):
 
     warps: ClassVar[int] = GATHER_WARPS
     own_warps: ClassVar[int] = warps  # beside the loaders' warpgroup
-    arrivals: ClassVar[int] = 32 * warps
-    """Every thread arrives on its own."""
+    arrivals: ClassVar[int] = 32 * warps  # every thread arrives on its own
     any_row: ClassVar[bool] = False
     map_names: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[str] = "threads gather them, 16 bytes at a time"
@@ -103,14 +98,12 @@ class ListedRows(RowSource):
         return tile.m if tile.scaled else 0
 
     def scale_places(self, num_stages: int) -> int:
-        """Places of the ring of scales, a power of two.  Who copies K block b has waited until b - `num_stages` was read; a place that
-        begins at b held those of K blocks up to b - `at_once` * (`scale_places` - 1) - 1."""
+        """Places of the ring of scales, a power of two: a place is written again when the K blocks that it held are read."""
         needed = -(-(num_stages + self.at_once - 1) // self.at_once)
         return 1 << (needed - 1).bit_length()
 
     def scales(self, tile: TileShape, num_stages: int) -> Field:
-        """Scales of one K block lie with their stage, those of several in places that no stage owns: they are read after the first of
-        their stages is free."""
+        """Scales of one K block lie with their stage; those of several, read after the first of their stages is free, have a ring."""
         rows = self.scale_rows(tile)
         if self.at_once == 1:
             return Field("sfa", (num_stages, align(4 * rows, 128) // 4), F32, 128)
@@ -147,14 +140,10 @@ class GatheredColumns(ListedRows):
 class PairRows(RowSource):
     """A warp of each CTA loads rows and their scales with TMA."""
 
-    warps: ClassVar[int] = 0
-    """Behind the loaders, that gather."""
-    arrivals: ClassVar[int] = 0
-    """At a stage's barrier, beside the loaders'."""
-    readers: ClassVar[int] = 0
-    """Warps of a pair that read work tiles, beside loaders, MMA warp and epilogue."""
-    gathers: ClassVar[bool] = False
-    """Whether a list says which rows are a tile's."""
+    warps: ClassVar[int] = 0  # behind the loaders, that gather
+    arrivals: ClassVar[int] = 0  # at a stage's barrier, beside the loaders'
+    readers: ClassVar[int] = 0  # warps of a pair that read work tiles, beside loaders, MMA warp and epilogue
+    gathers: ClassVar[bool] = False  # whether a list says which rows are a tile's
     words: ClassVar[str] = "TMA"
 
     def sums(self, groups: int) -> tuple[Field, ...]:
@@ -165,7 +154,6 @@ class PairRows(RowSource):
         return ()
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name; without scales their map is there, and not used."""
         problem = config.problem
         tokens = token_rows(config, args.a, args.m, config.block_m // config.cluster)
         if not problem.formats.scaled:
@@ -208,7 +196,6 @@ class BroughtRows(RowSource):
 
     @property
     def arrivals(self) -> int:
-        """The odd CTA's announcing warp, where there are scales."""
         return int(self.copies)
 
     @property
@@ -238,11 +225,9 @@ class BroughtRows(RowSource):
         return Field("tile_ends", (experts,), U16, 4), Field("run_ends", (experts // LANES,), U16, 4)
 
     def listed(self, stage: PairStage) -> tuple[Field, ...]:
-        """Rows of A of the tile that is gathered, and of the next."""
         return (Field("rows", (LISTS, stage.sfa_atoms * SF_ATOM_ROWS), U32, 16),) if self.gathers else ()
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Boxes of one row where they are gathered."""
         return {"tokens": token_rows(config, args.a, args.a_rows, 1 if self.gathers else config.block_m // config.cluster)}
 
     def fill_tables(self, ctx: Any) -> None:
@@ -251,19 +236,16 @@ class BroughtRows(RowSource):
         fill_tables(ctx)
 
     def schedule(self, ctx: Any) -> None:
-        """The even CTA finds a tile's expert by the sums of row blocks."""
         from .tile_scheduler import schedule_experts
 
         schedule_experts(ctx)
 
     def load(self, ctx: Any) -> None:
-        """Lists rows that are gathered, for the warps that do."""
         from .sm100.gather import list_rows
 
         list_rows(ctx)
 
     def multiply(self, ctx: Any) -> None:
-        """Multiplies in the even CTA; in the odd one announces scales, where threads copy them."""
         from .sm100.gather import multiply_or_announce
 
         multiply_or_announce(ctx)
@@ -279,7 +261,6 @@ class BroughtRows(RowSource):
         return CopiedStage(**vars(first)) if self.copies else first
 
     def row_in_atom(self, row: Any) -> Any:
-        """Scales of rows are put where the tile begins."""
         return 0
 
 

@@ -32,7 +32,6 @@ class BaseGemmPlan:
 
     @property
     def last(self) -> tuple[Field, ...]:
-        """Stamps so far of each traced warp (device/stamps.py), and mbarriers."""
         counts = Field("trace_count", (self.config.num_threads // 32,), U32)
         return (*((counts,) if self.config.trace else ()), *(one.field for one in self.barriers))  # type: ignore[attr-defined]
 

@@ -1,17 +1,10 @@
-"""From a warp of SM90 to D: with biases, or with what the cluster's other CTA has of the sums.  Every warp writes what it has, on its
-own.
+"""From a warp of SM90 to D: with biases, or with what the cluster's other CTA has of the sums.
 
-BF16 goes through a box of SMEM that is the warp's, of which it has two: stmatrix, then TMA, which leaves out what lies beyond D.  Where
-rows that follow belong to another group, a box that is not full goes row by row.  FP32 goes from registers to memory.
+BF16 goes through a box of SMEM that is the warp's: stmatrix, then TMA, which leaves out what lies beyond D; a box that is not full goes row
+by row where rows that follow belong to another group.  FP32 goes from registers to memory.
 
-Where each CTA of a cluster has multiplied a half of K, every sum goes to the CTA that finishes it (`finish_split`): CTA r finishes
-what its warpgroup r has of the tile, if there is one; its other warpgroup sends its sums to the same warpgroup of the other CTA.  What
-a thread sends lies in SMEM as vectors of four, each beside those of the warpgroup's other threads.
-
-| warpgroup | waits          | signals                       |
-|---|---|---|
-| finishing | exchange_full  | the other CTA's exchange_empty |
-| sending   | exchange_empty | the other CTA's exchange_full |
+Where each CTA of a cluster has multiplied a half of K (`finish_split`), CTA r finishes what its warpgroup r has of the tile; its other
+warpgroup waits for exchange_empty and sends its sums to the same warpgroup of the other CTA, which waits for exchange_full.
 """
 
 from __future__ import annotations
@@ -250,7 +243,6 @@ def send(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
 
 
 def thread_of(me: MathThread) -> Any:
-    """Number of a thread in its warpgroup."""
     return me.warp * 32 + me.lane
 
 

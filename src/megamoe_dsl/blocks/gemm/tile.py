@@ -25,10 +25,8 @@ GATHER_WARPS = 4
 """Warps that gather rows and their scales: TMA takes gather4 from one thread of a warp at a time."""
 LANES = 32
 """Experts of a run: a warp finds a tile's expert by two ballots, among the last sums of runs and among the experts of one."""
-MOST_TILES = (1 << 16) - 1
-"""Row blocks of all experts, whose sums have 16 bits."""
-LISTS = 2
-"""Lists of rows in shared memory: of the tile that is gathered, and of the next."""
+MOST_TILES = (1 << 16) - 1  # row blocks of all experts, whose sums have 16 bits
+LISTS = 2  # lists of rows in shared memory: of the tile that is gathered, and of the next
 
 
 def room(mean: float) -> float:
@@ -59,7 +57,6 @@ class TileShape:
         return half or self.swap_ab or self.m == GROUP_ROWS
 
     def columns(self, half: bool) -> int:
-        """Rows of B that a warpgroup multiplies."""
         return self.n // self.warpgroups if self.shares_rows(half) else self.n
 
     def chunks(self, half: bool) -> int:
@@ -84,7 +81,6 @@ class TileShape:
         return tuple(sorted({min(columns, SCALE_BLOCK - first) for first in firsts}, reverse=True))
 
     def scale_rows(self, half: bool) -> int:
-        """Rows of scales that a warpgroup's columns can need."""
         if not self.scaled:
             return 0
         return -(-(SCALE_BLOCK - self.scale_step(half) + self.columns(half)) // SCALE_BLOCK)
@@ -104,11 +100,9 @@ class TileShape:
 
     @property
     def store_rows(self) -> int:
-        """Rows of D in it."""
         return self.m if self.swap_ab else GROUP_ROWS // WARPS_PER_GROUP
 
     def boxes(self, half: bool) -> int:
-        """How many of them a warp stores of a tile."""
         return self.chunks(half) if self.swap_ab else self.columns(half) // self.store_columns
 
 
@@ -154,5 +148,4 @@ def transposed_side(names: tuple[str, ...], codes: Any, scales: Any, columns: in
 
 
 def part(rows: int) -> int:
-    """Rows of a part of a tile."""
     return max(rows // PARTS, 1)

@@ -1,15 +1,11 @@
 """Which tile comes next: one warp of a cluster fills the tables that say where each group's rows lie, walks the sequence of tiles and
-publishes them in the SMEM of its CTAs.
+publishes them in the SMEM of its CTAs: it waits for work_tile_empty and signals work_tile_full.
 
 Tiles go round robin, or are dealt at run time from a counter that the last fetch of a launch sets back to 0.  A cluster takes two tiles
 that follow one another; what they have in common they fetch together, and where nothing is left for the second the first works alone.
 
-The rows of experts on SM100: the warp finds the expert of any number of a tile by two ballots, not expert by expert.  Every expert has
-its row blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again (AsteroMoE, "Tile Scheduler").
-
-| role           | waits           | signals        |
-|---|---|---|
-| schedule_tiles, schedule_experts | work_tile_empty | work_tile_full |
+Over the rows of experts on SM100 the warp finds a tile's expert by two ballots (AsteroMoE, "Tile Scheduler"): every expert has its row
+blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Roles of SM90 where K are the rows of a group: the warps that bring them, 64 rows a stage, of 64 columns after another, as TMA swizzles
-them; and what leaves a warp: BF16 whose columns are the wgmma's rows, or FP32 that TMA adds to what is there.
+"""Roles of SM90 where K are the rows of a group, 64 rows a stage, of 64 columns after another, as TMA swizzles them; and what leaves a
+warp: BF16 whose columns are the wgmma's rows, or FP32 that TMA adds to what is there.
 
-| role | waits | signals |
-|---|---|---|
-| gather_columns | work_tile_full per tile; empty per stage | work_tile_empty per tile; full per stage, every thread once it has copied |
-| load_columns   | the same | the same, every lane: once it has copied, or with the bytes that TMA brings |
-
-Rows beyond a group's, and columns that are not there, become zero.  A group without rows has one stage of zeros.
+Both roles wait for work_tile_full per tile and empty per stage; every thread signals full once it has copied, or with the bytes that TMA
+brings.  Rows beyond a group's, and columns that are not there, become zero.  A group without rows has one stage of zeros.
 """
 
 from __future__ import annotations
@@ -42,8 +38,7 @@ from .load import column_tile
 from .store import MATRIX, empty_box, store_box
 from .tile import ADDED_COLUMNS, SWAPPED_COLUMNS, WARPS_PER_GROUP
 
-HALF = 16
-"""Lanes that copy 256 bytes of a row."""
+HALF = 16  # lanes that copy 256 bytes of a row
 
 
 def rows_of_group(ctx: GemmContext, tile: GemmTile) -> tuple[Int32, Int32]:

@@ -23,18 +23,14 @@ class WholeRows:
 
     map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part")
     decode_warps: ClassVar[int] = 0
-    arrivals: ClassVar[int] = 1
-    """At a stage's barrier, of those that bring B."""
-    boxes: ClassVar[int] = 1
-    """That a K block of a tile takes."""
-    mn_major: ClassVar[tuple[bool, bool]] = (False, False)
-    """Whether rows of shared memory are K, of A and of B."""
+    arrivals: ClassVar[int] = 1  # at a stage's barrier, of those that bring B
+    boxes: ClassVar[int] = 1  # that a K block of a tile takes
+    mn_major: ClassVar[tuple[bool, bool]] = (False, False)  # whether rows of shared memory are K, of A and of B
 
     def num_bytes(self, columns: int) -> int:
         return columns * ROW_BYTES
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
-        """Other fields of the ring."""
         return ()
 
     @property
@@ -57,7 +53,6 @@ class WholeRows:
         return minimum(first + index, problem.scale_rows - 1)
 
     def scale_rows(self, tile: TileShape) -> int:
-        """Rows of such scales that a warpgroup's columns can need."""
         return max(tile.scale_rows(half) for half in {False, tile.half_tiles})
 
     def thread_scales(self, columns: int) -> int:
@@ -65,7 +60,6 @@ class WholeRows:
         return 0
 
     def share(self, share: Any) -> Any:
-        """A thread's share of a tile, as B asks for."""
         return share
 
     def load(self, ctx: Any) -> None:
@@ -102,8 +96,7 @@ class SortedColumns(WholeRows):
     the next group stay out."""
 
     map_names: ClassVar[tuple[str, ...]] = ("weights",)
-    arrivals: ClassVar[int] = 32
-    """Every lane's."""
+    arrivals: ClassVar[int] = 32  # every lane's
     mn_major: ClassVar[tuple[bool, bool]] = (True, True)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -122,7 +115,6 @@ class ScaledColumns(WholeRows):
     map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part", "sfb")
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
-        """sfb: a scale for each column of a stage."""
         return (Field("sfb", (num_stages, columns), F32, 128),)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -154,7 +146,6 @@ class GateUpRows(WholeRows):
     boxes: ClassVar[int] = 2
 
     def scale_row(self, problem: GemmProblem, first: Any, index: int) -> Any:
-        """Rows of the scales of gate, then of up."""
         second = index == (not self.up_first)
         return (first >> 1) + second * (problem.scale_rows // 2)
 
@@ -180,7 +171,6 @@ class PackedWeights(WholeRows):
 
     @property
     def tables(self) -> tuple[Field, ...]:
-        """decoded: E4M3 of the magnitudes, shift by shift."""
         return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -262,7 +252,6 @@ class PairWeights:
         return weight_rows(address, problem.k, problem.num_groups * problem.n, config.k_block, config.stage.weight_rows)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """Fields of the tensor maps, by name; without scales their map is there, and not used."""
         problem, weights = config.problem, self.rows(config, args.b)
         if not problem.formats.scaled:
             return {"weights": weights, "sfb": weights}
@@ -270,7 +259,6 @@ class PairWeights:
         return {"weights": weights, "sfb": scale_words(args.b_sf, width, height, config.stage.weight_rows, config.k_block)}
 
     def operand(self, ctx: Any, tile: Any) -> Any:
-        """A CTA's part of a tile's rows, as the loader fetches them."""
         from .sm100.load import weight_operand
 
         return weight_operand(ctx, tile)

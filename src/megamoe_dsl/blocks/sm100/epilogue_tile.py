@@ -1,8 +1,6 @@
-"""The SMEM tiles through which the epilogue sends the outputs of a pass of tokens: byte offsets, as the expressions that
-roles use; tests derive them from layouts (tests/layouts/hardware_layouts.py).
+"""The SMEM tiles through which the epilogue sends the outputs of a pass of tokens: byte offsets, as the expressions that roles use.
 
-Linear1: E4M3 [tokens][64], rows of 64 bytes, SW64: what the TMA store of the Linear1 output reads.
-Linear1, packed: E2M1 [tokens][64], rows of 32 bytes, SW32.
+Linear1: E4M3 [tokens][64], rows of 64 bytes, SW64; packed: E2M1 [tokens][64], rows of 32 bytes, SW32.
 Results of a CTA's 128 weight rows: BF16 [tokens][128], two halves of 64 channels each, rows of 128 bytes, SW128.
 """
 
@@ -16,8 +14,7 @@ FC1_CHANNELS = BLOCK_N // 2  # outputs of one CTA: a gate and an up row make one
 
 
 def fc1_store_address(tile: Int, token: Int, warp: Int) -> Int:
-    """Address of the warp's 16 channels of a token: fc1_tile(token, 16 * warp).  SW64: the chunk of a row, XORed with bits 1 and 2 of the
-    token."""
+    """Address of the warp's 16 channels of a token.  SW64: the chunk of a row, XORed with bits 1 and 2 of the token."""
     return tile + token * FC1_CHANNELS + ((warp ^ ((token >> 1) & 3)) << 4)
 
 
@@ -27,8 +24,7 @@ def packed_token(lane: Int) -> Int:
 
 
 def packed_store_address(tile: Int, token: Int, warp: Int) -> Int:
-    """Address of the warp's 16 channels of a token, 8 bytes: packed_tile(token, 8 * warp).  SW32: half of a row, XORed with bit 2 of the
-    token."""
+    """Address of the warp's 16 channels of a token, 8 bytes.  SW32: half of a row, XORed with bit 2 of the token."""
     return tile + token * (FC1_CHANNELS // 2) + ((warp ^ ((token >> 1) & 2)) << 3)
 
 
@@ -48,8 +44,7 @@ def result_bytes(tokens: int) -> int:
 
 
 def write_address(tile: Int, warp: Int, lane: Int, tokens: int) -> Int:
-    """That a lane gives to stmatrix: lane 8 k + c addresses 8 channels of token c, chunk 4 * warp + k of its row.  result_tile(c, 8 * (4 *
-    warp + k))."""
+    """What a lane gives to stmatrix: lane 8 k + c addresses 8 channels of token c, chunk 4 * warp + k of its row."""
     return chunk_address(tile, warp * 4 + (lane >> 3), lane, tokens)
 
 

@@ -1,10 +1,7 @@
 """The loops of the loader warps of an SM100 CTA pair: token tiles and weight tiles, with their scales, stage by stage (article 4.2, 4.3).
 
-waits     empty, per stage
-signals   full of the pair's even CTA, per stage, with the bytes that TMA brings
-
-The whole warp runs the loop, and one lane is elected only where instructions are issued: with the whole loop in a single-lane branch the
-loader would have one and a half times as many instructions.
+They wait for empty and signal full of the pair's even CTA, with the bytes that TMA brings.  The whole warp runs the loop, and one lane is
+elected only where instructions are issued.
 """
 
 from __future__ import annotations
@@ -43,7 +40,6 @@ class PairOperand:
     num_bytes: cutlass.Constexpr[int]
 
     def load_rows(self, destination: Any, full: Any, x: Any) -> None:
-        """From column `x` on, for a stage whose operand begins at `destination`."""
         load_tile(destination, self.rows, full, x, self.row)
 
 

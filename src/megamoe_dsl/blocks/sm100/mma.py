@@ -4,10 +4,8 @@ MMAs alone where operands have no scales.
 waits     work_tile_full and acc_empty, per tile; full, per stage
 signals   work_tile_empty, per tile; empty of all CTAs that may write into one another's stages, per stage; acc_full of both CTAs, per tile
 
-The pipe of the tensor core takes copies and MMAs in order, so every word of a stage's scales goes through the same columns.
-
-Swap-AB: the weights are the MMA's A (256 rows over the pair).  The tokens are its N, which is no larger than the valid tokens need.  Of two
-consumers of a tile, each has weights of its own, which the same tokens are multiplied with.
+Swap-AB: the weights are the MMA's A (256 rows over the pair), the tokens its N.  Copies and MMAs run in order, so every word of a stage's
+scales goes through the same columns.
 """
 
 from __future__ import annotations
@@ -65,7 +63,6 @@ class PairTile:
 
     @property
     def runs(self) -> int:
-        """Runs of MMAs in a stage: one for each word of scales, or one without scales."""
         return 1 if self.scales is None else self.k_block.words
 
     @property

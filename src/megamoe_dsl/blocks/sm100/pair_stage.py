@@ -46,7 +46,6 @@ class PairStage:
 
     @property
     def sfa_atoms(self) -> int:
-        """512-byte atoms of token scales: one per 128 rows."""
         return align(self.block_m, SF_ATOM_ROWS) // SF_ATOM_ROWS
 
     @property
@@ -85,12 +84,10 @@ class PairConfig:
 
     @property
     def cluster(self) -> int:
-        """The CTA pair of an MMA."""
         return CLUSTER
 
     @property
     def blocks_per_fetch(self) -> int:
-        """A pair works on one tile."""
         return 1
 
     @property

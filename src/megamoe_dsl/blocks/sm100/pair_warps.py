@@ -17,20 +17,7 @@ from ..cta import WarpRole, one_warp
 
 
 def allocate_columns(ctx: Any) -> None:
-    """The address goes to the plan's `tmem_address`."""
     tcgen05.allocate(ctx.shared("tmem_address"), ctx.config.tmem.allocated)
-
-
-@cute.jit
-def check_first_column(ctx: Any):
-    """The plan counts columns from 0: nothing else allocates TMEM on this SM."""
-    if load_shared_u32(ctx.shared("tmem_address")) != 0:
-        emit("trap;")
-
-
-def free_columns(ctx: Any) -> None:
-    """When all warps of both CTAs have finished with it."""
-    tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)
 
 
 LOADER_WARPS = 4
@@ -51,14 +38,15 @@ def loader_roles(load_tokens: Run, load_weights: Run, multiply: Run, schedule: R
 
 @cute.jit
 def run_in_even_cta(ctx: Any, multiply: cutlass.Constexpr[Run]):
-    """One warp multiplies for the pair."""
     if ctx.cta_rank == 0:
         multiply(ctx)
 
 
-def run_scheduler(ctx: Any, schedule: Run) -> None:
-    """Traps unless the tensor memory that this warp has allocated begins at column 0."""
-    check_first_column(ctx)
+@cute.jit
+def run_scheduler(ctx: Any, schedule: cutlass.Constexpr[Run]):
+    """Traps unless the tensor memory that this warp has allocated begins at column 0: nothing else allocates it on this SM."""
+    if load_shared_u32(ctx.shared("tmem_address")) != 0:
+        emit("trap;")
     schedule(ctx)
 
 
@@ -67,4 +55,4 @@ def end_pair(ctx: Any, warp: Any, first: cutlass.Constexpr[int] = 0):
     """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
     sync_cluster()
     if warp == first + SCHEDULER_WARP:
-        free_columns(ctx)
+        tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)

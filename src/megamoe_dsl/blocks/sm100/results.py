@@ -154,7 +154,6 @@ class E4m3Outputs:
         return pack_e4m3(*values)
 
     def store(self, buffer: Any, warp: Any, lane: Any, groups: Sequence[Any]) -> None:
-        """All groups of the pass into the tile at `buffer`."""
         token = lane & (8 * len(groups) - 1)
         store_transposed_b8(fc1_store_address(buffer, token, warp), groups)
 

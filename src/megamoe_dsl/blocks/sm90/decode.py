@@ -4,11 +4,9 @@ as a main loop with tokens as rows reads them (decoded_share.py).
 waits     codes_full and empty, per stage
 signals   full and codes_empty, per warp and stage; the other CTA's full, in bytes
 
-The CTAs of a cluster may have one tile of weights for different tokens.  Each then decodes a half of it and copies that to the other one.
-
-Both rings have one depth.  A warp has 16 rows of every 64.  `ldmatrix` gives each thread all 32 values of one of them that share a shift,
-where the thread that multiplies has eight (packed_share.py): the table's entry is made once for eight words of E4M3, which are twice 16
-bytes of the row.
+CTAs of a cluster that have one tile of weights for different tokens each decode a half of it and copy that to the other.  A warp has 16
+rows of every 64.  `ldmatrix` gives each thread all 32 values of one of them that share a shift: the table's entry is made once for eight
+words of E4M3, which are twice 16 bytes of the row.
 """
 
 from __future__ import annotations
@@ -45,8 +43,7 @@ BLOCKS, HALVES = 2, 2
 AHEAD = 2  # units of codes whose loads come before the stores of another
 CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
 BLOCK_BYTES = CHUNK_BYTES // BLOCKS
-WARP_BYTES = BLOCK_BYTES // 4
-"""The rows of a block that one of four warps decodes."""
+WARP_BYTES = BLOCK_BYTES // 4  # the rows of a block that one of four warps decodes
 CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
 
 
@@ -70,7 +67,6 @@ class Half:
     rank: Int32
 
     def there(self, address: Any) -> Any:
-        """The same place in the other CTA."""
         return in_cta(address, 1 - self.rank)
 
 
@@ -112,12 +108,6 @@ def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart, half: Half |
     return tuple(word for g in groups for word in load_shared_v2(record_of(codes, me, part, g)))
 
 
-def codes_of(codes: Stage, half: Half | None) -> Any:
-    """Shared address of the codes that are decoded here."""
-    packed = codes.shared("weights")
-    return packed if half is None else packed + half.rank * GROUP.code_bytes
-
-
 def rows_of(stage: Stage, half: Half | None) -> Any:
     """Shared address of the E4M3 rows of a stage that are decoded here."""
     weights = stage.shared("weights")
@@ -145,8 +135,9 @@ def send_exponents(codes: Stage, stage: Stage, me: MathThread, part: cutlass.Con
 @cute.jit
 def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, shifts: Any, half: Half | None):
     """The warp's rows of one K block."""
-    packed = codes_of(codes, half)
-    tiny = Uint32(0)
+    packed, tiny = codes.shared("weights"), Uint32(0)
+    if cutlass.const_expr(half is not None):
+        packed = packed + half.rank * GROUP.code_bytes  # type: ignore[union-attr]
     for word in shifts:
         tiny = tiny | (word & (word << 1))
     if ballot(tiny & Uint32(TINY_BITS)) == 0:

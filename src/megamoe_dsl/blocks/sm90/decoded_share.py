@@ -4,14 +4,8 @@ K block has one weight scale, its tile's.
 waits     full, per stage
 signals   empty, per warp and stage
 
-What is left of the scales, a power of two per weight row, is applied once at the end if it is not 1; so the last stage is given back when
-its exponents have been read.
-
-`DecodedAhead` is for CTAs of a cluster that decode a half each: it loads the tokens of the next K block while the sums of this one are
-promoted.  Where a CTA decodes all weights for itself its decode warps are what it waits for, and loading ahead gains nothing.
-
-`DecodedRows` is for tiles of 256 tokens by 128 rows of weights: what is decoded serves twice as many tokens as in a tile of 128, whose sums
-take as many registers.
+What is left of the scales, a power of two per weight row, is applied once at the end if it is not 1; the last stage is given back when its
+exponents have been read.
 """
 
 from __future__ import annotations
@@ -33,8 +27,7 @@ from .math_thread import MathThread, PromotedSums
 from .share import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, RowShare
 
 WARPS = 4
-ONES = 0x7F7F7F7F
-"""Four exponents of powers of two that are 1."""
+ONES = 0x7F7F7F7F  # four exponents of powers of two that are 1
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,6 @@ class DecodedShare(RowShare):
         return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
 
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32) -> tuple[Any, Stage]:
-        """As of a `RowShare`, with the powers of two of the weight rows at the end."""
         sums, following = RowShare.multiply_tile(self, stage, scales, k_blocks)
         return self.scale_rows(sums, following.previous()), following
 
@@ -98,7 +90,6 @@ class DecodedShare(RowShare):
         return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: None, k: Any) -> tuple[tuple[Any, ...], ...]:
-        """The stage's, for every chunk."""
         return ((load_shared_f32(stage.shared("sfb")),),) * self.chunks
 
     def release(self, stage: Stage, more: Any) -> None:
@@ -149,7 +140,6 @@ def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
 
 
 def power_of_byte(word: Any, index: int) -> Any:
-    """The power of two that a UE8M0 byte of a word stands for."""
     return emit_to(Float32, "mov.b32 {}, {};", (word >> (8 * index) & Uint32(255)) << 23)
 
 
@@ -211,7 +201,6 @@ class DecodedRows(DecodedShare):
 
     @property
     def first_token(self) -> Any:
-        """The first of the chunk's 64 tokens."""
         return (self.group * TOKEN_CHUNKS + self.chunk) * GROUP_ROWS
 
     def zero(self) -> PromotedSums:

@@ -1,7 +1,5 @@
-"""The loops of the loader warps of SM90: token tiles with their scales, and weight tiles, stage by stage (article 4.2, 4.3).
-
-waits     empty, per stage
-signals   full, per stage, with the bytes that TMA brings
+"""The loops of the loader warps of SM90: token tiles with their scales, and weight tiles, stage by stage (article 4.2, 4.3): they wait for
+empty and signal full, with the bytes that TMA brings.
 
 CTAs of a cluster may fetch together what they share: each fetches a part for all of them.  The whole warp runs the loop, and one lane is
 elected only where instructions are issued.
@@ -47,7 +45,6 @@ class Fetch:
 
     @staticmethod
     def alone(tensor_map: Any) -> Fetch:
-        """For this CTA by itself."""
         return Fetch(tensor_map, Int32(0), Int32(1), False)
 
     @staticmethod
@@ -64,7 +61,6 @@ class Fetch:
         )
 
     def load(self, destination: Any, full: Any, x: Any, y: Any) -> None:
-        """Rows from `y` on, for a stage whose operand begins at `destination`."""
         for box in range(self.boxes):
             self.load_box(box, destination, full, x, y)
 
@@ -136,11 +132,9 @@ class WeightTile:
     num_bytes: cutlass.Constexpr[int]
 
     def place(self, k: Any) -> tuple[Any, Any]:
-        """Column and first row of K block k."""
         return (0, self.row + k * self.tile_rows) if self.tile_rows else (k * ROW_BYTES, self.row)
 
     def load(self, destination: Any, full: Any, k: Any) -> None:
-        """K block k of them, for a stage whose weights begin at `destination`."""
         self.weights.load(destination, full, *self.place(k))
 
     def load_box(self, box: int, destination: Any, full: Any, k: Any) -> None:

@@ -4,9 +4,8 @@ tokens its columns.
 waits     full, per stage
 signals   empty, per warp and stage
 
-A warpgroup has 128 weight rows as two blocks of 64, each with a partial sum of its own, or one such block. While the tensor core
-multiplies one block, the warps decode the next: the second of this K block, then the first of the following one. Partial sums of 128 of K
-are scaled by token and tile and added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
+While the tensor core multiplies a block of 64 weight rows, the warps decode the next.  Partial sums of 128 of K are scaled by token and
+tile and added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class PackedShare(MathThread):
 
     @property
     def has_own_weights(self) -> bool:
-        """Its warpgroup's weight rows are not the other's too."""
         return True
 
     @cute.jit
@@ -87,7 +85,6 @@ class PackedShare(MathThread):
         return tuple(words)
 
     def token_scales(self, stage: Stage, tile_scale: Any) -> list[tuple[Any, ...]]:
-        """Pairs of tokens, times the scale of the tile."""
         address, factor = stage.token_scales + self.pair * 4, emit_to(Float32, "mov.b32 {}, {};", tile_scale)
         return [tuple(one * factor for one in load_pair(stage, address + 32 * j)) for j in range(self.tokens // 8)]
 
@@ -146,7 +143,6 @@ def multiply_stage(stage: Stage, me: PackedShare, parts: Any, partials: Any, ahe
 
 
 def promote(sums: Any, partial: Any, scales: Any) -> tuple[Any, ...]:
-    """sums + partial * the scale of its token."""
     return tuple(old + new * scales[i // 4][i % 2] for i, (old, new) in enumerate(zip(sums, partial, strict=True)))
 
 

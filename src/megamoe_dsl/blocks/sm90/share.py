@@ -3,14 +3,11 @@
 waits     full, per stage
 signals   empty, per warp and stage
 
-Tokens are the wgmma's rows or its columns.  As rows, with weight rows as columns in chunks of 128, say, a warpgroup has 64 of the tokens
-and all chunks.  When a tile has no more than 64 tokens (a half tile), each of two warpgroups has all of them and one chunk, so that
-neither idles.  The values that a thread has of a row share one token scale, so promotion multiplies scales once per row and weight block.
-As columns (swap-AB) a tile is as small as 8 tokens, so a short batch wastes no tensor-core work; a warpgroup has all tokens and one or two
-blocks of 64 weight rows, and promotion multiplies scales once per token, which is twice as many instructions.
+Tokens are the wgmma's rows, 64 of them and all weight rows in chunks, or its columns (swap-AB), all of them and one or two blocks of 64
+weight rows.  Of a half tile, no more than 64 tokens as rows, each of two warpgroups has all tokens and one chunk.
 
 The sum of a part over 128 of K is computed in a temporary accumulator, then scaled and added in FP32, because the tensor core keeps about
-14 bits; meanwhile the wgmmas of the other warpgroup run.  The wait for the next stage happens while the last part is in the tensor core.
+14 bits.  The wait for the next stage happens while the last part is in the tensor core.
 """
 
 from __future__ import annotations
@@ -82,17 +79,14 @@ class RowShare(MathThread):
 
     @property
     def first_token(self) -> Any:
-        """The first of the warpgroup's 64 tokens."""
         return 0 if self.half else self.group * GROUP_ROWS
 
     @property
     def warp_token(self) -> Any:
-        """The first of its warp's 16 tokens."""
         return self.first_token + self.warp * WARP_ROWS
 
     @property
     def token(self) -> Any:
-        """The first of its two tokens; the other is 8 further."""
         return self.warp_token + self.row
 
     def zero(self) -> PromotedSums:
@@ -121,11 +115,9 @@ class RowShare(MathThread):
         return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
-        """Scales of a K block, for each chunk and each kind of its weight rows."""
         return self.scales_of_chunks(scales.at(k), scales.alternating)
 
     def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> Any:
-        """Those of a chunk, whose wgmmas are under way."""
         return block_scales[chunk]
 
     def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
@@ -139,7 +131,6 @@ class RowShare(MathThread):
 
     # --- for several K blocks at a time
     def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
-        """Descriptors of a stage's tokens, and of the weights of a chunk."""
         a, b = self.mn_major
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, a)
         return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4, b)
@@ -149,7 +140,6 @@ class RowShare(MathThread):
         return [load_shared_f32(first + 8 * stage.scale_step * h) for h in range(2)]
 
     def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
-        """sums + partial * token scale * weight scale."""
         (kinds,) = self.scales_of_chunks(rows, False)
         return self.add_scaled(0, sums, partial, token_scales, kinds)
 
@@ -184,7 +174,6 @@ class ColumnScaledShare(RowShare):
     """The same where each weight row has scales of its own, which lie in `sfb` of a stage."""
 
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
-        """None: they are loaded chunk by chunk."""
         return ()
 
     def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> list[Any]:
@@ -220,7 +209,6 @@ class ColumnShare(MathThread):
 
     @property
     def has_own_weights(self) -> bool:
-        """True: each warpgroup has its own 128 weight rows."""
         return True
 
     def zero(self) -> PromotedSums:
@@ -251,7 +239,6 @@ class ColumnShare(MathThread):
 
     # --- for several K blocks at a time
     def operands(self, stage: Stage, block: int = 0) -> tuple[Any, Any]:
-        """Descriptors of a block of a stage's weights, and of its tokens."""
         weights = wgmma.descriptor((stage.shared("weights") + (self.group * self.blocks + block) * BLOCK_BYTES) >> 4)
         return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
 

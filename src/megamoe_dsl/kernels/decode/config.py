@@ -20,44 +20,33 @@ from ...layouts.region import BF16, F32, I32, U8, U16, U32, Field, MBarrier, Reg
 from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
 
-TOKENS = (8, 16)
-"""Columns of a wgmma, and most tokens of a launch."""
+TOKENS = (8, 16)  # columns of a wgmma, and most tokens of a launch
 MOST_TOKENS = TOKENS[-1]
-GROUPS = 2
-"""Warpgroups that multiply: each takes every other tile, from a ring of its own."""
-K_IN_FLIGHT = 2
-"""K blocks that one has in the tensor core at a time, where sums are promoted."""
+GROUPS = 2  # warpgroups that multiply: each takes every other tile, from a ring of its own
+K_IN_FLIGHT = 2  # K blocks that one has in the tensor core at a time, where sums are promoted
 GROUP_WARPS = 4
 WORK_TILES = 8
-LINE = 128
-"""Bytes of L2."""
-ABSENT = -1
-"""A word of two BF16 or of a float that no arithmetic makes: a NaN with all bits set."""
-MOST_BYTES = 64 << 20
-"""Most bytes of a stream's memory."""
+LINE = 128  # bytes of L2
+ABSENT = -1  # a word of two BF16 or of a float that no arithmetic makes: a NaN with all bits set
+MOST_BYTES = 64 << 20  # most bytes of a stream's memory
 
 
 @dataclass(frozen=True)
 class PlainRows:
     """E4M3 with scales of 128 x 128, or BF16."""
 
-    rows: ClassVar[int] = GROUP_ROWS
-    """Of weights, in a tile."""
-    part: ClassVar[PackedPart | None] = None
-    """Of a packed tile, that a stage has."""
+    rows: ClassVar[int] = GROUP_ROWS  # of weights, in a tile
+    part: ClassVar[PackedPart | None] = None  # of a packed tile, that a stage has
     map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
-    num_bytes: ClassVar[int] = GROUP_ROWS * ROW_BYTES
-    """In a stage."""
+    num_bytes: ClassVar[int] = GROUP_ROWS * ROW_BYTES  # in a stage
     tables: ClassVar[tuple[Field, ...]] = ()
-    row_warps: ClassVar[int] = 6
-    """That load rows for one warpgroup."""
+    row_warps: ClassVar[int] = 6  # that load rows for one warpgroup
     most_stages: ClassVar[int] = 8
     """Stages of a ring. With more, requests of weights would delay what CTAs wait for from one another."""
     whole: ClassVar[bool] = False
     """Whether every tile of Linear1 is a whole one, and K blocks are requested one at a time."""
 
     def maps(self, config: Any, args: Any) -> list[MapFields]:
-        """Fields of the tensor maps, in the order of `map_names`."""
         problem, experts = config.problem, config.problem.num_experts
         l2 = 128 if config.burst > 1 else L2_PROMOTION
         rows = [
@@ -84,7 +73,6 @@ class PackedRows(PlainRows):
     whole: ClassVar[bool] = True
 
     def lines(self, config: Any, phase: int) -> int:
-        """That an expert's weights take."""
         return lines_of(config.problem.n(phase), config.k_blocks(phase))
 
     def maps(self, config: Any, args: Any) -> list[MapFields]:
@@ -133,7 +121,6 @@ class DecodeConfig:
 
     @classmethod
     def choose(cls, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        """The configuration for so many tokens.  Raises `ConfigError` for more than a launch takes."""
         block_m = next((m for m in TOKENS if num_tokens <= m), None)
         require(block_m is not None, "num_tokens", num_tokens, f"at most {MOST_TOKENS}")
         return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
@@ -149,12 +136,10 @@ class DecodeConfig:
 
     @property
     def source(self) -> PlainRows:
-        """How a tile of weights lies in memory and is loaded: rows as they are, or packed E2M1."""
         return PackedRows() if self.problem.packed else PlainRows()
 
     @property
     def burst(self) -> int:
-        """K blocks of weights that are requested at once."""
         return 1 if self.source.whole or any(self.k_blocks(phase) % 2 for phase in (FC1, FC2)) else 2
 
     @property
@@ -169,7 +154,6 @@ class DecodeConfig:
 
     @property
     def loader_warps(self) -> int:
-        """Before those that multiply: whole warpgroups."""
         return align(1 + GROUPS * self.source.row_warps, GROUP_WARPS)
 
     # --- global memory
@@ -178,7 +162,6 @@ class DecodeConfig:
         return self.source.map_names
 
     def maps(self, args: Any) -> list[MapFields]:
-        """Fields of the tensor maps, in the order of `map_names`."""
         return self.source.maps(self, args)
 
     @cached_property
@@ -201,7 +184,6 @@ class DecodeConfig:
     # --- shared memory
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order."""
         return self.barriers_of(self.num_stages)
 
     def barriers_of(self, num_stages: int) -> tuple[MBarrier, ...]:
@@ -247,5 +229,4 @@ class DecodeConfig:
 
     @property
     def smem(self) -> Self:
-        """Itself: it has `region` and `barriers`."""
         return self

@@ -90,19 +90,15 @@ class DecodeContext(CtaContext):
         return TileQueue.first(self.config.region, self.smem, WORK_TILES)
 
     def first_tile_of(self, group: Any) -> TileQueue:
-        """The first place of a warpgroup's tiles."""
         return self.first_tile.alternate(group, GROUPS)
 
     def result(self, name: str, *index: Any) -> Any:
-        """Global address of an element of the results."""
         return self.config.results.address(self.results, name, *index)
 
     def writing_in(self, region: Any) -> DecodeContext:
-        """The same where results are those of region 0 or 1."""
         return replace(self, results=self.args.memory + LINE + Int64(region) * self.config.results.size)
 
     def slot(self, tile: DecodeTile, row: Any) -> Any:
-        """The top-k slot of a row of a tile."""
         return Int32(load_shared_u16(self.shared("slots", tile.block, row)))
 
 

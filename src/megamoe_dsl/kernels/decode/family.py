@@ -40,10 +40,10 @@ class DecodeKernel(Kernel):
     problem = DecodeProblem
     configs: ClassVar[Mapping[str, type[DecodeConfig]]] = {"sm_90a": DecodeConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")}
+    takes_arguments = DecodeArguments
     early = True
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
-        """The configuration for `num_tokens` tokens.  Raises `ConfigError`."""
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
 
     def function(self, config: DecodeConfig) -> Callable[..., Any]:
@@ -51,15 +51,10 @@ class DecodeKernel(Kernel):
 
         return kernel_of(config)
 
-    def arguments_type(self, config: DecodeConfig) -> type[DecodeArguments]:
-        """The same for all configurations."""
-        return DecodeArguments
-
     def label(self, config: DecodeConfig) -> str:
         p = config.problem
         return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.block_m}"
 
     def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
-        """Grid, tile of a wgmma, and depth of the ring."""
         tile = f"{config.block_m} rows x {config.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn"
         return [*super().facts(config), ("tile", f"{tile}; rows are the wgmma's columns"), ("stages", config.num_stages)]

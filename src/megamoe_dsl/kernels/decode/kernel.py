@@ -1,14 +1,8 @@
 """The layer of a few tokens in one launch: warps to roles, set-up of a CTA.  Only this file knows warp indices.
 
 Before the roles begin every CTA finds which rows belong together: the experts of the slots, and each expert's slots in tiles of `block_m`
-rows, a thread a slot, in shared memory.
-
-| warps | role |
-|---|---|
-| 0     | takes tiles, loads weights |
-| 1..   | `row_warps` of each warpgroup that multiplies load rows |
-| ..    | nothing, up to a whole warpgroup |
-| the last 8 | math, epilogues, sums |
+rows, a thread a slot, in shared memory.  Warp 0 takes tiles and loads weights, `row_warps` for each warpgroup that multiplies load rows,
+and the last 8 are those warpgroups.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The loaders: one warp takes tiles and loads their weights, others load rows, quantized on the way where weights are E4M3.
 
-| role         | waits | signals |
-|---|---|---|
-| load_weights | work_tile_empty per tile; empty per stage | work_tile_full per tile; full per stage, with the bytes of the weights |
-| load_rows    | work_tile_full per tile; of Linear2 the words of `h`; empty per own stage | work_tile_empty per tile; full per own stage |
+load_weights   waits work_tile_empty per tile; empty per stage
+               signals work_tile_full per tile; full per stage, with the bytes of the weights
+load_rows      waits work_tile_full per tile, for Linear2 the words of `h`; empty per own stage
+               signals work_tile_empty per tile; full per own stage
 
 Tiles are taken from a counter, so that whoever waits for a tile of Linear1 waits for a CTA that runs.
 """
@@ -46,12 +46,9 @@ from .config import GROUPS
 from .context import LAST, DecodeContext, DecodeTile, TileOrder, Turns, any_absent, next_tile
 from .problem import FC1, FC2
 
-AT_ONCE = 4
-"""Parts of rows that a lane has on their way from memory."""
-POLL_NS = 100
-"""Between two looks at results that are not there yet, which every CTA waits for."""
-NUMBER, REGION = 0x7FFFFFFF, -0x80000000
-"""Bits of the counter of tiles."""
+AT_ONCE = 4  # parts of rows that a lane has on their way from memory
+POLL_NS = 100  # between two looks at results that are not there yet, which every CTA waits for
+NUMBER, REGION = 0x7FFFFFFF, -0x80000000  # bits of the counter of tiles
 TILE_BYTES, HALF_RUNS = GROUP_ROWS * ROW_BYTES, GROUP_ROWS // (4 * RUN)
 """Of a tile of weights as they are: bytes of a K block, and runs of gate in half of it."""
 

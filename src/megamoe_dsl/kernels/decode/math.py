@@ -30,8 +30,7 @@ from .config import GROUP_WARPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
 
-AT_ONCE = 12
-"""Rows that a thread has on their way from memory."""
+AT_ONCE = 12  # rows that a thread has on their way from memory
 
 
 @cute.jit

@@ -11,8 +11,7 @@ from ...hardware.packed_tile import TILE_ROWS
 from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem, Problem, ProblemError
 from ...recipe import BF16, E2M1
 
-FC1, FC2 = range(2)
-"""The linears."""
+FC1, FC2 = range(2)  # the linears
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,10 @@ class DecodeProblem(ActivatingProblem):
 
     @property
     def packed(self) -> bool:
-        """Whether weights are E2M1 in tiles."""
         return self.formats.promoted and self.formats.weights.element == E2M1
 
     def n(self, phase: int) -> int:
-        """Rows of an expert's weights of a linear."""
         return (2 * self.intermediate, self.hidden)[phase]
 
     def k(self, phase: int) -> int:
-        """Columns of a linear's weights."""
         return (self.hidden, self.intermediate)[phase]

@@ -90,6 +90,21 @@ class QuantizeArguments:
 
 
 @dataclass(frozen=True)
+class WeightArguments:
+    """Matrices, and what they become.
+
+    w       bf16 [num_matrices, n, k], 16-byte aligned
+    codes   e4m3 [num_matrices, n, k], or transposed [.., k, n]
+    scales  f32 [num_matrices, n / 128, k / 128], or transposed
+    """
+
+    w: Int64
+    codes: Int64
+    scales: Int64
+    num_matrices: Int32
+
+
+@dataclass(frozen=True)
 class SumArguments:
     """Results of experts, and their sums.
 

@@ -11,13 +11,11 @@ from ...blocks.gemm.problem import GEMM_RECIPES, I64, INDICES, SCALE_BLOCK
 from ...config_error import require, require_declared
 from ...layouts.region import F32, U32, Field, Region
 from ...recipe import RECIPES
-from .problem import QuantizeProblem, RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
+from .problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
 
 WARPS = 32
-MOST_SORTERS = 32
-"""CTAs that sort; the table of their counts has so many lines."""
-SLOTS_PER_SORTER = 4096
-"""Counted and placed in about the time that meeting takes."""
+MOST_SORTERS = 32  # CTAs that sort; the table of their counts has so many lines
+SLOTS_PER_SORTER = 4096  # counted and placed in about the time that meeting takes
 
 ROUTED: dict[str, tuple[str, ...]] = {
     SM90.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].scales_in_mma),
@@ -26,13 +24,22 @@ ROUTED: dict[str, tuple[str, ...]] = {
 """Number formats that tokens become on each architecture (recipe.py)."""
 
 
-THREADS: dict[type, int] = {RoutingProblem: 32 * WARPS, SumProblem: 512, TopExpertsProblem: 256, QuantizeProblem: 256}
+THREADS: dict[type, int] = {
+    RoutingProblem: 32 * WARPS,
+    SumProblem: 512,
+    TopExpertsProblem: 256,
+    QuantizeProblem: 256,
+    QuantizeWeightsProblem: 256,
+}
 """Of a CTA, by what it computes."""
 PARTS = 2 * THREADS[QuantizeProblem] // SCALE_BLOCK
 """Of the 128 rows of a channel that is quantized, one a thread."""
 BLOCK_VALUES = Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16)
-REGIONS: dict[type, Region] = {QuantizeProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (PARTS, SCALE_BLOCK), F32, 16))}
-"""Shared memory of what is quantized both ways: pairs of BF16 of a block; the largest of each part of a channel."""
+REGIONS: dict[type, Region] = {
+    QuantizeProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (PARTS, SCALE_BLOCK), F32, 16)),
+    QuantizeWeightsProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (THREADS[QuantizeWeightsProblem] // 32,), F32, 16)),
+}
+"""Shared memory of what quantizes blocks: pairs of BF16 of a block; the largest of each part of a channel, or of each warp."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,6 @@ class TokensConfig:
 
     @property
     def region(self) -> Region | None:
-        """Shared memory of a CTA."""
         return REGIONS.get(type(self.problem))
 
 

@@ -15,12 +15,12 @@ from .arguments import (
     RouteArguments,
     SumArguments,
     TopExpertsArguments,
+    WeightArguments,
 )
 from .config import MOST_SORTERS, ROUTED, RouteConfig, TokensConfig
-from .problem import QuantizeProblem, RoutingProblem, SumProblem, TopExpertsProblem
+from .problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TopExpertsProblem
 
-CTAS_PER_SM = 4
-"""That quantize both ways."""
+CTAS_PER_SM = 4  # that quantize both ways
 
 
 class RoutingKernel(Kernel):
@@ -73,7 +73,6 @@ class RouteKernel(RoutingKernel):
         return FactoredRouteArguments if config.problem.formats.activations.factor else RouteArguments
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
-        """A quarter of the SMs may sort."""
         sorters = max(1, min(MOST_SORTERS, target.num_sms // 4))
         return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})
 
@@ -86,14 +85,12 @@ class SumKernel(RoutingKernel):
 
     name = "topk_sum"
     problem = SumProblem
+    takes_arguments = SumArguments
 
     def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .topk_sum import topk_sum_kernel
 
         return topk_sum_kernel
-
-    def arguments_type(self, config: TokensConfig) -> type[SumArguments]:
-        return SumArguments
 
     def label(self, config: Any) -> str:
         return f"{config.problem.hidden}-k{config.problem.topk}-{self.name}"
@@ -104,18 +101,33 @@ class QuantizeBothKernel(RoutingKernel):
 
     name = "quantize_both"
     problem = QuantizeProblem
+    takes_arguments = QuantizeArguments
 
     def function(self, config: TokensConfig) -> Callable[..., Any]:
         from .quantize_both import quantize_both_kernel
 
         return quantize_both_kernel
 
-    def arguments_type(self, config: TokensConfig) -> type[QuantizeArguments]:
-        return QuantizeArguments
-
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
-        """As many CTAs as SMs hold."""
         return super().choose(problem, target, num_tokens, **{"num_sms": CTAS_PER_SM * target.num_sms, **fields})
 
     def label(self, config: Any) -> str:
         return f"{config.problem.hidden}{'-gathered' * config.problem.gathered}{'-columns' * (not config.problem.rows)}-{self.name}"
+
+
+class QuantizeWeightsKernel(QuantizeBothKernel):
+    """Matrices of BF16 in E4M3 with a scale for 128 x 128, as they lie or transposed."""
+
+    name = "quantize_weights"
+    problem = QuantizeWeightsProblem  # type: ignore[assignment]
+
+    def function(self, config: TokensConfig) -> Callable[..., Any]:
+        from .quantize_weights import quantize_weights_kernel
+
+        return quantize_weights_kernel
+
+    def arguments_type(self, config: TokensConfig) -> type[WeightArguments]:  # type: ignore[override]
+        return WeightArguments
+
+    def label(self, config: Any) -> str:
+        return f"{config.problem.n}-{config.problem.k}{'-transposed' * config.problem.transposed}-{self.name}"

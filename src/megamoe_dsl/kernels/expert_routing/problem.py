@@ -13,8 +13,7 @@ F32, BF16 = "f32", "bf16"
 LOGITS = (F32, BF16)
 EXPERTS_PER_LANE_STEP = 32
 MOST_REPLICAS = 64
-MOST_SLOTS = 1 << 27
-"""Of all tokens together: rows are counted in 32 bits, with room."""
+MOST_SLOTS = 1 << 27  # of all tokens together: rows are counted in 32 bits, with room
 
 
 class TokensProblem(CheckedProblem):
@@ -32,10 +31,9 @@ class TokensProblem(CheckedProblem):
 class RoutingProblem(TokensProblem):
     """How a layer's tokens are sorted by expert and quantized.  Raises `ProblemError`.
 
-    hidden  channels of a token: a multiple of 128, in bf16xbf16 of 32
-    num_experts  at most 1024
-    topk  experts of a token, at most 32
-    recipe  number formats that tokens are quantized to (recipe.py)
+    hidden       channels of a token: a multiple of 128, in bf16xbf16 of 32
+    num_experts  at most 1024; topk: experts of a token, at most 32
+    recipe       number formats that tokens are quantized to (recipe.py)
     """
 
     hidden: int
@@ -96,6 +94,27 @@ class QuantizeProblem(TokensProblem):
         if number % SCALE_BLOCK:
             raise ProblemError(field, number, f"a multiple of {SCALE_BLOCK}")
         return number
+
+
+@dataclass(frozen=True)
+class QuantizeWeightsProblem(TokensProblem):
+    """Matrices that become E4M3 with a scale for 128 x 128 values.  Raises `ProblemError`.
+
+    n, k        rows and columns of a matrix, multiples of 128
+    transposed  whether codes and scales are those of the transposed matrix
+    """
+
+    topk = 1
+
+    n: int
+    k: int
+    transposed: bool = False
+
+    def __post_init__(self) -> None:
+        self.require_up_to(n=1 << 20, k=1 << 20)
+        for name in ("n", "k"):
+            self.require(name, getattr(self, name) % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
+        self.require_flags("transposed")
 
 
 @dataclass(frozen=True)

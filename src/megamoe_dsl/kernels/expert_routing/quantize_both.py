@@ -1,8 +1,6 @@
 """Rows of BF16 in E4M3 twice: a scale for every 128 channels of a row, and, transposed, one for every 128 rows of a channel, so that a
-GEMM may sum over either.  As `quant.quantize_e4m3_f32` rounds.
-
-A CTA takes 128 rows by 128 channels at a time: a half warp reads a row, quantizes it and leaves it in shared memory; then a thread has two
-channels of 32 rows.  Rows whose source is negative are zeros.
+GEMM may sum over either.  As `quant.quantize_e4m3_f32` rounds.  A CTA takes 128 rows by 128 channels at a time: a half warp reads a row,
+quantizes it and leaves it in shared memory; then a thread has two channels of 32 rows.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """Tokens quantized, if their format has scales, and their slots sorted by expert, in one launch.
 
-The first CTAs sort, as many as there are slots for; the others quantize: byte-equal to `quant.quantize_e4m3_f32`, on SM100
-to `quant.quantize_e4m3`, `quant.quantize_e2m1` and `quant.quantize_nvfp4`.  Sorting is stable, so
-that a token's rows lie where they did in every launch: each warp has slots that follow one another, counts them by expert, and after the
-counts of all warps are added up gives each its row.  CTAs that sort leave one another their counts in a table and meet once at a counter,
-which the last of them sets back to 0.
-
-| role        | waits                      | signals                    |
-|---|---|---|
-| sort_slots  | counter: all have counted  | counter, once it has       |
+The first CTAs sort, as many as there are slots for; the others quantize, byte-equal to `quant`.  Sorting is stable: each warp has slots
+that follow one another, counts them by expert, and after the counts of all warps are added up gives each its row.  CTAs that sort leave
+one another their counts in a table and meet once at a counter, which the last of them sets back to 0.
 """
 
 from __future__ import annotations
@@ -42,8 +36,7 @@ from .arguments import FactoredRouteArguments, RouteArguments
 from .config import WARPS, RouteConfig
 
 CHUNK = LANES * PER_LANE
-AT_A_TIME = 8
-"""Slots of a lane whose experts are on their way from memory together."""
+AT_A_TIME = 8  # slots of a lane whose experts are on their way from memory together
 
 
 @cute.jit
@@ -104,12 +97,6 @@ def place_slot(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, cou
     if slot < last:
         store_u32(args.positions + Int64(slot) * 4, found.place)
     pass_places(counts, expert, found)
-
-
-def sorting_ctas(config: RouteConfig, args: RouteArguments) -> Int32:
-    """As many as have slots, up to `sorters`; one at least, for the ends."""
-    slots, each = args.num_tokens * config.problem.topk, config.slots_per_sorter
-    return cutlass.max(cutlass.min(div(slots + (each - 1), each), Int32(config.sorters)), Int32(1))
 
 
 @cute.jit
@@ -189,7 +176,9 @@ def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: I
 def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
     """The first CTAs sort slots, the others quantize tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
-    smem, ctas = shared_memory(config.region), sorting_ctas(config, args)
+    smem, slots, each = shared_memory(config.region), args.num_tokens * config.problem.topk, config.slots_per_sorter
+    # As many CTAs sort as have slots, up to `sorters`; one at least, for the ends.
+    ctas = cutlass.max(cutlass.min(div(slots + (each - 1), each), Int32(config.sorters)), Int32(1))
     begin()
     if cta < ctas:
         sort_slots(config, args, smem, thread, cta, ctas)

@@ -1,9 +1,8 @@
 """A token's experts from its router's logits, the highest scores first, or those that a table has for its id; and their weights.
 
 A warp takes a token.  Lane l has experts l, l + 32, .. as words whose order as integers is that of their scores; in each turn the warp
-finds the highest, of equal ones the expert with the lowest number, and takes it out.  Lane s then has the expert of slot s.  Which experts
-are chosen depends on nothing but the scores; a NaN, whatever its sign, counts as the highest, and -0.0 is 0.0.  Waits for the launches
-before, and signals nothing.
+finds the highest, of equal ones the expert with the lowest number, and takes it out.  Lane s then has the expert of slot s.  A NaN,
+whatever its sign, counts as the highest, and -0.0 is 0.0.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from .arguments import TopExpertsArguments
 from .problem import EXPERTS_PER_LANE_STEP, F32, SIGMOID, SOFTMAX
 
 LANES = EXPERTS_PER_LANE_STEP
-NONE = 0
-"""The word of what is taken out: below that of every score, -infinity included."""
+NONE = 0  # the word of what is taken out: below that of every score, -infinity included
 NO_EXPERT = 1 << 20
 COUNTED = 2  # scores of a group, the highest, that count for it
-LOW = -17.0
-"""Below it a sigmoid, and log(1 + exp(x)), is a power of e, to all bits of FP32."""
+LOW = -17.0  # below it a sigmoid, and log(1 + exp(x)), is a power of e, to all bits of FP32
 ATANH_TERMS = tuple(2.0 / (2 * term + 1) for term in reversed(range(8)))
 """Of 2 atanh(s) / s in s^2, which is 1/9 at most, the last first: the rest is below a rounding of FP32."""
 
@@ -86,7 +83,6 @@ def highest(words: list[Any], lane: Any) -> tuple[Uint32, Int32]:
 
 
 def without(words: list[Any], lane: Any, expert: Any) -> list[Any]:
-    """The same, this expert taken out."""
     return [Uint32(cutlass.select_(lane + step * LANES == expert, Uint32(NONE), word)) for step, word in enumerate(words)]
 
 

@@ -120,22 +120,18 @@ class VarlenKKernel(GemmKernel):
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": SUMMED_RECIPES}
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """Those of rows of experts: `a` has rows that are gathered, `b` the others; or e4m3 [n, m] and [k, m], with scales f32
-        [m / 128, n] and [m / 128, k]."""
+        """`a` has rows that are gathered, `b` the others; or e4m3 [n, m] and [k, m], with scales f32 [m / 128, n] and [m / 128, k]."""
         return GatherGemmArguments
 
     def label(self, config: Any) -> str:
-        """As of a packed GEMM, and which side is gathered, or "k" where rows lie along K."""
         return f"{super().label(config)}-{config.problem.gathered or 'k'}"
 
     def work(self, problem: Any, load: GemmLoad) -> Work:
-        """Rows of both sides and D, each moved once."""
         p, written = problem, problem.num_groups * problem.n * problem.k * problem.output_bytes
         read = load.rows * (p.n + p.k) * p.formats.activations.element_bits / 8
         return Work(2.0 * load.rows * p.n * p.k, read + written * (2 if p.accumulate else 1), 0.0)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        """None: K is known on the device alone."""
         return []
 
 

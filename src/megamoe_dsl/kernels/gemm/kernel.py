@@ -1,19 +1,8 @@
 """The GEMM kernels: warps to roles, set-up and tear-down of a CTA.  Only this file knows warp indices and register counts.
 
-| warps | role on SM90 | registers |
-|---|---|---|
-| 0   | token loader, where no warpgroup gathers | loader |
-| 1   | weight loader                 | loader |
-| 2   | scheduler: tiles              | loader |
-| 3   | nothing, or token loader too  | loader |
-| 4.. | math, epilogues               | math   |
-| last 4 | gather rows, or decode B where math warps do not | gather, decode |
-
-| warps | role on SM100 |
-|---|---|
-| 0-3  | load, multiply, schedule (blocks/sm100/pair_warps.py); where warps 4-7 gather rows, warp 0 lists them or idles |
-| 4-7  | over the rows of experts: gather |
-| last | epilogue |
+SM90: the first four warps load and schedule (`loader_roles`); math warps follow; the last four gather rows, or decode B where math warps
+do not.  SM100: the first four load, multiply and schedule (blocks/sm100/pair_warps.py); over the rows of experts four that gather follow,
+and the first warp lists rows for them; the last are the epilogue's.
 """
 
 from __future__ import annotations
@@ -165,7 +154,6 @@ def pair_roles(config: Any) -> tuple[WarpRole, ...]:
 
 @cute.jit
 def run(ctx: GemmContext, warp: Any):
-    """One CTA, from set-up to tear-down."""
     if cutlass.const_expr(ctx.config.arch.has_tensor_memory):
         initialize_pair(ctx, warp)
         run_roles(pair_roles(ctx.config), ctx, warp)
@@ -183,5 +171,4 @@ def gemm_kernel(config: Any, args: GemmArguments, *maps: Any) -> None:
 
 
 def kernel_of(config: Any) -> Callable[..., Any]:
-    """The kernel that takes the configuration's tensor maps."""
     return kernel_with_maps(gemm_kernel, config.map_names)

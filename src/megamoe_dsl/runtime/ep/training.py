@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, Self
 
 import torch
@@ -22,7 +23,7 @@ from ...layouts.region import Region
 from ...problem import Problem, ProblemError
 from ...quant import no_scales
 from ..buffers import Inputs
-from ..expert_gradients import MainGrads, weight_gradients
+from ..expert_gradients import MainGrads, add_rows, of_weight
 from .buffers import Activation, EpBuffers
 from .routing import RoutingTables
 
@@ -147,8 +148,8 @@ class Dispatched(torch.autograd.Function):
         dw1 = []
         kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
-            own = dh, x, routed.ends, torch.arange(len(x), device=x.device)
-            dw1.append(of_weight(buffers.weights.fc1, total[0], *own, False) if need else None)
+            own = dh.contiguous(), x, routed.ends, torch.arange(len(x), dtype=torch.int32, device=x.device), False
+            dw1.append(of_weight(buffers.weights.fc1, total[0], len(x), partial(add_rows, own)) if need else None)
         return (None, *dx, *dw, *dw1)
 
 
@@ -183,25 +184,9 @@ class Combined(torch.autograd.Function):
             da.append((raw * w[:, None]).bfloat16())
             dw.append((raw * a.float()).sum(dim=1))
             weighted = (a.float() * w[:, None]).bfloat16()
-            sent = weighted, buffers.view("fc1_acts"), routed.ends, routed.places
-            dw2.append(of_weight(buffers.weights.fc2, total[1], *sent, True) if need else None)
+            own = weighted, buffers.view("fc1_acts"), routed.ends, routed.places.int(), True
+            dw2.append(of_weight(buffers.weights.fc2, total[1], len(a), partial(add_rows, own)) if need else None)
         return (None, *da, *dw, *dw2)
-
-
-def of_weight(
-    weight: torch.Tensor,
-    total: torch.Tensor | None,
-    rows: torch.Tensor,
-    tokens: torch.Tensor,
-    ends: torch.Tensor,
-    places: torch.Tensor,
-    tokens_first: bool,
-) -> torch.Tensor | None:
-    """The gradient of a linear's weights, of rows and of `tokens[places]`; None where it is added to a total."""
-    gradient = torch.zeros_like(weight) if total is None else total
-    if len(rows):
-        weight_gradients(gradient, rows.contiguous(), tokens, ends, places.int(), tokens_first)
-    return gradient if total is None else None
 
 
 def train(halves: Halves, inputs: list[Inputs], activations: Sequence[Activation], totals: Sequence[Totals] | None = None) -> Tensors:

@@ -49,8 +49,7 @@ class ByteSpan:
 
     @classmethod
     def of(cls, array: Any, name: str) -> ByteSpan | None:
-        """The span of a numpy array, torch tensor or tensor of the DSL; None for anything else, and for an array without elements.  Raises
-        SimError for a torch tensor that is not in host memory."""
+        """The span of a numpy array, torch tensor or tensor of the DSL; None for anything else or without elements. Raises SimError."""
         shape, size = getattr(array, "shape", None), _element_bits(array)
         if shape is None or not size:
             return None
@@ -89,9 +88,8 @@ def _strides(array: Any) -> tuple[int, ...]:
 
 
 def visible_memory(arrays: Iterable[tuple[str, int, Any]], outputs: Sequence[Any] = ()) -> GlobalMemory:
-    """Memory that holds the arrays among (name, rank, value); views of one another become one buffer.  Those of `outputs` hold nothing
-    before the run: reading what nothing has written there is an error. Raises SimError for an output that is not among the arrays, or that
-    shares memory with another array."""
+    """Memory that holds the arrays among (name, rank, value); views of one another become one buffer. `outputs` hold nothing before the
+    run. Raises SimError for an output that is not among the arrays, or shares memory with another."""
     spans = [(span, rank) for name, rank, value in arrays if (span := ByteSpan.of(value, name)) is not None]
     written = [span for i, one in enumerate(outputs) if (span := ByteSpan.of(one, f"outputs[{i}]")) is not None]
     for span in written:

@@ -1,10 +1,8 @@
 """Compiled host functions of the DSL, whose CUDA calls are answered in Python.
 
-Compiled host code calls CUDA through C functions named `_cuda...`. `HostModule.symbols` are callbacks under these names, to be given to
-the module's execution engine in place of CUDA's. An exception in a callback is kept by the device, and the call answers an error.
-
-What the DSL (4.8.1) compiles inside `launches_on` runs on a simulated device: every compilation keeps its PTX, the execution engine of a
-compiled module gets the module's CUDA calls, the module learns its PTX, and calls through TVM FFI keep the engine of their compilation.
+Compiled host code calls CUDA through C functions named `_cuda...`, in whose place the module's execution engine gets the callbacks
+`HostModule.symbols`. The device keeps an exception in a callback, and the call answers an error. What the DSL (4.8.1) compiles inside
+`launches_on` runs on a simulated device: compilations keep their PTX, and calls through TVM FFI the engine of their compilation.
 """
 
 from __future__ import annotations
@@ -179,9 +177,8 @@ _L2_PROMOTIONS = (0, 64, 128, 256)
 
 
 def encode_tiled(*arguments: Any) -> TensorMap:
-    """The tensor map that a call of `cuTensorMapEncodeTiled` asks for by its arguments but the first; enums as integers, arrays as
-    addresses of uint64 (dims, strides) and uint32.  Raises SimError for a type, swizzle, interleave, fill or element stride that is not
-    modeled, and ValueError where a field breaks a limit of the hardware."""
+    """The tensor map of a call of `cuTensorMapEncodeTiled`, of whose arguments the first is left out; arrays are addresses of uint64 (dims,
+    strides) and uint32. Raises SimError for what is not modeled, ValueError where a limit of the hardware is broken."""
     data_type, rank, address, dims, strides, box, element_strides, interleave, swizzle, l2_promotion, oob_fill = arguments
     dtype = next((one for one in TensorMapDtype if one.driver_code == data_type), None)
     steps = (ctypes.c_uint32 * rank).from_address(element_strides)

@@ -75,7 +75,10 @@ def run(
     else:
         if geometry is not None or entry is not None:
             raise SimError("geometry and entry: must be given with a PTX text, a host function has its own")
-        names = _parameter_names(function_or_ptx, len(arguments))
+        if not callable(function_or_ptx):
+            raise SimError(f"function_or_ptx is a {type(function_or_ptx).__name__}: must be a @cute.jit function or a PTX text")
+        known = list(inspect.signature(function_or_ptx).parameters)[: len(arguments)]
+        names = [*known, *(f"argument {place}" for place in range(len(known), len(arguments)))]
         launches = _host_launches(function_or_ptx, SimulatedDevice(arch, num_sms, lambda launch: None), by_rank)
     arrays = [(names[place], rank, value) for rank, values in enumerate(by_rank) for place, value in enumerate(values)]
     arrays += [(f"buffers[{place}]", 0, value) for place, value in enumerate(buffers)]
@@ -84,13 +87,6 @@ def run(
         None, memory, seed, races, max_delay, resident=resident, assumptions=assumptions, most_instructions=most_instructions
     )
     return simulator.run(launches)
-
-
-def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
-    if not callable(function):
-        raise SimError(f"function_or_ptx is a {type(function).__name__}: must be a @cute.jit function or a PTX text")
-    names = list(inspect.signature(function).parameters)
-    return [*names[:count], *(f"argument {place}" for place in range(len(names), count))]
 
 
 def _ptx_launches(ptx: str, entry: str | None, geometry: Geometry | None, by_rank: list[list[Any]]) -> list[Launch]:

@@ -95,8 +95,7 @@ def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> 
 
 
 def each_lane(*prefixes: str, reads: tuple[type | None, ...]) -> Add:
-    """Register `handler(instruction, warp, lane, *integers)`, called for one lane after the other; `reads` is the kinds of the first
-    operands, as many as the instruction has."""
+    """Register `handler(instruction, warp, lane, *integers)` for one lane after the other; `reads` are kinds of its operands."""
 
     def add(handler: Callable[..., None]) -> Callable[..., None]:
         def build(ins: PtxInstruction, b: Binder) -> Straight:

@@ -188,8 +188,7 @@ def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: b
 def scatter(
     w: Warp, space: str, where: Lanes, size: int, count: int, values: Lanes, mask: Mask, strong: bool = False, parts: bool = False
 ) -> None:
-    """Store rows of `count` unsigned elements of `size` bytes, `values` being [active lanes, count] ([active lanes] when it is 1). `parts`
-    as in `gather`."""
+    """Store rows of `count` unsigned elements of `size` bytes: `values` [active lanes, count]. `parts` as in `gather`."""
     if mask is not None:
         where = stacked([where], mask)
     race, total = w.world.race, size * count

@@ -1,10 +1,9 @@
 """Control flow other than branches, CTA and cluster barriers, fences and hints, and launches that begin early or are canceled.
 
 Source: PTX ISA, ret, exit, trap, brkpt, call; bar, barrier.cluster, fence, membar, nanosleep, setmaxnreg; griddepcontrol;
-clusterlaunchcontrol. With griddepcontrol a launch begins before the one before it in the stream has ended, and waits for that. A launch
-that is not early (`Launch`) has begun after that, and waits for nothing. The 16 bytes of clusterlaunchcontrol's response are opaque to
-PTX; here they are the first CTA's index x, y, z and whether a cluster was canceled, as words. Clusters wait only while
-`Simulator(resident=...)` does not let all run at once.
+clusterlaunchcontrol. A launch that is not early (`Launch`) has begun after the one before it has ended, so griddepcontrol waits for
+nothing. The response of clusterlaunchcontrol, opaque to PTX, is the first CTA's index x, y, z and whether a cluster was canceled, as words;
+clusters wait only while `Simulator(resident=...)` does not let all run at once.
 """
 
 from __future__ import annotations

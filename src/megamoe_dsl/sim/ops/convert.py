@@ -48,9 +48,8 @@ def _pairs(high: Any, low: Any) -> Any:
 
 
 class Narrow:
-    """Two float32 to a pair of bytes in a narrow format, the first one to the upper byte.  A code depends on the upper half of the float32
-    and on whether the rest of it is 0, for all that lies between neighboring codes, and the middle of two, has no more bits than that:
-    `codes` has them by upper half * 2 + (rest is not 0)."""
+    """Two float32 to a pair of narrow codes, the first to the upper byte. A code depends on the upper half of the float32 and on whether
+    the rest is 0, because no middle of two codes has more bits: `codes` are by upper half * 2 + (rest is not 0)."""
 
     def __init__(self, kind: str, relu: bool) -> None:
         upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
@@ -103,11 +102,12 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
             return bf16_pair, np.uint32
 
         def halves(high: Any, low: Any) -> Any:
+            both = _pairs(high, low)
             if saturates:
-                high, low = (np.clip(v, np.float32(-_LARGEST[kind]), np.float32(_LARGEST[kind])) for v in (high, low))
+                both = np.clip(both, np.float32(-_LARGEST[kind]), np.float32(_LARGEST[kind]))
             if relu:
-                high, low = (np.where((v > 0) | (v != v), v, np.float32(0)) for v in (high, low))
-            return np.ascontiguousarray(encode(_pairs(high, low))).view(np.uint32).reshape(-1)
+                both = np.where((both > 0) | (both != both), both, np.float32(0))
+            return np.ascontiguousarray(encode(both)).view(np.uint32).reshape(-1)
 
         return halves, np.uint32
     if kind == "ue8m0":
@@ -116,12 +116,7 @@ def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any
     narrow = Narrow(kind, relu)
     if kind != "e2m1":
         return narrow, np.uint16
-
-    def nibbles(high: Any, low: Any) -> Any:
-        pair = narrow(high, low)
-        return (pair | pair >> np.uint16(4)).astype(np.uint8)
-
-    return nibbles, np.uint8
+    return lambda high, low: ((pair := narrow(high, low)) | pair >> np.uint16(4)).astype(np.uint8), np.uint8
 
 
 @lru_cache(maxsize=64)

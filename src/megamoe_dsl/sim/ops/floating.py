@@ -1,8 +1,7 @@
-"""Directed rounding of float32 arithmetic: `.rm` (down), `.rp` (up) and `.rz` (toward zero).
+"""Floating-point arithmetic, and directed rounding of float32: `.rm` (down), `.rp` (up) and `.rz` (toward zero).
 
-Rounding is to nearest even unless the instruction says otherwise (see `rounding`). fma has one rounding (see `fma32`). The approximate
-functions (ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh, div.approx and div.full), whose result the ISA bounds but does not define, give the
-exact result rounded to float32: hardware may differ in the last bits.
+Rounding is to nearest even unless the instruction says otherwise. Approximate functions (ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh,
+div.approx and div.full), which the ISA only bounds, give the exact result rounded to float32: hardware may differ in the last bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Integer, logic, bit and data-movement arithmetic (PTX ISA, "Integer Arithmetic", "Logic and Shift", "Comparison and
-Selection", mov, prmt).
+"""Integer, logic, bit and data-movement arithmetic (PTX ISA: those and "Comparison and Selection", mov, prmt).
 
-Where the result does not depend on the sign, operands are taken unsigned: that is how registers are stored. numpy shifts by the word
-size or more give 0 (or the sign), as PTX does.
+Where the sign does not matter, operands are unsigned, as registers are stored. numpy shifts by the word size or more as PTX does.
 """
 
 from __future__ import annotations
@@ -201,15 +199,6 @@ def _quotient(x: Any, y: Any) -> Any:
     return np.where(zero, ~np.zeros_like(x), q)
 
 
-def _remainder(x: Any, y: Any) -> Any:
-    return np.where(y == 0, x, x - _quotient(x, y) * y)
-
-
-def _dot(x: Any, y: Any, c: Any, types: tuple[type, type], result: type) -> Any:
-    products = x.view(types[0]).reshape(-1, 4).astype(np.int64) * y.view(types[1]).reshape(-1, 4)
-    return (products.sum(axis=1) + c).astype(result)
-
-
 def _permute(x: Any, y: Any, selector: Any) -> Any:
     source = x.astype(np.uint64) | y.astype(np.uint64) << np.uint64(32)
     nibbles = selector.astype(np.uint64)[:, None] >> np.arange(0, 16, 4, dtype=np.uint64)
@@ -286,7 +275,12 @@ def _extreme(p: tuple[str, ...], t: type) -> Function:
 def _dot_product(p: tuple[str, ...], t: type) -> Function:
     first, second = (np.int8 if kind == "s32" else np.uint8 for kind in p[1:3])
     result = np.int32 if "s32" in p[1:3] else np.uint32
-    return partial(_dot, types=(first, second), result=result), [np.uint32, np.uint32, result], result
+
+    def run(x: Any, y: Any, c: Any) -> Any:
+        products = x.view(first).reshape(-1, 4).astype(np.int64) * y.view(second).reshape(-1, 4)
+        return (products.sum(axis=1) + c).astype(result)
+
+    return run, [np.uint32, np.uint32, result], result
 
 
 def _is_space(p: tuple[str, ...], t: type) -> Function:
@@ -301,7 +295,7 @@ FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
     "max": _extreme,
     # truncates towards zero; the remainder has the sign of the dividend
     "div": lambda p, t: (_quotient, [t, t], t),
-    "rem": lambda p, t: (_remainder, [t, t], t),
+    "rem": lambda p, t: (lambda x, y: np.where(y == 0, x, x - _quotient(x, y) * y), [t, t], t),
     # dp4a.atype.btype d, a, b, c: four products of bytes, added to c, which wraps; unsigned when both types are
     "dp4a": _dot_product,
     # four bytes picked from the eight of a and b by the nibbles of c, whose top bit spreads the byte's sign

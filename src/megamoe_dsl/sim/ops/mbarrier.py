@@ -23,8 +23,6 @@ BYTES = 8
 class Mbarrier:
     """One barrier object in the shared memory of `cta`."""
 
-    __slots__ = ("accesses", "agent", "checked", "count", "cta", "done", "offset", "pending", "phase", "point", "transactions")
-
     def __init__(self, cta: Cta, offset: int, count: int) -> None:
         if not 1 <= count <= MAX_COUNT:
             raise SimError(f"mbarrier.init with count {count}: must be between 1 and {MAX_COUNT}")

@@ -57,8 +57,7 @@ def _copy(ins: PtxInstruction, b: Binder) -> Copy:
 
 
 def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
-    """The copies between a load of `names` and its wait, and the first use that no wait precedes, in words. Such a use is any other on the
-    way that takes no branch, or one elsewhere in a kernel without waits."""
+    """The copies between a load of `names` and its wait, and the first other use on that way, or in a kernel without waits."""
     code, names = b.kernel.code, set(names)
     at = next(i for i, other in enumerate(code) if other is ins)
     copies = []
@@ -111,13 +110,11 @@ def relinquish(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
 
 @plain("tcgen05.fence::before_thread_sync")
 def fence_before(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """See `tensor_unit` for what the fences order."""
     tensor_thread(w).before_thread_sync()
 
 
 @plain("tcgen05.fence::after_thread_sync")
 def fence_after(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """See `tensor_unit` for what the fences order."""
     tensor_thread(w).after_thread_sync()
 
 

@@ -155,9 +155,8 @@ def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, act
 
 
 def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None) -> Float64Array:
-    """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte`; every lane quarter has a copy.  With
-    `folded` (M = 128 over a pair) the second half of the rows is read from lanes 64 and up, at the columns of the first half. The 3 or 6
-    blocks of K = 96 go on in the columns after those of all rows."""
+    """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte` on; those of K = 96 go on in later
+    columns. `folded` (M = 128 over a pair): the second half of the rows is in lanes 64 and up, at the same columns."""
     sets = -(-(first_byte + blocks) // 4)
     if sets > 1 and blocks not in _LONG_BLOCKS:
         raise SimError(f"scale factors from byte {first_byte} of a column, {blocks} per row: they must lie in one column of 4 bytes")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...hardware.tensor_map import FIELD_BYTES, TensorMap, TensorMapDtype
 from .. import tma_engine as tma
-from ..chunks import GATHERED_ROWS, box_count, boxes_at, shared_chunks, to_shared_format
+from ..chunks import GATHERED_ROWS, boxes_at, shared_chunks, to_shared_format
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
@@ -80,7 +80,7 @@ def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp,
 def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
     if offset % _SMEM_ALIGNMENT:
         raise SimError(f"TMA box at {cta} smem+{offset - SMEM_RESERVED} (hardware offset {offset}): must be {_SMEM_ALIGNMENT}-byte aligned")
-    cta.shared.check(offset, offset + box_count(tensor_map, place) * tensor_map.box_bytes)
+    cta.shared.check(offset, offset + len(boxes_at(tensor_map, place)) * tensor_map.box_bytes)
 
 
 def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Actor | None) -> Bytes:
@@ -132,7 +132,7 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
             if own_only and cta is not w.cta:
                 raise SimError(f"TMA load .shared::cta into {cta}")
             targets = _targets(w, cta, barrier_cta, int(cta_masks[lane]) if cta_masks is not None else None, pair)
-            count = box_count(tensor_map, place)
+            count = len(boxes_at(tensor_map, place))
             chunks = shared_chunks(offset, count * tensor_map.box_bytes, tensor_map.swizzle)
             for target, signalled in targets:
                 _check_box(target, offset, tensor_map, place)

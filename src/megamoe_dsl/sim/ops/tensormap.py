@@ -39,8 +39,7 @@ class MapChange:
 
 
 def replace_field(descriptor: Bytes, name: str, ordinal: int, value: int) -> Bytes:
-    """A copy of the 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes. Raises SimError for a field or
-    value that is not modeled."""
+    """The 128 bytes of a map with one field replaced. `rank` is given minus one, strides in bytes. Raises SimError."""
     if name == "global_stride" and value % 16:
         raise SimError(f"tensormap.replace: stride {value} must be a multiple of 16 bytes")
     box = (14, 8 * (ordinal - 1), 8) if ordinal else (13, 24, 8)

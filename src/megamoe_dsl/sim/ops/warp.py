@@ -60,8 +60,7 @@ class Members:
         return None
 
     def _of_lanes(self, w: Warp, mask: Lanes) -> tuple[int, Lanes | None]:
-        """All lanes that the executing ones name, and, where their masks differ, which lanes name themselves: groups of a warp may each
-        have a mask of their own in one instruction."""
+        """All lanes that the executing ones name, and, where their masks differ, which lanes name themselves."""
         masks = self.read(w)
         here = masks[mask]
         if (here == here[0]).all():

@@ -1,11 +1,9 @@
 """wgmma as its warpgroup sees it: four warps issue an operation together, and it is done for all of them at once.
 
-Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation executes after all four warps have
-issued it, in order. A wait of one warp therefore covers what the operation read for the others too. Each warp answers for its own 16
-rows of A, with what it knew at issue; of B, which all of them use, only what all four knew counts.
-
-Shared memory is read when the operation executes, after all warps of the warpgroup have issued it (`warpgroup`); accumulators hold poison
-until `wait_group`. Sums in FP32 are to the bit what silicon makes of them (`umma`), those in FP16 and of integers formed in float64.
+Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". An operation executes, in order, after all four warps have issued it,
+and reads shared memory then; accumulators hold poison until `wait_group`. A wait of one warp covers what the operation read for the others
+too. Each warp answers for its own 16 rows of A, with what it knew at issue; of B only what all four knew counts. Sums in FP32 are to the
+bit what silicon makes of them (`umma`), others are formed in float64.
 """
 
 from __future__ import annotations
@@ -182,7 +180,6 @@ class WgmmaThread:
 
 
 def wgmma_thread(w: Warp) -> WgmmaThread:
-    """The wgmma side of a warp, created at first use."""
     return kept(w, "wgmma", lambda w: WgmmaThread(w, warpgroup(w)))
 
 
@@ -272,8 +269,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
 
 
 def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None, common: Actor | None) -> Float64Array:
-    """The 64 rows of A in shared memory: each warp's descriptor says where its 16 are, and its actor reads them.  Where all four warps know
-    enough, which is what `common` knows, they read together."""
+    """The 64 rows of A in shared memory, 16 by each warp's descriptor and actor. Where `common` knows enough, they read together."""
     alike = descriptors.count(descriptors[0]) == len(descriptors)
     if actors and common and (race := cta.world.race):
         chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)[0]

@@ -1,8 +1,6 @@
 """Which tile, with how many consumers, in clusters of how many pairs: what an estimate of clocks finds best.  Nobody has measured this
-kernel.
-
-Over the rows of experts the rates are those of the performance model (`predict/nvidia_b200.json`, which says where each is from), the
-instructions of an epilogue those of the compiled kernel.  A router deals rows unevenly: the estimate is a mean over numbers of rows.
+kernel: over the rows of experts the rates are those of the performance model (`predict/nvidia_b200.json`), the instructions of an epilogue
+those of the compiled kernel, and the estimate is a mean over numbers of rows, which a router deals unevenly.
 """
 
 from __future__ import annotations
@@ -58,23 +56,18 @@ def cost(problem: GemmProblem, expected: int, block_m: int, pairs: int) -> float
     return -(-count // max(pairs, 1)) * (problem.k_blocks * per_block + EPILOGUE * (1 + covered / 192))
 
 
-MMA_BYTES = 32
-"""Of K, of an instruction; a byte has one value, or two of E2M1."""
+MMA_BYTES = 32  # of K, of an instruction; a byte has one value, or two of E2M1
 MMA_STEP = 16  # rows of A
 CLOCKS_PER_ROW, LEAST_CLOCKS, LEAST_PER_ROW = 1 / 4, 32, 1 / 8
 """Of an MMA of 256 rows of B: by its products, and however few rows of A there are."""
 EFFICIENCY = 0.8
-FETCH_RATE = 64
-"""Bytes per clock that an SM gets from L2."""
-MEMORY_RATE = 7.25e6 / 1920
-"""Bytes per clock that all SMs get from memory."""
-WORD_BYTES = 4
-"""Of scales of a row."""
+FETCH_RATE = 64  # bytes per clock that an SM gets from L2
+MEMORY_RATE = 7.25e6 / 1920  # bytes per clock that all SMs get from memory
+WORD_BYTES = 4  # of scales of a row
 PASS_ROWS = 8
 EPILOGUE_CLOCKS, GATE_UP_CLOCKS = 15 * 1.75, {False: 52.5 * 1.75, True: 90.5 * 1.75}
 """Of 8 rows and a warp, without gate and up; with them, whose product stays BF16 or gets scales."""
-TILE_CLOCKS = 288
-"""Between two tiles."""
+TILE_CLOCKS = 288  # between two tiles
 QUANTILES = tuple(NormalDist().inv_cdf((one + 0.5) / 16) for one in range(16))
 """Deviations of an expert's rows from their mean, equally likely."""
 

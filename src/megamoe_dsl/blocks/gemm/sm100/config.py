@@ -99,7 +99,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def cluster(self) -> int:
-        """CTAs of all pairs that have the same rows of A."""
         return CLUSTER * self.pairs
 
     @property
@@ -135,7 +134,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- threads
     @property
     def first_epilogue_warp(self) -> int:
-        """Those before it load, multiply, schedule and gather."""
         return LOADER_WARPS + self.rows.warps
 
     epilogue_warps: ClassVar[int] = WARPS_PER_GROUP * PASS_WARPGROUPS
@@ -164,7 +162,6 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def sharing(self) -> str:
-        """Consumers of a stage, and which rows of it they share."""
         return "2, which share rows of A" if self.consumers > 1 else "1"
 
 

@@ -4,14 +4,8 @@ waits     work_tile_full and acc_full, per tile
 signals   work_tile_empty and acc_empty of the even CTA, per tile
 
 BF16 goes through SMEM, a pass of 32 rows at a time (blocks/sm100/results.py), FP32 from registers to memory.  Two warpgroups take
-alternate passes of a tile, or each has a consumer's.
-
-Rows of experts lie wherever the result's layout says, and those of a tile end anywhere: scatter4 takes a row of D for each row, and
-leaves out those that D does not have, so that no row of the expert after a tile's is touched.
-
-Gate and up are stored before they are activated, BF16, in columns as B has rows.  A warp has two runs of eight rows of B's one half,
-each before the eight of the other half that belong to them.  In the warpgroup's tile of results those of one half lie together, or
-where gate and up alternate each beside its own; then 16 lanes write a row.
+alternate passes of a tile, or each has a consumer's.  Rows of experts lie wherever the result's layout says: scatter4 takes a row of D for
+each, and leaves out those beyond a tile's.  Gate and up are stored before they are activated, BF16, in columns as B has rows.
 """
 
 from __future__ import annotations
@@ -66,7 +60,6 @@ def load_factor(ctx: GemmContext, tile: GemmTile) -> Any:
 
 
 def with_factor(ctx: GemmContext, sums: Sequence[Any], factor: Any) -> Sequence[Any]:
-    """Each sum, multiplied and rounded once."""
     return [value * factor for value in sums] if ctx.config.problem.has_factors else sums
 
 

@@ -1,11 +1,10 @@
 """Epilogues of gate and up as `epilogue.finish_gate_up`, for other formats of what Linear2 takes.
 
-BF16, for number formats whose scales need a factor of values that nobody knows yet: without maxima and scales, 64 channels of a pass
-of 32 rows, in one half of the tile of results.
+BF16, for number formats whose scales need a factor of values that nobody knows yet: 64 channels of a pass of 32 rows, without scales.
 
-NVFP4, E2M1 with a UE4M3 scale for each row and 16 channels, and a factor that somebody knows: the 16 channels of a warp are those of a
-scale, so that no two warps exchange maxima, and a scale takes divisions.  A lane therefore finds that of one row of the 32, and the
-lanes that have the row's values ask it.
+NVFP4, E2M1 with a UE4M3 scale for each row and 16 channels, and a known factor: the 16 channels of a warp are those of a scale, so that
+no two warps exchange maxima.  A scale takes divisions: a lane finds that of one row of the 32, and the lanes that have the row's values
+ask it.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, part: ResultPart):
         scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * HALF_CHANNELS, 1)
 
 
-COLUMNS = 4
-"""Lanes with other rows; the eight with the same column have other channels of the same rows."""
+COLUMNS = 4  # lanes with other rows; the eight with the same column have other channels of the same rows
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,8 @@ list_rows      waits work_tile_full and list_empty, per tile
 gather_tokens  waits work_tile_full and list_full, per tile; empty, per stage
                signals work_tile_empty and list_empty, per tile; full of the even CTA and copied, per stage
 
-The index warp copies the rows of A that are a tile's from the list in global memory to shared memory, a tile ahead of the warps that
-gather, in words of four bytes, which need no more alignment than a tile's first row has.
-
-A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A
-row's scales are words of four, as quantization leaves them; a thread copies them to where `tcgen05.cp` takes the scales of the row's
-place in the tile, which may so begin at any row of A.
+A CTA has half of the rows that the MMA covers, and the scales of all.  Of two pairs with the same rows each brings half to both.  A thread
+copies a row's words of scales to where `tcgen05.cp` takes the scales of the row's place in the tile, which may begin at any row of A.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from cutlass import Int32, Int64
 from ....device.mbarrier import LEADER, arrive_expect_cluster, arrive_released, release, wait
 from ....device.memory import arrive_when_copied, copy_word, fence_async_shared, load_shared_u32, load_shared_v4
 from ....device.ring import Ring, Stage
-from ....device.tma import gather_rows, load_tile, load_tile_of_pairs
+from ....device.tma import gather_rows, load_tile
 from ....device.warp import elect
 from ....hardware.operand_tile import SF_ATOM_BYTES, SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import select
@@ -52,7 +48,6 @@ class CopiedStage(Stage):
         fence_async_shared()
 
     def wait_full(self) -> None:
-        """The MMA warp: until the stage is loaded in both CTAs."""
         super().wait_full()
         self.wait_copied()
 
@@ -197,12 +192,11 @@ def bring_tile(ctx: GemmContext, tile: GemmTile, thread: Int32, rows: RowsOfThre
 
 def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: Any) -> None:
     """A CTA's rows from row `first` of A on; where several pairs have the same, each brings its part of them to all."""
-    if ctx.config.pairs == 1:
-        load_tile(destination, ctx.maps.tokens, full, x, first)
-    else:
-        rows = ctx.config.block_m // ctx.config.cluster
-        own = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
-        load_tile_of_pairs(own, ctx.maps.tokens, full, x, first + ctx.pair * rows, ctx.same_rows)
+    ctas, rows = None, ctx.config.block_m // ctx.config.cluster
+    if ctx.config.pairs > 1:
+        destination = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
+        first, ctas = first + ctx.pair * rows, ctx.same_rows
+    load_tile(destination, ctx.maps.tokens, full, x, first, ctas)
 
 
 @cute.jit

@@ -1,11 +1,5 @@
-"""The two loader warps of a CTA of a pair, which rows, of which matrix, and the MMA warp; the loops are blocks (blocks/sm100).
-
-| role         | waits                                     | signals                                        |
-|---|---|---|
-| load_tokens  | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full of the even CTA |
-| load_weights | work_tile_full per tile; empty per stage  | work_tile_empty per tile; full of the even CTA |
-| issue_mma    | work_tile_full and acc_empty per tile; full per stage | work_tile_empty, acc_full per tile; empty per stage |
-"""
+"""The two loader warps of a CTA of a pair, which rows, of which matrix, and the MMA warp; the loops, and what they wait for and signal, are
+blocks (blocks/sm100)."""
 
 from __future__ import annotations
 
@@ -84,7 +78,6 @@ ROWS_PER_COLUMN = 32  # of A, whose scales share a column of tensor memory
 
 
 def issue_mma(ctx: GemmContext) -> None:
-    """The MMA warp of the even CTA."""
     mma.issue_mma(ctx, pair_tile)
 
 

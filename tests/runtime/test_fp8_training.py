@@ -1,0 +1,181 @@
+"""`moe` with gradients in FP8: its stages as kernels in the simulator and on CPU tensors, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gemm_runs import artifact
+from megamoe_dsl import ProblemError, moe, padded_rows, quantize_both
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.kernels.registry import choose
+from megamoe_dsl.quant import quantize_weight_e4m3
+from megamoe_dsl.runtime import device_gradients, expert_gradients, k_grouped_gemm
+from megamoe_dsl.runtime.simulated import memory_of, simulate_gemm, simulate_launches
+from megamoe_dsl.target import Target
+from runtime.test_expert_training import DY, NAMES, assert_near, dy_of, in_float64, layer
+
+TARGET = Target(Target.typical("sm_90a").arch, 4)
+STAGES = ("route", "quantize_weights", "preactivations", "row_gradients", "token_gradients")
+
+
+def fp8(*trained: str, **shape: Any) -> dict[str, Any]:
+    """Arguments of `moe`, as those of a layer in BF16."""
+    return {**layer(*trained, **shape), "recipe": "fp8xfp8"}
+
+
+def gradients(given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
+    moe(**given, **more).backward(dy_of(given["x"]))
+    return {name: given[name].grad for name in NAMES if given[name].requires_grad}
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+    """Stages of the backward pass run as kernels in the simulator, on CPU tensors; the configurations that have run."""
+    ran: list[object] = []
+    counter = torch.zeros(64, dtype=torch.int32)
+
+    def run_gemm(problem: GemmProblem, tensors: Any) -> None:
+        ran.append(config := choose(problem, TARGET, tensors.rows))
+        assert not simulate_gemm(artifact(config), tensors).findings
+
+    def launch_kernel(config: Any, tensors: dict[str, torch.Tensor], numbers: dict[str, int]) -> None:
+        ran.append(config)
+        given = {**numbers, **{name: one.data_ptr() for name, one in tensors.items()}}
+        assert not simulate_launches(artifact(config), memory_of({}, {**tensors, "counter": counter}), given).findings
+
+    loaded = {
+        "run_gemm": run_gemm,
+        "launch_kernel": launch_kernel,
+        "loaded_kernel": lambda problem, device, **options: choose(problem, TARGET, 1, **options),
+    }
+    for module in (device_gradients, k_grouped_gemm):
+        for name, function in loaded.items():
+            monkeypatch.setattr(module, name, function)
+    monkeypatch.setattr(device_gradients, "bind_context", lambda: None)
+    monkeypatch.setattr(device_gradients, "tile_counters", lambda _: SimpleNamespace(address=counter.data_ptr))
+    monkeypatch.setattr(k_grouped_gemm, "_on_cpu", lambda _: False)
+    monkeypatch.setattr(k_grouped_gemm, "check_current", lambda *_: None)
+    for name in STAGES:
+        monkeypatch.setattr(expert_gradients, name, getattr(device_gradients, name))
+    yield ran
+
+
+def test_kernels_have_the_references_bits(kernels: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for dH, of an approximate sigmoid: what follows is compared of the kernel's."""
+    rows: list[Any] = []
+    original = device_gradients.row_gradients
+    monkeypatch.setattr(expert_gradients, "row_gradients", lambda *given: rows.append(original(*given)) or rows[-1])
+    found = gradients(fp8(*NAMES), recompute=True)
+    assert len(kernels) == 15
+    monkeypatch.undo()
+    monkeypatch.setattr(expert_gradients, "row_gradients", lambda *_: rows[0])
+    expected = gradients(fp8(*NAMES), recompute=True)
+    assert all(torch.equal(found[name], expected[name]) for name in ("x", "w1", "w2"))
+    monkeypatch.undo()
+    assert_near(found, {name: one.double() for name, one in gradients(fp8(*NAMES)).items()}, 1e-3)
+
+
+@pytest.mark.parametrize("gate_up", ["gate_first", "up_first", "interleaved"])
+def test_gradients_are_near_float64(gate_up: str) -> None:
+    given = fp8(*NAMES)
+    found = gradients(given, gate_up=gate_up)
+    assert_near(found, in_float64(given, gate_up), 0.1)
+    assert not found["w1"][3].any() and not found["w2"][3].any() and found["topk_weights"][2, 1] == 0
+
+
+def test_the_result_is_that_of_quantized_weights() -> None:
+    given = layer()
+    weights = dict(
+        zip(("w1", "w1_sf", "w2", "w2_sf"), (*quantize_weight_e4m3(given["w1"]), *quantize_weight_e4m3(given["w2"])), strict=True)
+    )
+    expected = moe(**{**given, **weights})
+    assert torch.equal(moe(**fp8()), expected) and torch.equal(moe(**fp8("w1")), expected)
+
+
+@pytest.mark.parametrize("changed", ["x", "w1", "w2", "topk_weights", "topk_idx"])
+def test_two_calls_that_differ_in_one_thing(changed: str) -> None:
+    """And the same twice."""
+    first, again, other = fp8(*NAMES), fp8(*NAMES), fp8(*NAMES)
+    other[changed] = other["topk_idx"].roll(1, 0) if changed == "topk_idx" else (other[changed].detach() * 1.5).requires_grad_()
+    before, after, differs = gradients(first), gradients(again), gradients(other)
+    assert all(torch.equal(before[name], after[name]) for name in NAMES)
+    assert any(not torch.equal(before[name], differs[name]) for name in NAMES)
+    assert_near(differs, in_float64(other), 0.1)
+
+
+@pytest.mark.parametrize("trained", NAMES)
+def test_one_gradient_alone_is_the_same(trained: str) -> None:
+    assert torch.equal(gradients(fp8(trained))[trained], gradients(fp8(*NAMES))[trained])
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 4), (130, 3), (5, 70)])
+def test_odd_shapes(tokens: int, experts: int) -> None:
+    given = fp8(*NAMES, tokens=tokens, experts=experts)
+    assert_near(gradients(given), in_float64(given), 0.1)
+
+
+def test_weights_gradients_go_to_main_grads() -> None:
+    given, totals = fp8(*NAMES), (torch.ones(4, 256, 256), torch.ones(4, 256, 128))
+    gradients(given, main_grads=totals)
+    rounded = gradients(fp8(*NAMES))
+    assert given["w1"].grad is None and given["w2"].grad is None
+    for name, total in zip(("w1", "w2"), totals, strict=True):
+        assert_near({name: total - 1}, {name: rounded[name].double()}, 0.01)
+
+
+def test_a_compiled_layer_has_the_same_gradients() -> None:
+    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, backend="aot_eager")
+    given = fp8(*NAMES)
+    compiled(**given).backward(DY)
+    assert all(torch.equal(given[name].grad, one) for name, one in gradients(fp8(*NAMES)).items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"w1_sf": torch.ones(1)}, "w1_sf = 'a tensor': must be None of bfloat16 weights"),
+        ({"w1": torch.zeros(4, 128, 256).bfloat16()}, "intermediate = 64: must be a multiple of 128 in fp8xfp8"),
+        ({"w1": torch.zeros(4, 256, 192).bfloat16()}, "hidden = 192: must be a multiple of 128 in fp8xfp8"),
+        ({"w2": torch.zeros(4, 256, 128)}, "w2.dtype = torch.float32"),
+        ({"w1": torch.zeros(256, 256).bfloat16()}, r"w1.shape = \(256, 256\)"),
+        ({"recipe": "mxf4xmxf4"}, "recipe = 'mxf4xmxf4': must be None"),
+        ({"activation_clamp": 2.0}, "activation_clamp = 2.0: must be None"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        moe(**{**fp8("x"), **changes})
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0), (1, 0, 128), (127, 129, 0), (300, 5, 77)])
+def test_rows_are_padded(counts: tuple[int, ...]) -> None:
+    """Of more rows than groups have, those behind are nowhere."""
+    ends = torch.tensor(counts).cumsum(0).int()
+    total = int(ends[-1])
+    found = padded_rows(ends, total + 3)
+    sources, first, begins = [], 0, 0
+    for count, end in zip(counts, found.ends.tolist(), strict=True):
+        assert end - begins == -(-count // 128) * 128
+        sources += [*range(first, first + count), *[-1] * (end - begins - count)]
+        first, begins = first + count, end
+    assert found.sources[: len(sources)].tolist() == sources and (found.sources[len(sources) :] == -1).all()
+    assert len(found.sources) % 128 == 0 and (found.places[total:] == -1).all()
+    assert torch.equal(found.sources[found.places[:total].long()], torch.arange(total).int())
+
+
+def test_padded_rows_quantized_are_rows() -> None:
+    x, padded = torch.randn(9, 128).bfloat16(), padded_rows(torch.tensor([4, 4, 9], dtype=torch.int32), 9)
+    found = quantize_both(x, padded.sources)
+    assert found.codes is not None and torch.equal(found.codes[padded.places.long()].float(), quantize_rows(x))
+    assert not found.codes_t[:, 4:128].float().any()
+
+
+def quantize_rows(x: torch.Tensor) -> torch.Tensor:
+    from megamoe_dsl.quant import quantize_e4m3_f32
+
+    return quantize_e4m3_f32(x)[0].float()
