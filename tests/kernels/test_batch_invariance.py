@@ -183,7 +183,7 @@ def test_so_do_the_halves(recipe: str) -> None:
     normal = recipe == "bf16xbf16"
     case = random_case(problem, [TOKENS], 0, exact=False) if normal else case_of(problem, FuzzedCall((TOKENS,), values=CANCELLING))
     small, found = small_config(problem), []
-    for block_m in (one for one in small.part.block_ms if one <= 128):
+    for block_m in (one for one in small.part.allowed["block_m"] if one <= 128):
         dispatch = small.replace(block_m=block_m, num_stages=0, block_wise=small.block_wise and block_m == 128)
         same = {name: getattr(dispatch, name) for name in ("block_m", "block_n", "num_sms", "task_tokens", "arch_name")}
         ep = SimulatedEp(artifact(dispatch), artifact(GemmCombineConfig(problem, **same)), case.weights, race=False)

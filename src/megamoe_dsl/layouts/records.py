@@ -75,16 +75,13 @@ RECORD = Region.stack(
 class WatchedWaits:
     """Waits of a family of kernels, and the messages that their records become.
 
-    detail    of each wait what its detail counts
-    barrier   what it is an index of at a rank barrier
-    phase     of a wait, and `phases` of a rank barrier, where the launch was; `anywhere`, of a record that two waits wrote at once
+    waits     of each wait what its detail counts, and where the launch was; None where that is a rank barrier
+    barriers  where the launch was at each of those; `anywhere`, of a record that two waits wrote at once
     of_ranks  the wait whose counter has reports of ranks in its high word
     """
 
-    detail: Mapping[IntEnum, str]
-    phase: Mapping[IntEnum, str]
-    barrier: type[IntEnum]
-    phases: Mapping[IntEnum, str]
+    waits: Mapping[IntEnum, tuple[str, str | None]]
+    barriers: Mapping[IntEnum, str]
     anywhere: str
     of_ranks: IntEnum | None = None
 
@@ -94,10 +91,10 @@ class WatchedWaits:
         if not wait:
             return None
         expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
-        [name] = [one for one in self.detail if one == wait]
-        phase, what = self.phase.get(name), str(detail)
-        if phase is None and detail in self.phases:
-            phase, what = self.phases[self.barrier(detail)], self.barrier(detail).name
+        [name] = [one for one in self.waits if one == wait]
+        (counted, phase), what = self.waits[name], str(detail)
+        for barrier in (one for one in self.barriers if phase is None and one == detail):
+            phase, what = self.barriers[barrier], barrier.name
         seen = f"{observed >> 32:#x} ranks" if name == self.of_ranks else f"{observed:#x}"
-        waited = f"wait {name.name} ({self.detail[name]} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
+        waited = f"wait {name.name} ({counted} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
         return f"rank {rank}, SM {sm}, {phase or self.anywhere}: {waited}"

@@ -112,7 +112,7 @@ class Subject:
         def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
             return sm90.tile_table(config, load, calibration, clock), sm90.machine(config, load, calibration, clock)
 
-        return cls(config.problem, load, config.block_m, config.block_k, config.num_sms, costs, pull_rounds(config), config.dispatch_warps)
+        return cls(config.problem, load, config.block_m, config.block_k, config.num_sms, costs, pull_rounds(config), config.warps.dispatch)
 
     @classmethod
     def of_sm100(cls, shape: Shape, tiles: Tiles, load: RankLoad) -> Subject:

@@ -14,8 +14,13 @@ from .arguments import DecodeArguments
 from .config import GROUPS, TOKENS, DecodeConfig
 from .problem import DecodeProblem
 
-SMALL_MATRIX = 1 << 22
-"""Of an expert's Linear2: with more weights the fused kernel is faster from `TOKENS[0]` tokens on (docs/lab/one_gpu.md)."""
+MOST_WORK = 1 << 25
+"""Tokens by weights of an expert's Linear2: with more the fused kernel is faster (docs/lab/one_gpu.md)."""
+
+
+def most_tokens(problem: DecodeProblem) -> int:
+    """Up to so many take this launch in the place of the fused one."""
+    return min(TOKENS[-1], MOST_WORK // (problem.hidden * problem.intermediate))
 
 
 def few_configs(
@@ -27,9 +32,9 @@ def few_configs(
     problem = DecodeProblem.of(layer) if whole and target.arch == DecodeConfig.arch else None
     if problem is None:
         return ()
-    more = layer.max_tokens_per_rank > TOKENS[0] and problem.hidden * problem.intermediate <= SMALL_MATRIX
+    most = min(most_tokens(problem), layer.max_tokens_per_rank)
     with suppress(ConfigError):
-        return tuple(DecodeConfig.choose(problem, target, tokens) for tokens in TOKENS[: 1 + more])
+        return tuple(DecodeConfig.choose(problem, target, tokens) for tokens in TOKENS[: (most > 0) + (most > TOKENS[0])])
     return ()
 
 

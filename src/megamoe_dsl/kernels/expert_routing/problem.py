@@ -32,7 +32,8 @@ class RoutingProblem(TokensProblem):
     """How a layer's tokens are sorted by expert and quantized.  Raises `ProblemError`.
 
     hidden       channels of a token: a multiple of 128, in bf16xbf16 of 32
-    num_experts  at most 1024; topk: experts of a token, at most 32
+    num_experts  at most 1024
+    topk         experts of a token, at most 32
     recipe       number formats that tokens are quantized to (recipe.py)
     """
 

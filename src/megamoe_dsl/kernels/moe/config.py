@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_declared, require_stages
@@ -18,15 +18,14 @@ from ...layouts.arith import Int, ceil_div, div
 from ...layouts.region import Region
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
-from .layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, SmemPlan
+from .layouts.smem_plan import TILE_ROWS, SmemPlan
 from .layouts.symmetric import checked_pool_rows, ring_blocks, symmetric_buffer
 
 WINDOW_QUARTERS = 3  # of a ring's blocks
 
 
-@dataclass(frozen=True)
-class RegisterBudget:
-    """Registers per thread after `setmaxnreg`, per warpgroup role; all multiples of 8."""
+class PerRole(NamedTuple):
+    """Warps of each role, or registers of its threads after `setmaxnreg`, multiples of 8."""
 
     dispatch: int
     loader: int
@@ -60,7 +59,7 @@ class MegaMoeConfig(ABC):
     plan: ClassVar[type[SmemPlan]]
     group_m: ClassVar[int]
     maps_per_linear: ClassVar[int]
-    linear_registers: ClassVar[RegisterBudget | None] = None
+    linear_registers: ClassVar[PerRole | None] = None
     """Of a launch of Linear1 or Linear2 alone; None: as here."""
 
     problem: Problem
@@ -116,41 +115,29 @@ class MegaMoeConfig(ABC):
     # --- threads and registers
     @property
     @abstractmethod
-    def epilogue_warps(self) -> int:
-        """Warps that finish tiles and combine."""
+    def warps(self) -> PerRole:
+        """Loaders are also those that do what a single lane can; epilogue warps finish tiles and combine."""
 
     @property
     @abstractmethod
-    def registers(self) -> RegisterBudget:
+    def registers(self) -> PerRole:
         """Per thread, of each role."""
 
     @property
-    def dispatch_warps(self) -> int:
-        return DISPATCH_WARPS
-
-    @property
-    def loader_warps(self) -> int:
-        """Warps between dispatch and epilogue: those that load, and those that do what a single lane can."""
-        return LOADER_WARPS
-
-    @property
-    def decode_warps(self) -> int:
-        return 0
+    def epilogue_warps(self) -> int:
+        return self.warps.epilogue
 
     @property
     def num_threads(self) -> int:
-        return 32 * (self.dispatch_warps + self.loader_warps + self.epilogue_warps + self.decode_warps)
+        return 32 * sum(self.warps)
 
     @property
     def dispatch_epilogue_threads(self) -> int:
-        return 32 * (self.dispatch_warps + self.epilogue_warps)
+        return 32 * (self.warps.dispatch + self.warps.epilogue)
 
     @property
     def register_total(self) -> int:
-        budget = self.registers
-        warps = (self.dispatch_warps, self.loader_warps, self.epilogue_warps, self.decode_warps)
-        shares = (budget.dispatch, budget.loader, budget.epilogue, budget.decode)
-        return 32 * sum(count * registers for count, registers in zip(warps, shares, strict=True))
+        return 32 * sum(count * registers for count, registers in zip(self.warps, self.registers, strict=True))
 
     # --- tiles
     @property

@@ -50,7 +50,7 @@ from .pool import pull_tokens
 @cute.jit
 def dispatch(ctx: Context, thread: Int32):
     """Runs one thread of the dispatch warps from counts to cleaning."""
-    group = Group(NamedBarrier.DISPATCH, 32 * ctx.config.dispatch_warps, thread)
+    group = Group(NamedBarrier.DISPATCH, 32 * ctx.config.warps.dispatch, thread)
     begin(ctx, Role.DISPATCH)
     exchange_counts(ctx, group)
     stamp(ctx, Activity.COUNT)

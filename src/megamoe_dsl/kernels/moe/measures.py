@@ -13,21 +13,16 @@ DECODED_WORDS = 64  # of E4M3, by a thread in a K block
 
 
 def measure_sm90(find: Measurer) -> list[Measure]:
-    """All measures.  Raises `InspectionError` when one is missing."""
+    """All measures; of the warp that stores tiles of Linear1 where math warps do not.  Raises `InspectionError` when one is missing."""
+    boxes, role = find.config.smem.fc1_boxes, "tile_scheduler." if find.config.decoded else "store."
     return [
         *measure_math(find),
         *measure_loaders(find),
-        *measure_store(find),
+        *([find.measure("store_tile", "store", "tile", find.inner(role, UTMASTG=boxes), 1)] if boxes else []),
         *measure_decode(find),
         find.dispatch(),
         *find.combine(),
     ]
-
-
-def measure_store(find: Measurer) -> list[Measure]:
-    """The loop of the warp that stores tiles of Linear1, where math warps do not."""
-    boxes, role = find.config.smem.fc1_boxes, "tile_scheduler." if find.config.decoded else "store."
-    return [find.measure("store_tile", "store", "tile", find.inner(role, UTMASTG=boxes), 1)] if boxes else []
 
 
 def measure_loaders(find: Measurer) -> list[Measure]:

@@ -86,7 +86,7 @@ def wait_operands(ctx: Context, tile: Any):
         else:
             parts = ctx.config.fc2_parts
             finished = (1 << parts) - 1 if parts <= MASK_BITS else parts
-            arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), as_signed64(finished), "gpu")
+            arrived = Equals64(ctx.at("fc2_arrival", tile.pool_block), Int64(finished - (1 << 64) if finished >> 63 else finished), "gpu")
             spin(arrived, ctx.watchdog, Wait.FC2_ARRIVAL, tile.pool_block)
         # Other CTAs wrote the scales through the generic proxy, and TMA reads them through the async proxy: one fence here, in the reader,
         # replaces a fence in every writer.
@@ -116,11 +116,6 @@ def wait_rows(ctx: Context, pool_block: Int32):
             readers = config.fc2_n_blocks * config.epilogue_warps
             count = Equals32(ctx.at("fc2_read_count", before), Int32(readers), "gpu")
             spin(count, ctx.watchdog, Wait.ROWS, pool_block)
-
-
-def as_signed64(value: int) -> Any:
-    """A 64-bit pattern as a traced integer."""
-    return Int64(value - (1 << 64) if value >> 63 else value)
 
 
 def bias_address(ctx: Context, phase: int, expert: Any, row: Any) -> Any:
@@ -193,9 +188,9 @@ def pull_tokens(ctx: Context, warp: Int32):
     problem = ctx.config.problem
     lane = cute.arch.lane_idx()
     table = SharedTable(ctx.shared("expert_table"))
-    warps = ctx.config.dispatch_warps
+    warps = ctx.config.warps.dispatch
     cursor = advance_to_valid(Cursor(table, Int32(0), ctx.sm * warps + warp, table.tokens(Int32(0))), problem.experts_per_rank)
-    uses, loaded, rank_tokens = Int32(0), Int32(-1), no_tokens(problem.num_ranks)
+    uses, loaded, rank_tokens = Int32(0), Int32(-1), (Int32(0),) * ceil_div(problem.num_ranks, LANES)
     while cursor.expert < problem.experts_per_rank:
         if cursor.expert != loaded:
             loaded = cursor.expert
@@ -205,11 +200,6 @@ def pull_tokens(ctx: Context, warp: Int32):
         pull_token(ctx, cursor, source, warp, lane, uses)
         uses = uses + 1
         cursor = advance_to_valid(dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * warps), problem.experts_per_rank)
-
-
-def no_tokens(num_ranks: int) -> tuple[Int32, ...]:
-    """What a lane holds of every set of 32 ranks before it has counted: no tokens."""
-    return (Int32(0),) * ceil_div(num_ranks, LANES)
 
 
 @cute.jit

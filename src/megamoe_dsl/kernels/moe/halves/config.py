@@ -15,7 +15,7 @@ from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_declared, require_stages
 from ....layouts.region import U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
-from ..config import RegisterBudget, require_whole_tiles
+from ..config import PerRole, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
@@ -73,15 +73,11 @@ class EpConfig(ABC):
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
         require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        for name, value in part.defaults.items():
-            object.__setattr__(self, name, getattr(self, name) or value)
-        require(self.block_m in part.block_ms, "block_m", self.block_m, f"one of {list(part.block_ms)}")
-        require(self.block_n in part.block_ns, "block_n", self.block_n, f"one of {list(part.block_ns)}")
-        require(self.cluster in part.clusters, "cluster", self.cluster, " or ".join(map(str, part.clusters)))
+        object.__setattr__(self, "cluster", self.cluster or min(part.allowed["cluster"]))
+        for name, values in part.allowed.items():
+            require(getattr(self, name) in values, name, getattr(self, name), f"one of {list(values)} for {self.arch}")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
-        for name in part.unused:
-            require(getattr(self, name) == 0, name, getattr(self, name), f"left out for {self.arch}")
         self.check_fields()
         most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
         require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
@@ -131,7 +127,6 @@ class EpConfig(ABC):
 
     @cached_property
     def gemm(self) -> GroupedGemm:
-        """The GEMM as its roles know it."""
         return self.part.gemm(self, self.num_stages)
 
     @abstractmethod
@@ -152,7 +147,7 @@ class EpConfig(ABC):
         return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
 
     @property
-    def registers(self) -> RegisterBudget:
+    def registers(self) -> PerRole:
         """Per thread: of the communication warps, of the loaders, of those that multiply; 0 where all keep what they begin with."""
         return self.part.registers
 

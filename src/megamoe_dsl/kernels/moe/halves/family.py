@@ -35,14 +35,15 @@ def tuned_fields(half: Half, problem: Problem, num_tokens: int, gpu: str | None)
 
 
 class EpKernel(Kernel):
-    """What both have in common."""
-
-    configs: ClassVar[Mapping[str, type[EpConfig]]]
+    """Half of a layer in one launch: tokens to the ranks of their experts and Linear1 of them, or Linear2 of the received rows and the sums
+    of its results on the tokens' ranks."""
 
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     resident = True
-    takes_arguments: ClassVar[type[Any]]
+
+    def __init__(self, name: str, config: type[EpConfig], arguments: type[Any]) -> None:
+        self.name, self.configs, self.takes_arguments = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
 
     def arguments_type(self, config: EpConfig) -> type[Any]:
         return with_parts(self.takes_arguments, {TraceArguments: config.trace})
@@ -97,22 +98,6 @@ class EpKernel(Kernel):
         return config.gemm.map_names
 
 
-class DispatchGroupedGemmKernel(EpKernel):
-    """Tokens to the ranks of their experts, and Linear1 of them, in one launch."""
-
-    name = "dispatch_grouped_gemm"
-    configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, DispatchGemmConfig)
-    takes_arguments = DispatchGemmArguments
-
-
-class GroupedGemmCombineKernel(EpKernel):
-    """Linear2 of the received rows, and the sums of its results on the tokens' ranks, in one launch."""
-
-    name = "grouped_gemm_combine"
-    configs: ClassVar[Mapping[str, type[EpConfig]]] = dict.fromkeys(PARTS, GemmCombineConfig)
-    takes_arguments = GemmCombineArguments
-
-
 class RoutingTablesKernel(Kernel):
     """Where every token goes, and who fetches it, from the experts of all ranks' tokens: what dispatch and combine read."""
 
@@ -141,5 +126,8 @@ class RoutingTablesKernel(Kernel):
         return RoutingTablesArguments
 
 
-EP_KERNELS: tuple[EpKernel, ...] = (DispatchGroupedGemmKernel(), GroupedGemmCombineKernel())
+EP_KERNELS = (
+    EpKernel("dispatch_grouped_gemm", DispatchGemmConfig, DispatchGemmArguments),
+    EpKernel("grouped_gemm_combine", GemmCombineConfig, GemmCombineArguments),
+)
 """In the order of their launches."""

@@ -13,12 +13,12 @@ from ....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
 from ....hardware.operand_tile import SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import Int
-from ..config import RegisterBudget
+from ..config import PerRole
 
 MOST_COLUMNS = 128
 """Of a wgmma: before a role asks for registers of its own, 512 threads have 128 each, and ptxas assembles no instruction that names more;
 sums of 128 columns take 64."""
-UNCHANGED = RegisterBudget(0, 0, 0)
+UNCHANGED = PerRole(0, 0, 0)
 GroupedGemm = GemmConfig | Sm100GemmConfig
 HALVED = 128  # rows of a tile of which half may be multiplied
 GROUP_M = 16  # row blocks of a group in the grouped tile order
@@ -28,11 +28,9 @@ GROUP_M = 16  # row blocks of a group in the grouped tile order
 class GemmPart:
     """An architecture's share of a configuration (config.py).
 
-    block_ms, block_ns, clusters  what these fields may be
-    defaults   values of fields that a configuration leaves at 0
+    allowed    what fields may be
     gemm       the grouped GEMM of a configuration (blocks/gemm), with a ring of this depth
     chosen     fields that `choose` sets for a GEMM on a grid of so many CTAs
-    unused     fields that it has no use for: 0
     scale_rows rows whose scales are fetched together; 0 where a tile's are
     scale_row  where a row's scales lie among those of all rows
     registers  per thread of each role; 0 where every role keeps what it begins with
@@ -40,16 +38,12 @@ class GemmPart:
 
     arch: Arch
     recipes: tuple[str, ...]
-    block_ms: tuple[int, ...]
-    block_ns: tuple[int, ...]
-    clusters: tuple[int, ...]
-    defaults: Mapping[str, int] = field(hash=False)
+    allowed: Mapping[str, tuple[int, ...]] = field(hash=False)
     gemm: Callable[[Any, int], GroupedGemm]
     chosen: Callable[[GemmProblem, int], dict[str, int]]
-    unused: tuple[str, ...] = ()
     scale_rows: int = 0
     scale_row: Callable[[Int], Int] = lambda row: row
-    registers: RegisterBudget = UNCHANGED
+    registers: PerRole = UNCHANGED
 
 
 def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
@@ -78,22 +72,15 @@ def pair_gemm(config: Any, num_stages: int) -> Sm100GemmConfig:
 WARPGROUPS = GemmPart(
     arch=SM90,
     recipes=("fp8xfp8", "bf16xbf16"),
-    block_ms=(64, HALVED),
-    block_ns=(64, 128, 256),
-    clusters=(1, 2),
-    defaults={"cluster": 1},
+    allowed={"block_m": (64, HALVED), "block_n": (64, 128, 256), "cluster": (1, 2), "block_k": (0,)},
     gemm=warpgroup_gemm,
     chosen=lambda linear, num_sms: {"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2},
-    unused=("block_k",),
-    registers=RegisterBudget(dispatch=48, loader=32, epilogue=216),
+    registers=PerRole(dispatch=48, loader=32, epilogue=216),
 )
 PAIRS = GemmPart(
     arch=SM100,
     recipes=("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "bf16xbf16"),
-    block_ms=ROWS,
-    block_ns=(PAIR_ROWS,),
-    clusters=(CLUSTER,),
-    defaults={"cluster": CLUSTER},
+    allowed={"block_m": ROWS, "block_n": (PAIR_ROWS,), "cluster": (CLUSTER,)},
     gemm=pair_gemm,
     chosen=lambda linear, num_sms: {"num_sms": num_sms, "block_k": max(block_ks(linear))},
     scale_rows=SF_ATOM_ROWS,

@@ -49,7 +49,6 @@ class CombinePlan:
 
     @property
     def row(self) -> CombineRow:
-        """What a slot has a piece of."""
         return CombineRow(self.hidden, self.results)
 
     @property
@@ -221,7 +220,7 @@ class SmemPlan(ABC):
         """pull: slots of a row for each warp that pulls; expert_table: tokens and first pool block of each local expert, and an entry more;
         trace_count: stamps so far of each traced warp."""
         config, problem = self.config, self.config.problem
-        pull = Field("pull", (config.dispatch_warps, self.pull_slots, self.pull_chunk), U8, 128)
+        pull = Field("pull", (config.warps.dispatch, self.pull_slots, self.pull_chunk), U8, 128)
         main = (*self.tile_fields, pull, Field("expert_count", (problem.num_experts,), U32))
         tail = (
             self.maxima,

@@ -40,12 +40,13 @@ grown sum only what exceeds `expert_counts_seen`.  The early rank cannot go furt
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import accumulate
 from math import lcm
 
 from ....arch import Arch
 from ....config_error import as_integer, require
 from ....hardware.operand_tile import SF_ATOM_ROWS
-from ....layouts.arith import align
+from ....layouts.arith import align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
@@ -113,10 +114,7 @@ def padded_sf_rows(capacity: int, recipe: Recipe) -> int:
 
 def pool_blocks(tokens_per_expert: list[int], block_m: int) -> list[int]:
     """First pool block of each expert, and one entry more: the number of blocks in use."""
-    first = [0]
-    for tokens in tokens_per_expert:
-        first.append(first[-1] + -(-tokens // block_m))
-    return first
+    return list(accumulate((ceil_div(tokens, block_m) for tokens in tokens_per_expert), initial=0))
 
 
 def workspace(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Region:

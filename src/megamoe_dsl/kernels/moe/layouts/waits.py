@@ -31,17 +31,15 @@ class Wait(IntEnum):
 
 
 WAITS = WatchedWaits(
-    detail={
-        Wait.COUNTS: "local expert",
-        Wait.FC1_ARRIVAL: "pool block",
-        Wait.FC2_ARRIVAL: "pool block",
-        Wait.GRID: "rank barrier",
-        Wait.RANK: "rank barrier",
-        Wait.ROWS: "pool block",
+    {
+        Wait.COUNTS: ("local expert", "dispatch"),
+        Wait.FC1_ARRIVAL: ("pool block", "Linear1"),
+        Wait.FC2_ARRIVAL: ("pool block", "Linear2"),
+        Wait.GRID: ("rank barrier", None),
+        Wait.RANK: ("rank barrier", None),
+        Wait.ROWS: ("pool block", "dispatch"),
     },
-    phase={Wait.COUNTS: "dispatch", Wait.FC1_ARRIVAL: "Linear1", Wait.FC2_ARRIVAL: "Linear2", Wait.ROWS: "dispatch"},
-    barrier=RankBarrier,
-    phases={RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"},
-    anywhere="dispatch or combine",
-    of_ranks=Wait.COUNTS,
+    {RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"},
+    "dispatch or combine",
+    Wait.COUNTS,
 )

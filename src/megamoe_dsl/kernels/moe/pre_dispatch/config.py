@@ -61,7 +61,6 @@ class PreDispatchConfig:
 
     @property
     def packed(self) -> bool:
-        """Tokens become E2M1, two in a byte."""
         return self.problem.formats.packs_activations
 
     @property

@@ -16,8 +16,8 @@ from ....hardware.cta_pair import CLUSTER, TmemPlan
 from ....hardware.operand_tile import BLOCK_K, PLAIN_VALUES, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
 from ....problem import Problem
-from ..config import MegaMoeConfig, RegisterBudget
-from ..layouts.smem_plan import WARPS_PER_GROUP
+from ..config import MegaMoeConfig, PerRole
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
 from .memory_plan import Sm100SmemPlan
 
@@ -88,13 +88,13 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     # --- threads and registers
     @property
-    def epilogue_warps(self) -> int:
-        return self.epilogue_warpgroups * WARPS_PER_GROUP
+    def warps(self) -> PerRole:
+        return PerRole(DISPATCH_WARPS, LOADER_WARPS, self.epilogue_warpgroups * WARPS_PER_GROUP)
 
     @property
-    def registers(self) -> RegisterBudget:
+    def registers(self) -> PerRole:
         """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
-        return RegisterBudget(48, 48, 208) if self.problem.experts_per_rank <= 64 else RegisterBudget(96, 88, 160)
+        return PerRole(48, 48, 208) if self.problem.experts_per_rank <= 64 else PerRole(96, 88, 160)
 
     # --- tiles
     @property

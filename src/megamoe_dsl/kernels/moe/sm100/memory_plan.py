@@ -69,7 +69,7 @@ class Sm100SmemPlan(SmemPlan):
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
         num_stages, work_tiles, readers = self.num_stages, self.work_tiles, 32 * (CLUSTER * (2 + WARPS_PER_GROUP) + 1)
-        dispatch_warps, sets = self.config.dispatch_warps, 2 * self.config.epilogue_warps
+        dispatch_warps, sets = self.config.warps.dispatch, 2 * self.config.epilogue_warps
         return self.kept(
             MBarrier("full", num_stages, 4, "token and weight loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
             MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "token and weight loaders"),

@@ -16,17 +16,17 @@ from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import Int, ceil_div
 from ....problem import Problem
 from ....recipe import E2M1
-from ..config import MegaMoeConfig, RegisterBudget
+from ..config import MegaMoeConfig, PerRole
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, RowChunks
 from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 """Of packed weights, whose tokens are columns up to 64."""
-REGISTERS = RegisterBudget(40, 40, 216)
-DECODE_REGISTERS = RegisterBudget(32, 32, 216, decode=48)
+REGISTERS = PerRole(40, 40, 216)
+DECODE_REGISTERS = PerRole(32, 32, 216, decode=48)
 """As many threads as without decode warps: dispatch and loaders are one warpgroup."""
-LINEAR_REGISTERS = RegisterBudget(dispatch=0, loader=40, epilogue=232)
+LINEAR_REGISTERS = PerRole(dispatch=0, loader=40, epilogue=232)
 MOST_PULL_SLOTS = 8
 """Of dispatch as a launch of its own, where every chunk of a row has a slot up to this many."""
 NUM_SMS = 132  # of an H200
@@ -66,7 +66,7 @@ class Sm90Config(MegaMoeConfig):
     group_m: ClassVar[int] = 16
     maps_per_linear: ClassVar[int] = 5
     alternating_groups: ClassVar[int] = 1
-    linear_registers: ClassVar[RegisterBudget] = LINEAR_REGISTERS
+    linear_registers: ClassVar[PerRole] = LINEAR_REGISTERS
 
     cluster: int = 1
 
@@ -120,28 +120,16 @@ class Sm90Config(MegaMoeConfig):
 
     # --- threads and registers
     @property
-    def epilogue_warps(self) -> int:
-        """Warps that combine: the math warps."""
-        return WARPS_PER_GROUP * MATH_WARPGROUPS
+    def warps(self) -> PerRole:
+        """Where a warpgroup decodes, half as many dispatch, and each loader does two things, so that a CTA has no more threads."""
+        math = WARPS_PER_GROUP * MATH_WARPGROUPS
+        if self.decoded:
+            return PerRole(DISPATCH_WARPS // 2, LOADER_WARPS // 2, math, WARPS_PER_GROUP)
+        return PerRole(DISPATCH_WARPS, LOADER_WARPS, math)
 
     @property
-    def registers(self) -> RegisterBudget:
-        """Per thread, of each role; the same for all shapes."""
+    def registers(self) -> PerRole:
         return DECODE_REGISTERS if self.decoded else REGISTERS
-
-    @property
-    def dispatch_warps(self) -> int:
-        """Half as many where a warpgroup decodes, so that they and the loaders are one warpgroup and a CTA has no more threads."""
-        return DISPATCH_WARPS // 2 if self.decoded else DISPATCH_WARPS
-
-    @property
-    def loader_warps(self) -> int:
-        """Each with one thing to do, or two where there are fewer (sm90/kernel.py)."""
-        return LOADER_WARPS // 2 if self.decoded else LOADER_WARPS
-
-    @property
-    def decode_warps(self) -> int:
-        return WARPS_PER_GROUP if self.decoded else 0
 
     # --- tiles
     @property

@@ -32,15 +32,15 @@ from .store import schedule_and_store, store_tiles
 
 def roles(config: Any) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
-    registers, first = config.registers, config.dispatch_warps + config.loader_warps
-    dispatches = WarpRole("dispatch", range(config.dispatch_warps), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
+    registers, first = config.registers, config.warps.dispatch + config.warps.loader
+    dispatches = WarpRole("dispatch", range(config.warps.dispatch), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
     multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers.epilogue, grows=True)
     if config.decoded:
         operands = one_warp("token and weight loader", 2, load_operands)
         schedule = one_warp("tile scheduler, store", None, schedule_and_store)
         others = (dispatches, operands, schedule)
         last = first + config.epilogue_warps
-        decode_warps = range(last, last + config.decode_warps)
+        decode_warps = range(last, last + config.warps.decode)
         return (
             warp_group("others", range(first), others, registers.loader),
             WarpRole("decode", decode_warps, lambda ctx, warp: decode_weights(ctx, warp - last), registers.decode),
@@ -54,7 +54,7 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
     )
     return (
         WarpRole(dispatches.name, dispatches.warps, dispatches.run, registers.dispatch),
-        warp_group("loaders", range(config.dispatch_warps, first), loaders, registers.loader),
+        warp_group("loaders", range(config.warps.dispatch, first), loaders, registers.loader),
         multiplies,
     )
 

@@ -71,7 +71,6 @@ class Sm90SmemPlan(SmemPlan):
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a row of tokens, as it travels."""
         problem = self.config.problem
         return problem.formats.activations.row_bytes(problem.hidden)
 
@@ -125,12 +124,12 @@ class Sm90SmemPlan(SmemPlan):
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
         config, num_stages, work_tiles = self.config, self.num_stages, self.work_tiles
-        cluster, math_warps, decode_warps = config.cluster, config.epilogue_warps, config.decode_warps
+        cluster, math_warps, decode_warps = config.cluster, config.epilogue_warps, config.warps.decode
         # All warps read work tiles but dispatch and the one that deals them.  Where warps decode, the first CTA's warp that deals tiles
         # stores its tiles, too; that of another CTA reads them as all others do.
-        tile_readers = config.loader_warps - 2 + self.store_warps + math_warps + decode_warps
+        tile_readers = config.warps.loader - 2 + self.store_warps + math_warps + decode_warps
         readers = 32 * (tile_readers * cluster + (cluster - 1 if decode_warps else 0))
-        pulled, operands = config.dispatch_warps * self.pull_slots, "operands and token scales, from either CTA"
+        pulled, operands = config.warps.dispatch * self.pull_slots, "operands and token scales, from either CTA"
         ring: tuple[MBarrier, ...]
         if decode_warps:
             ring = (

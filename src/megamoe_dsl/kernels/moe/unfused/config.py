@@ -12,7 +12,7 @@ from ....layouts.arith import ceil_div
 from ....layouts.region import BF16, Field, Region
 from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
-from ..config import MegaMoeConfig, RegisterBudget, require_whole_tiles
+from ..config import MegaMoeConfig, PerRole, require_whole_tiles
 from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan
 from ..layouts.symmetric import TMA_ALIGNMENT, pool_tokens
 
@@ -114,7 +114,6 @@ class StageConfig:
 
     @property
     def part(self) -> LayerStage:
-        """What the launch keeps of the fused kernel."""
         return LAYER_STAGES[STAGE_NAMES.index(self.stage)]
 
     @property
@@ -135,8 +134,7 @@ class StageConfig:
         return self.num_sms // self.cluster
 
     @property
-    def registers(self) -> RegisterBudget:
-        """Registers per thread of loaders and epilogue in a linear stage."""
+    def registers(self) -> PerRole:
         return self.fused.linear_registers or self.fused.registers
 
     @property
@@ -154,7 +152,6 @@ class StageConfig:
 
     @property
     def results(self) -> Region:
-        """What stages leave for one another."""
         return stage_results(self.problem, self.pool_rows)
 
     # --- linear stages, for the order of tiles (`GroupedOrder`)

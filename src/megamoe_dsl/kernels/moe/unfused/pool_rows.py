@@ -47,7 +47,6 @@ class PartTable(SharedTable):
     parts: cutlass.Constexpr[int]
 
     def tokens(self, expert: Any) -> Any:
-        """Parts of all tokens that a local expert received."""
         return SharedTable.tokens(self, expert) * self.parts
 
 

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from .....hardware.operand_tile import CHANNELS_PER_WORD
-from .....layouts.arith import Int, align, ceil_div
+from .....layouts.arith import Int, ceil_div
 from .....layouts.records import WatchedWaits
 from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
 from .....problem import Problem
 from .....recipe import UE8M0
-from ...layouts.symmetric import CODES
+from ...layouts.symmetric import pool_blocks, rows_field
 
 ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile
@@ -111,8 +111,6 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     of a row and 128 channels in a word, in UTCCP order.  BF16 tokens: x bf16 [T, H] and fc1_acts bf16 [P, H], without x_sf and fc1_sf.
     """
     activations = problem.formats.activations
-    codes = CODES[activations.element]
-    width = activations.row_bytes(problem.hidden) // codes.itemsize
     scale, word = (U8, U32) if activations.scale == UE8M0 else (F32, F32)
     words = problem.hidden // SCALE_CHANNELS
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
@@ -125,7 +123,7 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         Field("tile_counter", (launches,), U32),
         Field("task_counter", (launches,), U32),
         Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
-        Field("x", (tokens, width), codes, ALIGNMENT),
+        rows_field("x", tokens, activations, hidden),
         *scales(problem, "x_sf", tokens, activations.scales_of(hidden), dtype=scale),
         Field("topk_idx", (tokens, topk), I64, ALIGNMENT),
         Field("topk_weights", (tokens, topk), F32, ALIGNMENT),
@@ -135,7 +133,7 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         Field("send_pairs", (problem.num_ranks, send_capacity(problem)), I32, ALIGNMENT),
         Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),
         Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),
-        Field("fc1_acts", (rows, width), codes, ALIGNMENT),
+        rows_field("fc1_acts", rows, activations, hidden),
         *scales(problem, "fc1_sf", words, rows, dtype=word),
         Field("destinations", (rows,), U64, ALIGNMENT),
         Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),
@@ -167,10 +165,7 @@ def padded_rows(rows: Int) -> Int:
 
 def first_rows(rows: list[int]) -> list[int]:
     """First row of each local expert, of which these are the rows, and one entry more: the rows in use."""
-    first = [0]
-    for count in rows:
-        first.append(first[-1] + align(count, ROW_BLOCK))
-    return first
+    return [ROW_BLOCK * block for block in pool_blocks(rows, ROW_BLOCK)]
 
 
 class EpWait(IntEnum):
@@ -184,20 +179,18 @@ class EpWait(IntEnum):
 
 
 WAITS = WatchedWaits(
-    detail={
-        EpWait.ROWS: "rows of block or expert",
-        EpWait.GRID: "rank barrier",
-        EpWait.RANK: "rank barrier",
-        EpWait.STORED: "row",
-        EpWait.TILES: "tiles of part",
+    {
+        EpWait.ROWS: ("rows of block or expert", "dispatch"),
+        EpWait.GRID: ("rank barrier", None),
+        EpWait.RANK: ("rank barrier", None),
+        EpWait.STORED: ("row", "dispatch"),
+        EpWait.TILES: ("tiles of part", "combine"),
     },
-    phase={EpWait.ROWS: "dispatch", EpWait.STORED: "dispatch", EpWait.TILES: "combine"},
-    barrier=EpBarrier,
-    phases={
+    {
         EpBarrier.SPLITS: "routing tables",
         EpBarrier.INPUTS: "dispatch",
         EpBarrier.RESULTS: "combine",
         EpBarrier.READ: "end of dispatch or combine",
     },
-    anywhere="routing tables, dispatch or combine",
+    "routing tables, dispatch or combine",
 )
