@@ -35,14 +35,14 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference"
 PLACE = re.compile(r"(?ms)^(<!-- (\w+) -->\n).*?^(<!-- end -->)$")
 FIELD = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*)(?:\([\w, ]*\))? {2,}(\S.*)")
-SUPPORT: tuple[tuple[str, Sequence[Kernel], str], ...] = (
-    ("`MegaMoE`", (MegaMoeKernel(),), "mega_moe_sm90-time"),
-    ("`MegaMoE(fused=False)`", STAGES, "fusion_gain"),
-    ("`EpMoE`", EP_KERNELS, "ep_moe"),
-    ("`moe`: the GEMM that gathers", (GatherGemmKernel(),), "experts"),
-    ("`gemm`, `grouped_gemm`", (GemmKernel(),), "gemm"),
+SUPPORT: tuple[tuple[str, Sequence[Kernel], Mapping[str, str]], ...] = (
+    ("`MegaMoE`", (MegaMoeKernel(),), {"mega_moe_sm90-time": "", "experts": "fused"}),
+    ("`MegaMoE(fused=False)`", STAGES, {"fusion_gain": ""}),
+    ("`EpMoE`", EP_KERNELS, {"ep_moe": ""}),
+    ("`moe`: the GEMM that gathers", (GatherGemmKernel(),), {"experts": ""}),
+    ("`gemm`, `grouped_gemm`", (GemmKernel(),), {"gemm": ""}),
 )
-"""What a caller names, its kernels, and the records that time them."""
+"""What a caller names, its kernels, and the records that time them, by kind; where they time others, too, the name of its times."""
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -59,14 +59,16 @@ def recipe_of(record: Mapping[str, Any]) -> str:
     return (point or {}).get("recipe") or "fp8xfp8"
 
 
-def measured(prefix: str) -> dict[str, set[str]]:
-    """Recipes that records of this kind have times of, with their GPUs."""
+def measured(kinds: Mapping[str, str]) -> dict[str, set[str]]:
+    """Recipes that records of these kinds have times of, with their GPUs."""
     found: dict[str, set[str]] = {}
     for name, text in records().items():
-        if name.startswith(f"{prefix}-2"):
-            content = json.loads(text)
-            for record in content["records"]:
-                found.setdefault(recipe_of(record), set()).add(content["gpu"].split()[1])
+        for kind, way in kinds.items():
+            if name.startswith(f"{kind}-2"):
+                content = json.loads(text)
+                for record in content["records"]:
+                    if not way or way in record["us"]:
+                        found.setdefault(recipe_of(record), set()).add(content["gpu"].split()[1])
     return found
 
 
@@ -80,8 +82,8 @@ def records() -> dict[str, bytes]:
 
 def support() -> str:
     rows = []
-    for name, kernels, prefix in SUPPORT:
-        times = measured(prefix)
+    for name, kernels, kinds in SUPPORT:
+        times = measured(kinds)
         for arch in ("sm_90a", "sm_100a"):
             for recipe in kernels[0].recipes.get(arch, ()):
                 gpus = ", ".join(sorted(times.get(recipe, ()))) if arch == "sm_90a" else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mega_moe_bf16_mutants import BF16_MUTANTS
 from mega_moe_dispatch_mutants import DISPATCH
 from mega_moe_last_tile_mutants import LAST_TILE_MUTANTS
 from mega_moe_mxfp8_mutants import MXFP8_MUTANTS
@@ -29,6 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *RUNTIME,
     *NUMERICS_MUTANTS,
     *LAST_TILE_MUTANTS,
+    *BF16_MUTANTS,
 )
 
 
