@@ -30,6 +30,8 @@ from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant.weights import transform_weights
+from megamoe_dsl.reference import activate, error_bound
+from megamoe_dsl.reference import moe as reference_moe
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8")
@@ -128,6 +130,15 @@ def test_subnormal_codes_have_products_of_scales_that_hopper_can_part() -> None:
     problem = Problem(32, 192, 1, 1, max_tokens_per_rank=30, recipe="fp8xmxfp4")
     (y,) = case_of(problem, FuzzedCall((30,), values="subnormal")).reference("hopper").y
     assert 2.0**-90 < float(y.abs().max()) < 2.0**-60
+
+
+def test_the_bound_of_bf16_begins_at_the_tensor_core_s_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the exact ones are all zero."""
+    case = case_of(replace(PROBLEM, recipe="bf16xbf16"), FuzzedCall((8,), values="cancelling"))
+    (y,), (bound,) = case.reference("hopper").y, error_bound(case, sums_exact=True, accumulate="hopper")
+    monkeypatch.setattr(reference_moe, "activate", lambda *given: activate(*given) * (1 + 2.0**-18))
+    (other,) = case.reference("hopper").y
+    assert not torch.equal(y, other) and bool(((other.double() - y.double()).abs() <= bound).all())
 
 
 def test_a_failure_is_shrunk_to_what_matters() -> None:

@@ -49,6 +49,6 @@ def visible(buffer: deep_gemm.SymmBuffer, **tensors: torch.Tensor) -> dict[str, 
         for j, kernel in enumerate(kernels.values()):
             own = kernel.buffers
             found |= {f"maps{i}.{j}": own.maps, f"nowhere{i}.{j}": kernel._nowhere}
-        found[f"stats{i}"] = own.stats
-        found |= {f"{name}{i}": getattr(own.weights, name) for name in weight_names(own.problem)}
+        shared = own.stats, *(getattr(own.weights, name) for name in weight_names(own.problem))
+        found |= {f"{one.data_ptr():#x}": one for one in shared}  # once, whoever has them
     return found | tensors

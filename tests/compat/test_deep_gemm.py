@@ -288,7 +288,8 @@ def for_deep_gemm(arch: Arch, w: ExpertWeights, mma_type: str) -> tuple[tuple[to
 def test_what_kernels_here_have_beside_deep_gemm(
     arch: Arch, mma_type: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MXFP4 weights on Hopper, W4A4 and MXFP8, with results in E4M3, biases and gpt-oss's activation in one call: the reference's bits."""
+    """MXFP4 weights on Hopper, W4A4 and MXFP8, with results in E4M3, biases and gpt-oss's activation in one call: the reference's bits,
+    with other biases, too."""
     problem = replace(PROBLEM, recipe=recipe, activation="swigluoai", activation_clamp=7.0, biases=True, combine="e4m3")
     given = random_case(problem, [TOKENS], 0, mask=0.2)
     l1, l2 = for_deep_gemm(arch, given.weights[0], mma_type)
@@ -300,7 +301,10 @@ def test_what_kernels_here_have_beside_deep_gemm(
         y, prepare = new_y(), buffer.kernel
         monkeypatch.setattr(buffer, "kernel", lambda *options: [prepare(*options), setattr(gpu, "tensors", visible(buffer, y=y))][0])
         deep_gemm.fp8_fp4_mega_moe(y, l1, l2, buffer, activation="swigluoai", activation_clamp=7.0)
-    assert torch.equal(y, given.reference().y[0])
+        assert torch.equal(y, given.reference().y[0])
+        deep_gemm.fp8_fp4_mega_moe(y, (*l1[:2], l1[2] + 1), l2, buffer, activation="swigluoai", activation_clamp=7.0)
+    others = replace(given.weights[0], fc1_bias=given.weights[0].fc1_bias + 1)
+    assert torch.equal(y, replace(given, weights=[others]).reference().y[0])
 
 
 def test_tokens_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime import moe_layer, nodes
-from megamoe_dsl.runtime.nodes import Rails, node_problem, row_bytes, split_rows
+from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, row_bytes, split_rows
 from megamoe_dsl.shared_experts import SharedExperts
 from sweep import rarely
 
@@ -266,6 +266,14 @@ def run_part(folder: Path, rank: int) -> None:
             MoE(problem, random_weights(problem, rank - 1, seed=0), group=part, domain=3)
     dist.barrier()
     dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("combine", ["bf16", "e4m3"])
+def test_only_results_in_bf16_have_a_backward_pass(combine: str) -> None:
+    domain = SimpleNamespace(takes_scales=False, takes_bound=False, trained=(torch.ones(1),))
+    rails = Rails(None, 0, 0, 2, 1, None, None, torch.device("cpu"))
+    layer = NodeLayer(problem_of(2, "bf16xbf16", combine), domain, rails, 1)
+    assert layer.trained == (domain.trained if combine == "bf16" else ())
 
 
 def test_nodes_may_be_a_part_of_all_ranks(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ class _Sums:
         return _code_error(quant.MICRO_SCALING[self.hidden.element], values, error, reference, block)
 
     def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-        """float64; of fp8xfp8 the FP32 result itself, which its roundings move away from the exact sum."""
-        if self.promoted:
+        """float64; on Hopper the FP32 result itself, which its roundings move away from the exact sum."""
+        if self.promoted or self.accumulate == "hopper":
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
         return quant.dequantize(x, x_sf) @ quant.dequantize(w, w_sf).T
 
@@ -108,10 +108,10 @@ class _Sums:
         total = with_bias(total.float(), bias, factor).double()
         return total, error if self.exact else error + 2 * _UNIT * total.abs()
 
-    def error(self, left: torch.Tensor, right: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        if self.exact:
-            return torch.zeros_like(total)
-        return (_promoted_error if self.promoted else _sum_error)(left, right, total, self.rigorous)
+    def error(self, left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        """E; of `exact` sums only in rows that have `moved`, however little: what the tensor core cuts off may then be another unit."""
+        error = (_promoted_error if self.promoted else _sum_error)(left, right, total, self.rigorous)
+        return error.where(moved[:, None], 0.0) if self.exact else error
 
 
 def _clamped_ends(total: torch.Tensor, error: torch.Tensor, low: float | None, high: float | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -150,7 +150,7 @@ def error_bound(
 
     rigorous    worst case instead of the probabilistic bound (module docstring)
     sums_exact  the kernel's two sums are known to be the reference's, bit for bit, where their operands are
-    accumulate  that of the reference compared with; matters for fp8xfp8 only
+    accumulate  that of the reference compared with
 
     Per rank float64 [T_r, H], same units as y.  Raises as `LayerInputs.check`.
     """
@@ -163,7 +163,12 @@ def error_bound(
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in inputs.jobs(routing):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
+<<<<<<< HEAD
         total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2), total)
+=======
+        still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
+        total_error = sums.error(dequantize(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total, still)
+>>>>>>> main
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
@@ -182,7 +187,7 @@ def error_bound(
         out_error = deviation @ fc2.abs().T
         if not rigorous:
             out_error = torch.minimum(out_error, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
-        out_error = out_error + sums.error(acts, fc2, out)
+        out_error = out_error + sums.error(acts, fc2, out, deviation.any(dim=1))
         out, out_error = sums.biased(out, out_error, job.fc2_bias, job.hidden_weight)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         sent = travel(rounded.bfloat16(), problem.combine)
