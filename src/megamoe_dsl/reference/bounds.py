@@ -163,12 +163,8 @@ def error_bound(
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in inputs.jobs(routing):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
-<<<<<<< HEAD
-        total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2), total)
-=======
         still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
-        total_error = sums.error(dequantize(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total, still)
->>>>>>> main
+        total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2), total, still)
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
