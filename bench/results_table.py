@@ -15,6 +15,7 @@ from typing import Any
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.kernels.moe.work import Load
 from megamoe_dsl.predict.machine import bound_of
+from result_archive import read_record
 
 SHAPE = ("hidden", "intermediate", "experts", "topk")
 """Fields of a point that replace those of its preset; records of before there were such lack them."""
@@ -78,7 +79,11 @@ def spread_cells(record: dict[str, Any]) -> list[str]:
 
 def read(files: Sequence[Path]) -> list[dict[str, Any]]:
     """The records of all points that were timed beside the baseline, or traced."""
-    records = [record for file in files for record in json.loads(file.read_text())["records"]]
+    records = [
+        record
+        for file in files
+        for record in json.loads(file.read_bytes() if file.exists() else read_record(file.parent, file.stem))["records"]
+    ]
     return [record for record in records if "baseline" in record or "trace" in record]
 
 

@@ -123,9 +123,9 @@ MUTANTS = (
     unscaled(
         "rows that no scales go with are as long as those of a byte a value",
         "wrong number",
-        "symmetric_buffer",
-        "activations.row_bytes(problem.hidden)",
-        "problem.hidden",
+        "rows_field",
+        "form.row_bytes(channels)",
+        "channels",
     ),
     mutant(
         "a wgmma has more sums than a thread has registers when its role begins",

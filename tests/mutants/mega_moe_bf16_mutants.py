@@ -64,9 +64,9 @@ BF16_MUTANTS = (
     mutant(
         "BF16 outputs are in the order of E4M3's",
         "wrong base",
-        "OutputPass.words",
-        "row[4 * self.chunk + i][b::2]",
-        "row[4 * self.chunk + i][2 * b : 2 * b + 2]",
+        "output_words",
+        "row[4 * chunk + i][b::2]",
+        "row[4 * chunk + i][2 * b : 2 * b + 2]",
         nearest=(ROWS,),
     ),
     mutant(
