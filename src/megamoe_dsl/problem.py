@@ -100,7 +100,6 @@ class ActivatingProblem(CheckedProblem):
 
     @property
     def product(self) -> GatedProduct:
-        """What becomes of gate and up."""
         clamp = self.activates.clamp if self.activation_clamp is None else self.activation_clamp
         return GatedProduct(self.activates, clamp, self.fast_math, not self.weigh_results)
 

@@ -48,7 +48,6 @@ class Format:
         return 0 if self.scale is None else -(-channels // self.channels)
 
     def scale_words(self, channels: int) -> int:
-        """Words of 32 bits that they fill."""
         return 0 if self.scale is None else -(-self.scales_of(channels) * BITS[self.scale] // 32)
 
     def row_bytes(self, channels: int) -> int:
@@ -86,7 +85,6 @@ class Recipe:
 
     @property
     def scales_in_mma(self) -> bool:
-        """Whether the tensor core applies scales."""
         return self.scaled and not self.promoted
 
     @property
@@ -96,7 +94,6 @@ class Recipe:
 
     @property
     def packs_activations(self) -> bool:
-        """Whether activations are E2M1, two values in a byte."""
         return self.activations.element == E2M1
 
 

@@ -1,8 +1,6 @@
 """Hypothesis strategies for problems and configurations, and checks of kernels in the simulator.
 
-Imports neither torch nor cutlass.
-
-Every strategy shrinks towards its least interesting value, named in its docstring, so a failing example is minimal in each field.
+Every strategy shrinks towards its least interesting value, named in its docstring.  Imports neither torch nor cutlass.
 
     @given(problems())             def test_layout(problem): ...
     @given(configs())              def test_plan(config): ...          of either architecture; configs_sm100(), configs_sm90() of one

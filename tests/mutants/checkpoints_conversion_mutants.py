@@ -56,7 +56,7 @@ CONVERSIONS = (
         "one index has layers of two recipes",
         "missing check",
         "_kept_entries",
-        "kept and read.recipe != recipe",
+        "kept and before != recipe",
         "False",
         (f"{CONVERSION}::test_one_recipe_a_folder",),
     ),

@@ -19,7 +19,7 @@ def ep(name: str, kind: str, where: str, old: str, new: str, change: str) -> Mut
     return host(name, kind, where, old, new, EP(change))
 
 
-OUT = "check_output('out', out, (plan.rows, self.problem.hidden), self.device)"
+OUT = "check_output('out', out, (rows, self.problem.hidden), self.device)"
 EP_OUT = "check_output('out', y, shape, self.rows.device)"
 PLACES = "(at, scales, idx, weights) == self._places and rows == x.shape[0]"
 MOVED = "values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = (at, idx, weights, x.shape[0], rows)"

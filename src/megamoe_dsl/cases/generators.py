@@ -134,10 +134,8 @@ def _check(step: Callable[[int], float]) -> Callable[[ExpertInputs], None]:
     """For elements whose products are multiples of `step`, by the channels of x."""
 
     def check(job: ExpertInputs) -> None:
-        x, unit = quant.dequantize(job.x, job.x_sf), _smallest(job.x_sf) * _smallest(job.fc1_sf)
-        blocks = job.fc1_sf.dtype == torch.float32
-        w = quant.dequantize_weight_e4m3(job.fc1, job.fc1_sf, parts=2) if blocks else quant.dequantize(job.fc1, job.fc1_sf)
-        assert_sums_exact(job, x, w, unit * step(x.shape[1]))
+        x, w = quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2)
+        assert_sums_exact(job, x, w, _smallest(job.x_sf) * _smallest(job.fc1_sf) * step(x.shape[1]))
 
     return check
 
@@ -168,7 +166,6 @@ def _blocks(channels: int) -> int:
 
 
 def _experts(problem: Problem, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Every expert's, of elements that torch may not stack."""
     drawn = [draw() for _ in range(problem.experts_per_rank)]
     return torch.stack([one.view(torch.uint8) for one in drawn]).view(drawn[0].dtype)
 
@@ -266,7 +263,6 @@ def _places(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor
 
 
 def _filled(place: torch.Tensor, values: torch.Tensor, columns: int) -> torch.Tensor:
-    """[rows, columns] with one value in each block of 128 columns."""
     zeros = torch.zeros(*place.shape[:2], _BLOCK, dtype=values.dtype, device=values.device)
     return zeros.scatter_(2, place, values).flatten(1)[:, :columns]
 

@@ -55,6 +55,11 @@ def can_convert(stored: Format, wanted: Format) -> bool:
     return stored == wanted or (stored, wanted) in _CONVERSIONS
 
 
+def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wanted: Format) -> Weight:
+    """Weights [rows, K] in another format, on the device they are on.  Raises ValueError where a value would change, but for BF16's."""
+    return (codes, scales) if stored == wanted else _CONVERSIONS[stored, wanted](codes, scales)
+
+
 _DTYPES = {**TORCH_DTYPES, BF16: torch.bfloat16}
 _ONE = {torch.uint8: 127, torch.float32: 1.0}  # the scale 1
 
@@ -194,8 +199,8 @@ class PublishedExperts:
         parts: list[Weight] = []
         for stem, one in zip((self.layout.fc1[0], self.layout.fc1[-1], self.layout.fc2), matrices, strict=True):
             try:
-                parts.append(one if stored == wanted else _CONVERSIONS[stored, wanted](*one))
-            except ValueError as error:  # a value would change
+                parts.append(convert(*one, stored, wanted))
+            except ValueError as error:
                 raise self._error(str(error), self.name(stem, expert)) from None
         gate, up, fc2 = ([one.unsqueeze(0) for one in (codes, no_scales(codes) if sf is None else sf)] for codes, sf in parts)
         found = [*(torch.cat(both, dim=1) for both in zip(gate, up, strict=True)), *fc2]
@@ -220,7 +225,6 @@ class PublishedExperts:
         return bias
 
     def _error(self, what: str, name: str = "") -> CheckpointError:
-        """About a tensor, by default the first expert's Linear2."""
         name = name or self.name(self.layout.fc2, 0)
         return CheckpointError(what, file=self.checkpoint.files.get(name, self.checkpoint.path), tensor=name)
 
@@ -260,7 +264,6 @@ def _is_no_scale(scales: torch.Tensor) -> torch.Tensor:
 
 
 def _split(codes: torch.Tensor, scales: torch.Tensor | None, *, interleaved: bool) -> list[Weight]:
-    """Gate and up of a Linear1 whose rows are in one tensor."""
 
     def halves(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (rows[0::2], rows[1::2]) if interleaved else rows.chunk(2)

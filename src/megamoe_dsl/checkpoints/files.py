@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -68,7 +67,7 @@ class Checkpoint:
             return dict.fromkeys(self._file(self.path).keys(), self.path)
         indexes = sorted(self.path.glob(INDEX))
         if indexes:
-            return {name: self.path / file for name, file in read_index(indexes[0]).weight_map.items()}
+            return {name: self.path / file for name, file in read_index(indexes[0])[0].items()}
         files = sorted(self.path.glob("*.safetensors"))
         if not files:
             raise CheckpointError("a folder without *.safetensors", file=self.path)
@@ -139,20 +138,9 @@ def require_within(folder: Path, file: Path, tensor: str | None = None) -> None:
         raise CheckpointError(f"a link to {place}: must stay in the checkpoint's folder", file=file, tensor=tensor)
 
 
-@dataclass(frozen=True)
-class Index:
-    """The index of a folder.
-
-    weight_map  tensor to file, from the index's folder on
-    recipe      of what `megamoe weights convert` wrote; empty for others
-    """
-
-    weight_map: dict[str, str]
-    recipe: str
-
-
-def read_index(index: Path) -> Index:
-    """Raises `CheckpointError` for what is no index, and for one that names files elsewhere."""
+def read_index(index: Path) -> tuple[dict[str, str], str]:
+    """Tensor to file, from the index's folder on, and the recipe of what `megamoe weights convert` wrote, empty for others.  Raises
+    `CheckpointError` for what is no index, and for one that names files elsewhere."""
     require_within(index.parent, index)
     try:
         read = read_json_object(index)
@@ -164,4 +152,4 @@ def read_index(index: Path) -> Index:
     for name, file in found.items():
         if PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts or not file.isprintable():
             raise CheckpointError(f"file {file!r}: must lie in the index's folder", file=index, tensor=name)
-    return Index(found, str(metadata.get("recipe", "")) if isinstance(metadata, dict) else "")
+    return found, str(metadata.get("recipe", "")) if isinstance(metadata, dict) else ""

@@ -1,7 +1,4 @@
-"""How models publish their experts: names, dtypes, scales, and the order of gate and up.  Data; `experts` reads by it.
-
-Each layout says where its facts are from.  What no source that can be read says is in docs/howto/checkpoints.md.
-"""
+"""How models publish their experts: names, dtypes, scales, and the order of gate and up.  Each layout says where its facts are from."""
 
 from __future__ import annotations
 
@@ -63,7 +60,6 @@ class PublishedLayout:
 
     @property
     def scale_dtypes(self) -> tuple[str, ...]:
-        """The same of its scales."""
         return () if self.format.scale is None else STORED_AS[self.format.scale]
 
 

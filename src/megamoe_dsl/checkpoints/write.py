@@ -1,7 +1,7 @@
 """A checkpoint in a recipe's format: files of experts in checkpoint order, and an index.
 
-Files appear whole.  One that is there already, of the same source, layer, experts and recipe, is not made again, so that an interrupted
-run goes on.  Layers may be converted one after another, or at the same time, into one folder: the index keeps those of earlier runs.
+Files appear whole, and one of the same source, layer, experts and recipe is not made again: an interrupted run goes on.  Layers may be
+converted one after another, or at the same time, into one folder.
 """
 
 from __future__ import annotations
@@ -62,12 +62,6 @@ class ExpertFile:
             yield from (one.cpu().contiguous() for one in found if one.numel())
 
 
-def recipe_problem(experts: PublishedExperts, recipe: str) -> Problem:
-    """A layer of these experts on one rank.  Raises `ProblemError` for a shape that no layer has."""
-    hidden, intermediate = (align(channels, CHANNEL_STEP) for channels in experts.shape)
-    return Problem(hidden, intermediate, experts.num_experts, 1, max_tokens_per_rank=1, recipe=recipe)
-
-
 def convert_checkpoint(
     path: Path | str | Checkpoint,
     folder: Path,
@@ -97,7 +91,8 @@ def convert_checkpoint(
     parts: list[ExpertFile] = []
     for layer in dict.fromkeys(find_layers(checkpoint) if layers is None else layers):
         experts = PublishedExperts.of(checkpoint, layer)
-        problem = recipe_problem(experts, recipe)
+        hidden, intermediate = (align(channels, CHANNEL_STEP) for channels in experts.shape)
+        problem = Problem(hidden, intermediate, experts.num_experts, 1, max_tokens_per_rank=1, recipe=recipe)
         if not ignore_biases:
             experts.check_no_biases("converted files have no place for a bias: leave it out with ignore_biases (--ignore-biases)")
         experts.check(problem, expand=expand, ignore_biases=True)
@@ -135,13 +130,13 @@ def _kept_entries(folder: Path, layers: Iterable[int], recipe: str) -> dict[str,
     if not os.path.lexists(index):
         return {}
     converted = tuple(OWN_STEM.format(layer=layer, expert="") for layer in layers)
-    read = read_index(index)
-    kept = {name: file for name, file in read.weight_map.items() if not name.startswith(converted)}
+    weight_map, before = read_index(index)
+    kept = {name: file for name, file in weight_map.items() if not name.startswith(converted)}
     for name, file in kept.items():
         if not OWN_FILE.fullmatch(file):
             raise CheckpointError(f"names {file}, a file of another checkpoint: must be in another folder", file=index, tensor=name)
-    if kept and read.recipe != recipe:
-        raise CheckpointError(f"has other layers in recipe {read.recipe}: recipe {recipe} must have another folder", file=index)
+    if kept and before != recipe:
+        raise CheckpointError(f"has other layers in recipe {before}: recipe {recipe} must have another folder", file=index)
     return kept
 
 

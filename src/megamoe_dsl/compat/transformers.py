@@ -3,9 +3,8 @@
     import megamoe_dsl.compat.transformers
     model = AutoModelForCausalLM.from_pretrained(name, dtype="bfloat16", device_map="cuda", experts_implementation="megamoe")
 
-Importing this module registers "megamoe" in `ExpertsInterface` (BF16 weights), in `FP8ExpertsInterface` (E4M3 weights with a scale for
-every 128 x 128), and in `EPImplementationInterface` (a rank's experts of either).  A layer that `moe` does not take runs as "grouped_mm",
-and a warning says once why.
+Importing this module registers "megamoe" for BF16 weights, E4M3 weights with a scale for every 128 x 128, and a rank's experts of either.
+A layer that `moe` does not take runs as "grouped_mm", and a warning says once why.
 """
 
 from __future__ import annotations

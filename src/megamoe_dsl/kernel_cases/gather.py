@@ -141,11 +141,8 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     d = torch.full((num_rows, row), UNTOUCHED).to(dtype)
     d_sf: torch.Tensor | None = None
     if hidden.scale is not None:
-        d_sf = torch.full((num_rows, hidden.scales_of(problem.d_columns)), UNTOUCHED)
-    if d_sf is not None and problem.formats.promoted:
-        d_sf = scales_by_column(d_sf)
-    elif d_sf is not None:
-        d_sf = d_sf.to(TORCH_DTYPES[hidden.scale])
+        scales = torch.full((num_rows, hidden.scales_of(problem.d_columns)), UNTOUCHED)
+        d_sf = scales_by_column(scales) if problem.formats.promoted else scales.to(TORCH_DTYPES[hidden.scale])
     if problem.formats.scales_in_mma:
         b_sf = gate_up_words(b_sf, problem.gate_up)
     stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None

@@ -51,7 +51,6 @@ class VarlenKCase:
         return promoted_sums((t.left, t.left_sf), (t.right, t.right_sf), t.ends.tolist(), torch.float64 if exact else "hopper")
 
     def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
-        """Sums of BF16 rows, group by group."""
         p, total = self.problem, sum(self.counts)
         gathered = t.gathered[t.sources[:total].long()].split(self.counts)
         left, right = gathered, t.sorted[:total].split(self.counts)

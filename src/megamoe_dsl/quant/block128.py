@@ -31,7 +31,6 @@ def _float_blocks(name: str, x: torch.Tensor, block: int, check: bool = True) ->
 
 
 def _joined(blocks: torch.Tensor, values: int) -> torch.Tensor:
-    """So many values of blocks that lie one after another."""
     return blocks.flatten(-2)[..., :values].contiguous()
 
 

@@ -109,8 +109,7 @@ def decode_e4m3(code: torch.Tensor) -> torch.Tensor:
 def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
     """UE8M0 byte of a block whose largest magnitude is `amax`, float32: uint8, 0 for amax 0.  Raises ValueError as `encode_ue8m0`.
 
-    bits = float32 bits of amax * float32(1/448), one rounding; byte = (bits + 0x7FFFFF) >> 23. The rounded product decides: an amax of
-    448 * 2^n times the rounded 1/448 gives exactly 2^n.
+    The rounded product amax * float32(1/448) decides: an amax of 448 * 2^n gives exactly 2^n.
     """
     return encode_ue8m0(_least_scale(amax, E4M3_MAX))
 
@@ -250,9 +249,8 @@ def no_scales(values: torch.Tensor) -> torch.Tensor:
 
 
 # --- NVFP4 -----------------------------------------------------------------------------------------------------------------------
-# E2M1 with an E4M3 scale, never negative, for 16 values (`kind::mxf4nvf4` of PTX ISA, "tcgen05.mma"), and an FP32 factor of the matrix: the
-# largest scale of what a factor was made from is the largest of E4M3, as in NVIDIA's Model Optimizer, whose checkpoints call the factor
-# weight_scale_2, and input_scale of activations (docs/lab/references.md).
+# E2M1 with an E4M3 scale, never negative, for 16 values (`kind::mxf4nvf4` of PTX ISA, "tcgen05.mma"), and an FP32 factor of the matrix: in
+# checkpoints of NVIDIA's Model Optimizer weight_scale_2, and input_scale of activations (docs/lab/references.md).
 
 NVFP4_BLOCK = 16
 

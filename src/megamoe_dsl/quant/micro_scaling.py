@@ -6,25 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from megamoe_dsl.quant import formats
 from megamoe_dsl.quant.block128 import dequantize_e4m3_f32, dequantize_weight_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
-from megamoe_dsl.quant.formats import (
-    decode_e4m3,
-    dequantize_e2m1,
-    dequantize_e4m3,
-    dequantize_nvfp4,
-    e2m1_scale_byte,
-    e2m1_values,
-    e4m3_scale_byte,
-    encode_e2m1,
-    encode_e4m3,
-    no_scales,
-    nvfp4_factor,
-    pack_e2m1,
-    quantize_e2m1,
-    quantize_e4m3,
-    quantize_nvfp4,
-    unpack_e2m1,
-)
 from megamoe_dsl.recipe import E2M1, E4M3, F32, Format
 
 Scaled = tuple[torch.Tensor, torch.Tensor]
@@ -57,23 +40,31 @@ class MicroScaling:
 
 
 def _round_e4m3(x: torch.Tensor) -> torch.Tensor:
-    return decode_e4m3(encode_e4m3(x))
+    return formats.decode_e4m3(formats.encode_e4m3(x))
 
 
 def _round_e2m1(x: torch.Tensor) -> torch.Tensor:
-    return e2m1_values().to(x.device)[encode_e2m1(x).to(torch.int64)]
+    return formats.e2m1_values().to(x.device)[formats.encode_e2m1(x).to(torch.int64)]
 
 
 def _pack_nearest(x: torch.Tensor) -> torch.Tensor:
-    return pack_e2m1(encode_e2m1(x))
+    return formats.pack_e2m1(formats.encode_e2m1(x))
 
 
 def _unpack_values(codes: torch.Tensor) -> torch.Tensor:
-    return e2m1_values().to(codes.device)[unpack_e2m1(codes).to(torch.int64)]
+    return formats.e2m1_values().to(codes.device)[formats.unpack_e2m1(codes).to(torch.int64)]
 
 
-_E4M3 = torch.float8_e4m3fn, e4m3_scale_byte, _round_e4m3, encode_e4m3, decode_e4m3, quantize_e4m3, dequantize_e4m3
-_E2M1 = torch.uint8, e2m1_scale_byte, _round_e2m1, _pack_nearest, _unpack_values, quantize_e2m1, dequantize_e2m1
+_E4M3 = (
+    torch.float8_e4m3fn,
+    formats.e4m3_scale_byte,
+    _round_e4m3,
+    formats.encode_e4m3,
+    formats.decode_e4m3,
+    formats.quantize_e4m3,
+    formats.dequantize_e4m3,
+)
+_E2M1 = torch.uint8, formats.e2m1_scale_byte, _round_e2m1, _pack_nearest, _unpack_values, formats.quantize_e2m1, formats.dequantize_e2m1
 MICRO_SCALING = {E4M3: MicroScaling(*_E4M3, 2.0**-4, 2.0**-10), E2M1: MicroScaling(*_E2M1, 2.0**-2, 2.0**-2)}
 """By element."""
 
@@ -86,17 +77,17 @@ def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:
 def quantize(values: torch.Tensor, form: Format) -> Scaled:
     """Codes and scales of floating point [..., rows, K] in a format; of one that has a factor, with the factor of all these values."""
     if form.scale is None:
-        return values.bfloat16(), no_scales(values)
+        return values.bfloat16(), formats.no_scales(values)
     if form.scale == F32:
         return quantize_e4m3_f32(values, form.channels) if form.rows == 1 else quantize_weight_e4m3(values)
-    return quantize_nvfp4(values, nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
+    return formats.quantize_nvfp4(values, formats.nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
 
 
-def dequantize(codes: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
+def dequantize(codes: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
     """float64 [..., rows, K] of codes whose element their dtype says, and that of their scales how many share one: UE8M0, E4M3 (NVFP4,
-    without the factor of the matrix), or FP32, of rows or of blocks of them.  BF16 has none."""
+    without the factor of the matrix), or FP32, of rows or of blocks of them, in `parts` as in `weight_scale_rows`.  BF16 has none."""
     if codes.dtype == torch.bfloat16:
         return codes.double()
     if sf.dtype == torch.float32:
-        return (dequantize_e4m3_f32 if sf.shape[:-1] == codes.shape[:-1] else dequantize_weight_e4m3)(codes, sf)
-    return dequantize_nvfp4(codes, sf) if sf.dtype == torch.float8_e4m3fn else micro_scaling_of(codes).dequantize(codes, sf)
+        return dequantize_e4m3_f32(codes, sf) if sf.shape[:-1] == codes.shape[:-1] else dequantize_weight_e4m3(codes, sf, parts)
+    return formats.dequantize_nvfp4(codes, sf) if sf.dtype == torch.float8_e4m3fn else micro_scaling_of(codes).dequantize(codes, sf)

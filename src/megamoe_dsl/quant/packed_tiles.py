@@ -80,8 +80,7 @@ def split_exponents(lowest: torch.Tensor, highest: torch.Tensor) -> tuple[torch.
     """Integers r per row and b per block with lowest <= r + b <= highest, by relaxation of the difference constraints (Bellman-Ford).
 
     Takes int32 [tiles, rows, blocks] twice; gives int32 [tiles, rows], int32 [tiles, blocks] and bool [tiles, rows, blocks]: which
-    constraints do not hold. Where a solution exists they all hold, and b is 0 if one with b = 0 exists; then r is as small as can be, so
-    that the largest weights of a row are large E4M3 numbers, and small ones as seldom as can be subnormal.
+    constraints do not hold. Where a solution exists they all hold, and b is 0 if one with b = 0 exists; then r is as small as can be.
     """
     block = torch.zeros_like(lowest[:, 0])
     row = lowest.amax(dim=2)

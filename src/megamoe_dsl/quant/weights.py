@@ -9,6 +9,7 @@ SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason; 
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -132,7 +133,6 @@ class ExpertWeights:
         return self.map(lambda tensor: tensor[index : index + 1])
 
     def resized(self, problem: "Problem", shapes: Mapping[str, MatrixShape]) -> "ExpertWeights":
-        """With matrices of other shapes."""
         return ExpertWeights(**resize(problem, {name: getattr(self, name) for name in weight_names(problem)}, shapes))
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "ExpertWeights":
@@ -278,42 +278,39 @@ def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) 
     through.  Raises ValueError naming the field, its shape or dtype and what `problem` asks for."""
     weights.validate(problem)
     given = weights.resized(problem, tiled_shapes(problem))
-    fc1, fc1_sf, fc2, fc2_sf = given.fc1, given.fc1_sf, given.fc2, given.fc2_sf
-    biases: dict[str, torch.Tensor | None] = {}
-    outputs = problem.formats.hidden.element
-    if given.fc1_bias is not None:
-        rows = given.fc1_bias.unsqueeze(-1)
-        ordered = interleave_gate_up(rows) if arch.has_tensor_memory else order_rows_sm90(rows, outputs=outputs)
-        biases = {"fc1_bias": ordered.squeeze(-1), "fc2_bias": given.fc2_bias}
+    fc1, fc1_sf, fc2, fc2_sf, rows = given.fc1, given.fc1_sf, given.fc2, given.fc2_sf, partial(order_fc1, problem, arch)
+    biases = (None if given.fc1_bias is None else rows(given.fc1_bias.unsqueeze(-1)).squeeze(-1)), given.fc2_bias
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         tiles = pack_tiles(fc1, fc1_sf, "fc1", rows_sm90(problem)), pack_tiles(fc2, fc2_sf, "fc2")
-        return TransformedWeights(tiles[0], fc1_sf.new_empty(0), tiles[1], fc2_sf.new_empty(0), **biases)
+        return TransformedWeights(tiles[0], fc1_sf.new_empty(0), tiles[1], fc2_sf.new_empty(0), *biases)
     if not arch.has_tensor_memory:
-        return TransformedWeights(tile_sm90(order_rows_sm90(fc1, outputs=outputs)), fc1_sf, tile_sm90(fc2), fc2_sf, **biases)
+        return TransformedWeights(tile_sm90(rows(fc1)), fc1_sf, tile_sm90(fc2), fc2_sf, *biases)
     if problem.formats.scaled:
-        fc1_sf, fc2_sf = utccp_scale_order(interleave_gate_up(fc1_sf)), utccp_scale_order(fc2_sf)
-    return TransformedWeights(interleave_gate_up(fc1), fc1_sf, fc2, fc2_sf, **biases)
+        fc1_sf, fc2_sf = utccp_scale_order(rows(fc1_sf)), utccp_scale_order(fc2_sf)
+    return TransformedWeights(rows(fc1), fc1_sf, fc2, fc2_sf, *biases)
+
+
+def order_fc1(problem: "Problem", arch: "Arch", w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
+    """Rows [gate | up] of Linear1 in the order of an architecture's kernel, or back."""
+    if arch.has_tensor_memory:
+        return interleave_gate_up(w, inverse=inverse)
+    return order_rows_sm90(w, inverse, problem.formats.hidden.element)
 
 
 def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: TransformedWeights) -> ExpertWeights:
     """Inverse of `transform_weights`.  Raises ValueError naming the field when the result does not fit `problem`."""
-    experts, outputs = problem.experts_per_rank, problem.formats.hidden.element
+    experts, rows = problem.experts_per_rank, partial(order_fc1, problem, arch, inverse=True)
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         plain = ExpertWeights(*unpack_tiles(weights.fc1, rows_sm90(problem)), *unpack_tiles(weights.fc2))
     elif not arch.has_tensor_memory:
-        fc1 = order_rows_sm90(inverse_tile_sm90(weights.fc1), True, outputs)
-        plain = ExpertWeights(fc1, weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
+        plain = ExpertWeights(rows(inverse_tile_sm90(weights.fc1)), weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
     else:
-        fc1 = interleave_gate_up(weights.fc1, inverse=True)
         fc1_sf, fc2_sf = weights.fc1_sf, weights.fc2_sf
         if problem.formats.scaled:
-            fc1_sf = interleave_gate_up(inverse_utccp_scale_order(fc1_sf, experts), inverse=True)
-            fc2_sf = inverse_utccp_scale_order(fc2_sf, experts)
-        plain = ExpertWeights(fc1, fc1_sf, weights.fc2, fc2_sf)
+            fc1_sf, fc2_sf = rows(inverse_utccp_scale_order(fc1_sf, experts)), inverse_utccp_scale_order(fc2_sf, experts)
+        plain = ExpertWeights(rows(weights.fc1), fc1_sf, weights.fc2, fc2_sf)
     if weights.fc1_bias is not None:
-        rows = weights.fc1_bias.unsqueeze(-1)
-        ordered = interleave_gate_up(rows, inverse=True) if arch.has_tensor_memory else order_rows_sm90(rows, True, outputs)
-        plain = replace(plain, fc1_bias=ordered.squeeze(-1), fc2_bias=weights.fc2_bias)
+        plain = replace(plain, fc1_bias=rows(weights.fc1_bias.unsqueeze(-1)).squeeze(-1), fc2_bias=weights.fc2_bias)
     plain = plain.resized(problem, weight_shapes(problem))
     plain.validate(problem)
     return plain

@@ -25,18 +25,7 @@ No bound counts what E2M1 weights lose where a product of scales is no normal FP
 
 import torch
 
-from megamoe_dsl.quant import (
-    FP32_SCALE_BLOCK,
-    MICRO_SCALING,
-    MicroScaling,
-    blocks_of,
-    decode_ue8m0,
-    dequantize,
-    dequantize_weight_e4m3,
-    input_layout,
-    inverse_scale,
-    micro_scaling_of,
-)
+from megamoe_dsl import quant
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import LayerInputs, travel_dtype
@@ -70,11 +59,11 @@ def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rig
 
 def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rigorous: bool) -> torch.Tensor:
     """E of fp8xfp8, by blocks of 128; scales are the same within a block, so the scaled products serve."""
-    blocks = -(-left.shape[1] // FP32_SCALE_BLOCK)
+    blocks = -(-left.shape[1] // quant.FP32_SCALE_BLOCK)
     if not rigorous:
         return (_CUTS * _CUT + 2 * blocks * _UNIT) * torch.maximum(_norm2(left, right), total.abs())
     error = 2 * (blocks + 1) * _UNIT * (left.abs() @ right.abs().T)
-    for x, w in zip(left.split(FP32_SCALE_BLOCK, dim=1), right.split(FP32_SCALE_BLOCK, dim=1), strict=True):
+    for x, w in zip(left.split(quant.FP32_SCALE_BLOCK, dim=1), right.split(quant.FP32_SCALE_BLOCK, dim=1), strict=True):
         prefix, largest = torch.zeros_like(total), _norm2(x, w)
         for x_step, w_step in zip(x.split(E4M3_SUMS.k, dim=1), w.split(E4M3_SUMS.k, dim=1), strict=True):
             prefix = prefix + x_step @ w_step.T
@@ -86,7 +75,7 @@ def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Exact sums of recipes whose scales the tensor core applies, and E of each, probabilistic: two float64 [n, rows].  x, x_sf, w and w_sf
     are those of `stages.scaled_matmul`, not promoted."""
-    left, right = dequantize(x, x_sf), dequantize(w, w_sf)
+    left, right = quant.dequantize(x, x_sf), quant.dequantize(w, w_sf)
     total = left @ right.T
     return total, _sum_error(left, right, total, rigorous=False)
 
@@ -98,22 +87,17 @@ class _Sums:
         self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
         self.hidden = RECIPES[recipe].hidden
 
-    def weights(self, w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-        if sf.dtype == torch.float32:
-            return dequantize_weight_e4m3(w, sf, parts)
-        return w.double() if w.dtype == torch.bfloat16 else micro_scaling_of(w).dequantize(w, sf)
-
     def rounding(self, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
         """Distance between the reference's activations and any the kernel may hold."""
         if self.hidden.scale is None:
             return torch.maximum((_bf16(values - error) - reference).abs(), (_bf16(values + error) - reference).abs())
-        return _code_error(MICRO_SCALING[self.hidden.element], values, error, reference, block)
+        return _code_error(quant.MICRO_SCALING[self.hidden.element], values, error, reference, block)
 
     def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
         """float64; on Hopper the FP32 result itself, which its roundings move away from the exact sum."""
         if self.promoted or self.accumulate == "hopper":
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
-        return dequantize(x, x_sf) @ self.weights(w, w_sf).T
+        return quant.dequantize(x, x_sf) @ quant.dequantize(w, w_sf).T
 
     def biased(
         self, total: torch.Tensor, error: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None
@@ -139,21 +123,23 @@ def _clamped_ends(total: torch.Tensor, error: torch.Tensor, low: float | None, h
     return center, torch.maximum((ends[0] - center).abs(), (ends[1] - center).abs())
 
 
-def _code_error(element: MicroScaling, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
+def _code_error(
+    element: quant.MicroScaling, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int
+) -> torch.Tensor:
     """Distance between the dequantized reference activations and any the kernel may hold; all [n, I] float64, a scale per `block`."""
 
     def spread(x: torch.Tensor) -> torch.Tensor:
         return x.repeat_interleave(block, dim=1)[:, : values.shape[1]]
 
-    low = element.scale_byte(blocks_of(values.abs() - error, block).amax(2).clamp(min=0).float())
-    high = element.scale_byte(blocks_of(values.abs() + error, block).amax(2).float())
+    low = element.scale_byte(quant.blocks_of(values.abs() - error, block).amax(2).clamp(min=0).float())
+    high = element.scale_byte(quant.blocks_of(values.abs() + error, block).amax(2).float())
     worst = torch.zeros_like(values)
     for byte in (low, high):
-        factor, scale = spread(inverse_scale(byte)), spread(decode_ue8m0(byte))
+        factor, scale = spread(quant.inverse_scale(byte)), spread(quant.decode_ue8m0(byte))
         for end in (values - error, values + error):
             worst = torch.maximum(worst, (element.rounded(end.float() * factor) * scale - reference).abs())
     # With more than two possible scales the ends do not bracket the ones between; the magnitude does.
-    magnitude = (values.abs() + error) * (1 + element.relative) + spread(decode_ue8m0(high)) * element.smallest + reference.abs()
+    magnitude = (values.abs() + error) * (1 + element.relative) + spread(quant.decode_ue8m0(high)) * element.smallest + reference.abs()
     return torch.where(spread(high.int() - low.int()) > 1, magnitude, worst)
 
 
@@ -173,12 +159,12 @@ def error_bound(
     device = inputs.x[0].device
     outputs = [torch.zeros(shape, dtype=travel_dtype(problem), device=device) for shape in shapes]
     slot_error = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
-    clamp, block = problem.activation_clamp, input_layout(problem)[1]
+    clamp, block = problem.activation_clamp, quant.input_layout(problem)[1]
     sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
     for job in inputs.jobs(routing):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
         still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
-        total_error = sums.error(dequantize(job.x, job.x_sf), sums.weights(job.fc1, job.fc1_sf, parts=2), total, still)
+        total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2), total, still)
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
@@ -191,7 +177,7 @@ def error_bound(
         error = error + _SFU_ERROR * (values.abs() + error)
 
         codes = requantize(values.float(), problem.recipe)
-        acts, fc2 = dequantize(*codes), sums.weights(job.fc2, job.fc2_sf)
+        acts, fc2 = quant.dequantize(*codes), quant.dequantize(job.fc2, job.fc2_sf)
         deviation = sums.rounding(values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
         out_error = deviation @ fc2.abs().T
@@ -202,7 +188,7 @@ def error_bound(
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         sent = travel(rounded.bfloat16(), problem.combine)
         if (form := problem.formats.combine).scale:
-            out_error = _code_error(MICRO_SCALING[form.element], rounded, out_error, sent.double(), form.channels)
+            out_error = _code_error(quant.MICRO_SCALING[form.element], rounded, out_error, sent.double(), form.channels)
         for row, (rank, token, slot) in enumerate(job.rows.tolist()):
             outputs[rank][slot, token] = sent[row]
             slot_error[rank][slot, token] = out_error[row]

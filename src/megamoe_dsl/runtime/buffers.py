@@ -9,27 +9,14 @@ from functools import cached_property
 
 import torch
 
+from .. import quant
 from ..hardware.tensor_map import TensorMap
 from ..kernels.moe.layouts.waits import WAITS
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.records import trace_buffer
 from ..problem import Problem, ProblemError, integer_between
-from ..quant import (
-    INDEX_DTYPES,
-    ExpertWeights,
-    TransformedWeights,
-    input_layout,
-    input_row,
-    inverse_transform_weights,
-    not_finite,
-    place_expert,
-    single_expert,
-    transform_expert,
-    transform_weights,
-    ue8m0_bytes,
-    weight_names,
-)
+from ..quant import ExpertWeights, TransformedWeights, weight_names
 from ..recipe import E2M1
 from .watchdog import new_record
 
@@ -76,7 +63,7 @@ def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
 
 def check_finite(name: str, values: torch.Tensor) -> None:
     """Raises `ProblemError` that names the first NaN or infinity and its place, if there is one; waits for the device."""
-    found = not_finite(values).nonzero()
+    found = quant.not_finite(values).nonzero()
     if len(found):
         place = found[0].tolist()
         allowed = "a UE8M0 byte below 255, which is NaN" if values.dtype == torch.uint8 else "finite"
@@ -88,8 +75,7 @@ class Inputs:
     """Tokens of one rank, T of them.
 
     x             e4m3 [T, hidden]; mxf4xmxf4: uint8 [T, hidden / 2], packed E2M1, low nibble first; bf16xbf16: bf16 [T, hidden]
-    x_sf          K-major; fp8xfp4, mxf4xmxf4: uint8 [T, hidden / 32], UE8M0, or float8_e8m0fnu, which is viewed as uint8; on SM90: float32
-                  [T, hidden / 128]; bf16xbf16: uint8 [T, 0] (`quant.no_scales`)
+    x_sf          K-major; on SM100: uint8 or float8_e8m0fnu [T, hidden / 32]; on SM90: float32 [T, hidden / 128]; bf16xbf16: `no_scales`
     topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
     topk_weights  float32 [T, topk]
 
@@ -102,7 +88,7 @@ class Inputs:
     topk_weights: torch.Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x_sf", ue8m0_bytes(self.x_sf))
+        object.__setattr__(self, "x_sf", quant.ue8m0_bytes(self.x_sf))
 
     @property
     def num_tokens(self) -> int:
@@ -149,15 +135,15 @@ def check_layout(
 ) -> None:
     """Raises `ProblemError` that names a rank's tensor, after `owner`, for a dtype, shape or stride; of BF16 tokens, which come without
     scales, also for an address.  Reads no tensor."""
-    dtype, width = (torch.bfloat16, problem.hidden) if x_sf is None else input_row(problem)
+    dtype, width = (torch.bfloat16, problem.hidden) if x_sf is None else quant.input_row(problem)
     if x.dim() != 2:
         raise ProblemError(f"{owner}x.shape", tuple(x.shape), f"(tokens, {width})")
     tokens = problem.check_num_tokens(len(x), f"{owner}x.shape[0]")
     check_tensor(f"{owner}x", x, dtype, (tokens, width))
     if x_sf is not None:
         scales = problem.formats.activations.scales_of(problem.hidden)
-        check_tensor(f"{owner}x_sf", ue8m0_bytes(x_sf), input_layout(problem)[0], (tokens, scales))
-    check_tensor(f"{owner}topk_idx", topk_idx, INDEX_DTYPES, (tokens, problem.topk))
+        check_tensor(f"{owner}x_sf", quant.ue8m0_bytes(x_sf), quant.input_layout(problem)[0], (tokens, scales))
+    check_tensor(f"{owner}topk_idx", topk_idx, quant.INDEX_DTYPES, (tokens, problem.topk))
     check_tensor(f"{owner}topk_weights", topk_weights, torch.float32, (tokens, problem.topk))
     if x_sf is None:
         check_aligned(f"{owner}x", x, ALIGNMENT)
@@ -212,7 +198,7 @@ class RankBuffers:
         device = weights.fc1.device
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
         if isinstance(weights, ExpertWeights):
-            weights = own(transform_weights(config.problem, config.arch, weights), weights)
+            weights = own(quant.transform_weights(config.problem, config.arch, weights), weights)
         self.weights = weights
         self.watchdog = new_record(device) if watchdog is None else watchdog
         self.stats = torch.zeros(config.problem.experts_per_rank, dtype=torch.int32, device=device) if stats is None else stats
@@ -258,7 +244,7 @@ class RankBuffers:
 
     def load_weights(self, weights: ExpertWeights) -> None:
         """Other weights at the same addresses."""
-        new = transform_weights(self.problem, self.config.arch, weights)
+        new = quant.transform_weights(self.problem, self.config.arch, weights)
         for name in weight_names(self.problem):
             getattr(self.weights, name).copy_(getattr(new, name))
 
@@ -275,13 +261,13 @@ class RankBuffers:
         or a device, and ValueError for weights that do not fit."""
         count = self.problem.experts_per_rank
         place = integer_between("index", index, 0, count - 1, f"between 0 and experts_per_rank - 1 = {count - 1}")
-        check_weights(single_expert(self.problem), weights)
+        check_weights(quant.single_expert(self.problem), weights)
         check_device("weights.fc1", weights.fc1, self.device)
-        place_expert(self.weights, place, count, transform_expert(self.problem, self.config.arch, weights))
+        quant.place_expert(self.weights, place, count, quant.transform_expert(self.problem, self.config.arch, weights))
 
     def checkpoint_weights(self) -> ExpertWeights:
         """The weights in checkpoint order: copies, and of what has one order only the tensors themselves."""
-        return inverse_transform_weights(self.problem, self.config.arch, self.weights)
+        return quant.inverse_transform_weights(self.problem, self.config.arch, self.weights)
 
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
         """Kernel arguments in order (kernels/moe/arguments.py); pointers as integers."""

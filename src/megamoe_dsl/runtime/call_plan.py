@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -17,15 +16,6 @@ Plan = TypeVar("Plan")
 
 MOST = 1 << 14
 """Plans that are kept: more than a rank's tokens have values."""
-
-
-@dataclass(frozen=True)
-class CallPlan:
-    """The kernel of a call and its rows of y, padding included; whether tokens are `few` enough for a kernel of their own."""
-
-    kernel: Callable[[torch.Tensor], None]
-    rows: int
-    few: bool
 
 
 class CallPlans(Generic[Plan]):

@@ -1,7 +1,4 @@
-"""The layer of `moe` on CPU tensors: the reference, with the bits of Hopper's kernels, and slow.
-
-A model whose experts call `moe` therefore runs, and can be tested, without a GPU.
-"""
+"""The layer of `moe` on CPU tensors, so that a model runs without a GPU: the reference, with the bits of Hopper's kernels, and slow."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
 
 from ..problem import Problem, ProblemError
+from .call_plan import Numbers, Tensors
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,13 +30,7 @@ class Launchable(Protocol):
 
     problem: Problem
 
-    def launch(
-        self,
-        tensors: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor],
-        numbers: tuple[int, int],
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """y of x, x_sf, topk_idx and topk_weights; `numbers` are num_tokens_bound and padded_tokens, negative for None."""
+    def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor: ...
 
 
 _LAYERS: WeakValueDictionary[int, Launchable] = WeakValueDictionary()

@@ -30,13 +30,9 @@ NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
 class ExpertWeightsFp8:
     """Of all experts.
 
-    w1     float8_e4m3fn or bfloat16 [num_experts, 2 intermediate, hidden]; E2M1 uint8 [.., hidden / 2]
-    w1_sf  float32 [num_experts, 2 intermediate / 128, hidden / 128]; UE8M0 as `gemm_weights` makes them of gate and up; of bfloat16
-           `no_scales`, w2_sf too
-    w2     float8_e4m3fn or bfloat16 [num_experts, hidden, intermediate]; E2M1 uint8 [.., intermediate / 2]
-    w2_sf  float32 [num_experts, hidden / 128, intermediate / 128]; UE8M0 as `gemm_weights` makes them
-    w1_bias, w2_bias  float32 or bfloat16, both the same, [num_experts, 2 intermediate] and [num_experts, hidden]; None where the layer has
-           no biases
+    w1, w2        float8_e4m3fn or bfloat16 [num_experts, 2 intermediate, hidden] and [num_experts, hidden, intermediate]; two E2M1 a uint8
+    w1_sf, w2_sf  float32 for every 128 x 128; of E2M1 as `gemm_weights` makes them; of bfloat16 `no_scales`
+    w1_bias, w2_bias  float32 or bfloat16, both the same, [num_experts, rows]; None where the layer has no biases
     """
 
     w1: torch.Tensor
@@ -152,7 +148,6 @@ class ExpertCall:
 
     @cached_property
     def workspace(self) -> torch.Tensor:
-        """Memory of what lies between launches."""
         return self.memory if self.memory is not None else torch.empty(self.region.size, dtype=torch.uint8, device=self.x.device)
 
     def _view(self, name: str) -> torch.Tensor:
@@ -201,7 +196,6 @@ class ExpertCall:
         return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
     def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """The same of the last launch."""
         return {"rows": self.fc2.d, "positions": self.positions, "weights": self.topk_weights}, {"y": self.y}
 
     def arguments(self, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> dict[str, int]:

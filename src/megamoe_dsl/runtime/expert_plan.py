@@ -29,7 +29,7 @@ KEPT = 64 << 20
 
 class Scratch:
     """Memory of one device that the launches of a call leave for one another, kept for the calls that follow on a stream: to allocate
-    takes the host as long as a launch.  Calls on a stream follow one another, so the next may write what the last has left."""
+    takes the host as long as a launch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -88,7 +88,6 @@ class DeviceExperts:
         return call.region
 
     def __call__(self, call: ExpertCall) -> torch.Tensor:
-        """y; the call's tensors have been checked."""
         self.route(call)
         self.fc1(call)
         self.fc2(call)
@@ -148,7 +147,6 @@ class DeviceDecode:
         return Region.stack("workspace")
 
     def prepare(self, call: ExpertCall) -> bytes:
-        """Saves the arguments that a call's weights decide; its tensors have been checked."""
         return self.prepare_places({name: getattr(call.weights, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}, call.tokens)
 
     def prepare_places(self, places: Mapping[str, int], tokens: int) -> bytes:

@@ -17,9 +17,8 @@ from ..kernels.registry import kernel_of
 class ExportedKernel:
     """Loads the library that a manifest names.  On GPUs the cubin goes to a device at its first launch there.
 
-    Raises `ArtifactError` for a manifest that is damaged, for a library or a runtime beside it that is missing or not the one that was
-    exported (size and SHA-256 are compared before it is mapped), for a library that cannot be loaded and, unless `any_sources`, for a
-    manifest made by other sources than those that would lay out its buffers.
+    Raises `ArtifactError` for a manifest that is damaged or, unless `any_sources`, made by other sources, and for a library or runtime that
+    is missing, cannot be loaded, or is not the one that was exported: size and SHA-256 are compared before it is mapped.
 
         kernel = ExportedKernel("build/flash.json")  # of megamoe export build --name flash
         kernel(buffers.arguments(peers, y, num_tokens, rank, watchdog_ns), torch.cuda.current_stream().cuda_stream)
@@ -38,10 +37,9 @@ class ExportedKernel:
             if not any_sources and self.manifest["sources"] != source_digest(kernel_of(self.config)):
                 raise ArtifactError(f"{path}: exported from other sources; export it again")
             files = [(library.parent / name, one["bytes"], one["sha256"]) for name, one in self.manifest["files"].items()]
-        except FileError as error:
-            raise ArtifactError(f"{path}: not a manifest of an exported kernel: {error.why}") from None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ArtifactError(f"{path}: not a manifest of an exported kernel: {type(error).__name__}: {error}") from None
+            why = error.why if isinstance(error, FileError) else f"{type(error).__name__}: {error}"
+            raise ArtifactError(f"{path}: not a manifest of an exported kernel: {why}") from None
         if library not in (file for file, _, _ in files):
             raise ArtifactError(f"{path}: its library {library} is none of its files")
         for file, size, digest in files:
@@ -67,7 +65,6 @@ def check_file(manifest: Path, file: Path, size: int, digest: str) -> None:
             raise ArtifactError(f"{manifest}: {file} has {found} bytes, not {size}: export it again")
         if sha256(file) != digest:
             raise ArtifactError(f"{manifest}: {file} is not the file that was exported (SHA-256): export it again")
-    except FileError as error:
-        raise ArtifactError(f"{manifest}: {file} cannot be read: {error.why}") from None
-    except OSError as error:
-        raise ArtifactError(f"{manifest}: {file} cannot be read: {error.strerror or error}") from None
+    except (FileError, OSError) as error:
+        why = error.why if isinstance(error, FileError) else error.strerror or error
+        raise ArtifactError(f"{manifest}: {file} cannot be read: {why}") from None

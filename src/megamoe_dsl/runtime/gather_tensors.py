@@ -34,7 +34,6 @@ class GradientTensors(NamedTuple):
     dots: torch.Tensor
 
     def check(self, problem: GatherGemmProblem, rows: int, m: int) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it."""
         n, device = problem.n, self.gate_up.device
         check_tensor("gate_up", self.gate_up, torch.bfloat16, (rows, 2 * n), device, TMA_ALIGNMENT)
         check_tensor("row_weights", self.row_weights, torch.float32, (m,), device)
@@ -46,25 +45,21 @@ class GradientTensors(NamedTuple):
 class GatherTensors(LaunchTensors):
     """Those of a GEMM over the rows of experts.
 
-    a        float8_e4m3fn or bfloat16 [tokens, k], E2M1 uint8 [tokens, k / 2]; of sorted rows [rows of the source layout, ..]
-    a_sf     float32 [tokens, k / 128], contiguous; of sorted rows likewise, copied where its strides are not those of `scales_by_column`.
-             UE8M0 uint8 or float8_e8m0fnu [rows of a, k / 32], UE4M3 float8_e4m3fn [rows of a, k / 16], contiguous.  Of bfloat16
-             `no_scales`; b_sf too
-    b        float8_e4m3fn or bfloat16 [num_groups, n, k], E2M1 uint8 [num_groups, n, k / 2]
-    b_sf     float32 [num_groups, ceil(n / 128), k / 128], UE8M0 [num_groups, n, k / 32] or `scale_words` of them; of gate and up
-             `gate_up_words`
+    Elements are float8_e4m3fn, bfloat16, or two E2M1 a uint8; what a problem does not have is None.
+
+    a        [tokens, k]; of sorted rows [rows of the source layout, k]
+    a_sf     float32 [rows of a, k / 128], contiguous where rows are gathered, else copied unless its strides are those of
+             `scales_by_column`; a byte each [rows of a, k / 32], or / 16; of bfloat16 `no_scales`, b_sf too
+    b, b_sf  [num_groups, n, k], with scales as of `GemmTensors`, or `gate_up_words` of them
     ends     int32 [num_groups], where each expert's rows end if they are packed, whatever the layouts are
-    d        bfloat16 [rows of the result layout, n], of gate and up float8_e4m3fn or bfloat16 [.., n / 2] or E2M1 uint8 [.., n / 4]; rows
-             of no expert are left alone
-    sources  int32 [m], the row of a of each row, where they are gathered; None else
-    d_sf     float32 [rows of d, n / 256], with strides as `scales_by_column` makes them, of gate and up; UE8M0 uint8 [rows of d, n / 64],
-             contiguous; UE4M3 float8_e4m3fn [rows of d, n / 32], likewise; None else
-    preactivations  bfloat16 [rows of d, n], where gate and up are stored; None else
-    factors  float32 [num_groups], what sums are multiplied with, in number formats with such a factor; None else
-    up_factors, hidden_factors  float32 [num_groups], where gate and up become such a format: what sums of up are multiplied with, those of
-             gate with `factors`, and the factor of D; None else
-    bias     float32 or bfloat16 [num_groups, n], as the problem says, of one with biases; None else
-    trace    int64, the stamps of a traced kernel (`with_stamps`); None of any other
+    d        bfloat16 [rows of the result layout, n], of gate and up activated [.., n / 2]; rows of no expert are left alone
+    sources  int32 [m], the row of a of each row that is gathered
+    d_sf     of gate and up, float32 [rows of d, n / 256] with strides as `scales_by_column` makes them, or bytes, contiguous
+    preactivations  bfloat16 [rows of d, n], gate and up
+    factors  float32 [num_groups], what sums are multiplied with
+    up_factors, hidden_factors  float32 [num_groups], what sums of up are multiplied with, and the factor of D, of gate and up
+    bias     float32 or bfloat16 [num_groups, n]
+    trace    int64, the stamps of a traced kernel (`with_stamps`)
     """
 
     a: torch.Tensor

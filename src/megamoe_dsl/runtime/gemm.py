@@ -172,7 +172,6 @@ class Operands(NamedTuple):
         return b.shape[-2], b.shape[-1] * 8 * b.element_size() // formats.weights.element_bits
 
     def new_result(self, kind: str, dtype: torch.dtype) -> torch.Tensor:
-        """D of such operands, not yet written."""
         return torch.empty(*self.a.shape[:-1], self.matrix(kind)[0], dtype=dtype, device=self.a.device)
 
 

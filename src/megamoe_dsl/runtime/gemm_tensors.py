@@ -79,9 +79,8 @@ class GemmTensors(LaunchTensors):
     """Those of a problem whose rows lie where its kind says.
 
     a       float8_e4m3fn or bfloat16 [m, k], E2M1 uint8 [m, k / 2]; of a masked problem [num_groups, capacity, ...], as d
-    a_sf    float32 [m, k / 128], or [num_groups, capacity, k / 128]; copied where its strides are not those of `scales_by_column`.  UE8M0
-            uint8 or float8_e8m0fnu [m, k / 32], likewise; copied unless they are `scale_words` of all rows together.  UE4M3
-            float8_e4m3fn [m, k / 16], as UE8M0; b_sf too.  Of bfloat16 uint8 [m, 0], `no_scales`; b_sf too
+    a_sf    float32 [m, k / 128], copied unless its strides are those of `scales_by_column`; UE8M0 uint8 or float8_e8m0fnu [m, k / 32] or
+            UE4M3 float8_e4m3fn [m, k / 16], copied unless they are `scale_words` of all rows together; of bfloat16 `no_scales`
     b       float8_e4m3fn or bfloat16 [n, k], E2M1 uint8 [n, k / 2], or tiles of it [ceil(n / 256), k / 128, 17408]; of a problem with
             groups [num_groups, ...]
     b_sf    float32 [ceil(n / 128), k / 128], UE8M0 [n, k / 32] or `scale_words` of them, uint8 [n, 0] of tiles; with groups

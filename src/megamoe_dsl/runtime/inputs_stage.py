@@ -86,7 +86,6 @@ class ReferenceInputs:
             raise ProblemError("shared_experts", shared.count, "0 on the CPU")
 
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
-        """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
         check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights)
 
     def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:

@@ -26,7 +26,7 @@ from ..quant import ExpertWeights, new_weights, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, check_device, check_output, check_weights
-from .call_plan import CallPlan, CallPlans, Numbers, Tensors
+from .call_plan import CallPlans, Numbers, Tensors
 from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .few_tokens import FewTokens
@@ -210,25 +210,26 @@ class MegaMoE(torch.nn.Module):
 
     def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
         """What a call does, as an operator or without one.  Returns y, which is `out` when that is given."""
-        plan = self._plans.of(tensors, numbers)
+        kernel, rows, few = self._plans.of(tensors, numbers)
         if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
             self._check_current_device()
         if out is not None:
-            check_output("out", out, (plan.rows, self.problem.hidden), self.device)
-        y = new_output(tensors[0], plan.rows, self.problem.hidden) if out is None else out
-        if not (plan.few and self.few is not None and self.few(tensors, y)):
-            self._inputs(*tensors, plan.rows)
-            plan.kernel(y)
+            check_output("out", out, (rows, self.problem.hidden), self.device)
+        y = new_output(tensors[0], rows, self.problem.hidden) if out is None else out
+        if few is None or not few(tensors, y):
+            self._inputs(*tensors, rows)
+            kernel(y)
         return y
 
-    def _plan(self, tensors: Tensors, numbers: Numbers) -> CallPlan:
-        """Everything that can be said of a call's inputs without reading one.  Raises `ProblemError`."""
+    def _plan(self, tensors: Tensors, numbers: Numbers) -> tuple[LayerKernel | ReferenceKernel, int, FewTokens | None]:
+        """The kernel of a call, its rows of y, padding included, and what computes it instead if tokens are few.  Raises `ProblemError` for
+        everything that can be said of inputs without reading one."""
         self._check_inputs(*tensors)
         (bound, padded), tokens = numbers, len(tensors[0])
         rows = tokens if padded < 0 else padded
         self.selection.check("padded_tokens", rows, tokens)
-        few = self.few is not None and self.few.takes(tensors, rows)
-        return CallPlan(self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows, few)
+        few = self.few if self.few is not None and self.few.takes(tensors, rows) else None
+        return self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows, few
 
     def input_buffers(self) -> Inputs:
         """Where a call's quantized tokens and routing go, each with a row per token of the capacity.

@@ -91,7 +91,6 @@ class Understudy:
         return found.phase
 
     def _copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """At once, beside whatever runs."""
         if self._stream is None:
             to.copy_(source)
             return

@@ -36,7 +36,7 @@ from .experts import moe
 from .gemm_weights import gemm_weights
 from .layer import MegaMoE, gpu_name
 from .nodes import NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
-from .symmetric_memory import SymmetricBuffer, device_arch
+from .symmetric_memory import SymmetricBuffer, device_arch, process_group
 from .top_experts import router_logits_of, top_experts
 
 MOE, MEGA_MOE, EP_MOE, DEEP_EP = "moe", "mega_moe", "ep_moe", "deep_ep"
@@ -213,8 +213,8 @@ def node_layer(
 ) -> NodeLayer:
     """A layer over nodes of so many ranks; `others` as of `domain_layer`, whose launch is by default `MegaMoE`'s, so that codes travel.
 
-    A launch of several ranks that fills its SMs runs until all of them have launched.  A rank whose exchange of the next chunk finds no SM
-    would keep the others' exchanges, and with them their launches, from ending: launches leave SMs to NCCL.  Raises `ProblemError`."""
+    Launches leave SMs to NCCL: a rank whose exchange of the next chunk found none would keep the others' launches from ending.  Raises
+    `ProblemError`."""
     cuda, plain = device.type == "cuda", others["activation"] is None
     node_problem(problem, ranks)
     if cuda and plain and others["launch"] is None and takes_fused(problem, device_arch(device)):
@@ -278,7 +278,6 @@ class Router:
     replicas: torch.Tensor | None = None
 
     def __call__(self, x: torch.Tensor, topk: int, token_ids: torch.Tensor | None, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """topk_idx and topk_weights of x, bfloat16 [T, H]."""
         choice = {name: getattr(self, name) for name in ("scores", "bias", "groups", "topk_groups", "scale", "hash_table", "replicas")}
         return top_experts(router_logits_of(x, self.weight), topk, token_ids=token_ids, replica_shift=rank, **choice)
 
@@ -327,11 +326,7 @@ class MoE(torch.nn.Module):
         fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         self.device = place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
         if problem.num_ranks > 1:
-            if group is None and not (dist.is_available() and dist.is_initialized()):
-                raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks")
-            group = dist.group.WORLD if group is None else group
-            if dist.get_world_size(group) != problem.num_ranks:
-                raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {dist.get_world_size(group)}")
+            group = process_group(problem, group)
             self.rank = dist.get_rank(group)
             ranks = problem.num_ranks if launch == DEEP_EP else ranks_of_a_domain(group) if domain is None else domain
         others: dict[str, Any] = {"launch": launch, "activation": activation, "tokens": tokens, **options}

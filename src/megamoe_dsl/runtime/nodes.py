@@ -1,7 +1,7 @@
 """The layer over several NVLink domains: torch.distributed moves rows between nodes, the layer of a domain computes on each.
 
 Each token's row goes once to every node that has an expert of it, and one row of results comes back.  Ranks with the same number on all
-nodes are a rail: rank r sends to a node by way of the rank there that has its number, so every network card carries its own rank's rows.
+nodes are a rail: rank r sends to a node by way of the rank there that has its number.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class Rails:
 
     @property
     def rank(self) -> int:
-        """The number of this rank in the whole group."""
         return self.node * self.ranks + self.number
 
     def gather_counts(self, counts: torch.Tensor) -> torch.Tensor:
@@ -343,7 +342,6 @@ class NodeLayer(torch.nn.Module):
         return Plan(chosen, send, here[:, self.rails.number].T.tolist(), here.sum(dim=0).amax(dim=0).tolist())
 
     def dispatch(self, plan: Plan, sent: torch.Tensor, chunk: int) -> Exchange:
-        """Begins to send a chunk's rows."""
         rows, send = sent[plan.tokens[chunk]], plan.send[chunk]
         self.rails.traffic.rows += self.rails.away(send)
         return self.rails.exchange("dispatched", rows, send, plan.receive[chunk])
@@ -366,7 +364,6 @@ class NodeLayer(torch.nn.Module):
         return row_bytes((y,) if form.scale is None else quantize_e4m3(blocks_of(y, form.channels).flatten(1), form.channels, check=False))
 
     def as_received(self, rows: torch.Tensor) -> torch.Tensor:
-        """FP32 [rows, hidden] of these bytes."""
         form, hidden = self.problem.formats.combine, self.problem.hidden
         if form.scale is None:
             return rows.view(torch.bfloat16).float()

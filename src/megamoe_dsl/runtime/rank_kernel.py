@@ -90,7 +90,6 @@ class UnfusedKernel:
         self.config, self.buffers = self.stages[0].config, self.stages[0].buffers
 
     def __call__(self, y: torch.Tensor) -> None:
-        """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer."""
         for stage in self.stages:
             stage(y)
 

@@ -110,7 +110,6 @@ class SimulatedMoE:
         return memory
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
-        """What a call launches on a rank, in order."""
         return [self.launch_of(self.artifact, self.ranks[rank], rank, num_tokens, y)]
 
     def launch_of(self, artifact: Artifact, buffers: RankBuffers, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
@@ -189,7 +188,6 @@ class RankComparison:
 
     @property
     def passed(self) -> bool:
-        """Whether every element is within its bound."""
         return self.violations == 0
 
 

@@ -46,6 +46,20 @@ def arch_of_recipe(problem: Problem) -> Arch:
     return ARCHES[next(arch for arch, names in find_kernel("mega_moe").recipes.items() if problem.recipe in names)]
 
 
+def process_group(problem: Problem, group: Any) -> Any:
+    """A group of torch.distributed for a problem, by default that of all processes.  Raises `ProblemError` where there is none, or its size
+    is not the problem's."""
+    import torch.distributed as dist
+
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        how = "start the ranks with torchrun, and call torch.distributed.init_process_group"
+        raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks, and there is none: {how}")
+    group = dist.group.WORLD if group is None else group
+    if dist.get_world_size(group) != problem.num_ranks:
+        raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {dist.get_world_size(group)}")
+    return group
+
+
 @dataclass
 class SymmetricBuffer:
     """One rank's part, and where the others' are.
@@ -109,20 +123,13 @@ class SymmetricBuffer:
             sym = torch.zeros(region.size, dtype=torch.uint8, device=place)
             own = torch.tensor([sym.data_ptr()], dtype=torch.int64, device=sym.device)
             return cls(problem, 0, sym, own, reference=reference, pool_rows=pool_rows)
-        import torch.distributed as dist
-
-        if group is None and not (dist.is_available() and dist.is_initialized()):
-            how = "start the ranks with torchrun, and call torch.distributed.init_process_group"
-            raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks, and there is none: {how}")
+        group = process_group(problem, group)
         require_cuda("cuda")
+        import torch.distributed as dist
         from torch.distributed import _symmetric_memory as symmetric_memory
 
         disable_multicast()
-        group = dist.group.WORLD if group is None else group
-        ranks = dist.get_world_size(group)
-        if ranks != problem.num_ranks:
-            raise ProblemError("num_ranks", problem.num_ranks, f"the size of the process group, {ranks}")
-        given: list[Any] = [None] * ranks
+        given: list[Any] = [None] * problem.num_ranks
         dist.all_gather_object(given, (problem, pool_rows), group=group)
         for other, theirs in enumerate(given):
             for name, mine, their in zip(("problem", "pool_rows"), (problem, pool_rows), theirs, strict=True):

@@ -264,7 +264,6 @@ class Table(Generic[One]):
         return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 
     def at(self, share: Any, expected: float) -> One | None:
-        """The entry with this key."""
         return next((one for one in self.by_share.get(share, ()) if one.expected == expected), None)
 
     def near(self, share: Any, expected: float) -> list[One]:
@@ -274,7 +273,6 @@ class Table(Generic[One]):
 
     @cached_property
     def by_share(self) -> dict[Any, list[One]]:
-        """Entries of each share, in the table's order."""
         found: dict[Any, list[One]] = {}
         for one in self.entries:
             found.setdefault(one.share, []).append(one)

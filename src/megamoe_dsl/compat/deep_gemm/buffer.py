@@ -90,10 +90,8 @@ class SymmBuffer:
     combine       element in which results travel back, bf16 or e4m3
     watchdog_ns   a launch that waits longer for another rank is trapped
 
-    Kernels are prepared at the first call with their weights, options and bound, which must not be while a CUDA graph is captured, and are
-    kept, with these weights, until `forget_weights` or `destroy`.
-
-    Raises `ProblemError`.
+    Kernels are prepared at the first call with their weights, options and bound, not while a CUDA graph is captured, and kept until
+    `forget_weights` or `destroy`.  Raises `ProblemError`.
     """
 
     def __init__(

@@ -52,8 +52,7 @@ def fp8_mega_moe(
     """
     _check_call("fp8_mega_moe", sym_buffer.mma, recipe)
     options = CallOptions.named(activation, activation_clamp, fast_math, len(l1_weights) > 2)
-    bound = _bound(sym_buffer.problem, y, num_tokens_bound, None)
-    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, bound)
+    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, num_tokens_bound)
 
 
 def fp8_fp4_mega_moe(
@@ -101,8 +100,7 @@ def fp8_fp4_mega_moe(
     refuse("post_expert_norm_weight", post_expert_norm_weight, f"None: {norm}")
     _check_call("fp8_fp4_mega_moe", sym_buffer.mma, recipe)
     options = CallOptions.named(activation, activation_clamp, fast_math, len(l1_weights) > 2)
-    bound = _bound(sym_buffer.problem, y, num_tokens_bound, global_num_tokens)
-    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, bound)
+    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, num_tokens_bound, global_num_tokens)
 
 
 def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
@@ -128,8 +126,9 @@ def _run(
     buffer: SymmBuffer,
     stats: torch.Tensor | None,
     options: CallOptions,
-    bound: int,
+    *tokens: int | None,
 ) -> None:
+    bound = _bound(buffer.problem, y, *tokens)
     problem, device = replace(buffer.problem, biases=options.biases), buffer.symmetric.sym.device
     check_output("y", y, (y.shape[0], problem.hidden), device)
     if stats is not None:
@@ -138,7 +137,7 @@ def _run(
     buffer.kernel(weights, stats, options, bound)(y)
 
 
-def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: int | None) -> int:
+def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: int | None = None) -> int:
     """The number of tokens of a rank that a kernel is chosen for, 1 at least.  Raises `ProblemError`."""
     rows, most = problem.check_num_tokens(y.shape[0], "y.shape[0]"), problem.max_tokens_per_rank
     if bound is not None:

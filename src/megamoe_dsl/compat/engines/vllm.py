@@ -154,7 +154,6 @@ class ExpertsMethod:
         return hidden_size, intermediate_size_per_partition
 
     def create_weights(self, layer: Any, *sizes: Any, **attributes: Any) -> None:
-        """Parameters in the checkpoint's order."""
         self.theirs.create_weights(layer, *sizes, **attributes)
 
     def get_fused_moe_quant_config(self, layer: Any) -> Any:

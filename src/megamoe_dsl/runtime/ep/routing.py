@@ -1,10 +1,8 @@
 """Routing tables of an expert-parallel layer: where every (token, slot) pair goes, and who fetches it, from the experts of one rank's
 tokens and the counts of all ranks.
 
-All tensors have shapes that the problem alone says, so a CUDA graph may have these calls in it; none of them waits for the device.
-
-The rows that an expert has of one rank follow one another, in the order of tokens, or in that of scatter indices which a caller gives, as
-where the rows of one adapter are to lie together.
+Nothing here waits for the device unless it says so, and shapes are those of the problem: a CUDA graph may hold these calls.  The rows that
+an expert has of one rank follow one another, in the order of tokens or of a caller's scatter indices.
 """
 
 from __future__ import annotations
