@@ -6,7 +6,8 @@ scale factors come K-major, one byte per 32 channels, row by row, as quantizatio
 words of all rows adjacent; or in UTCCP order: M-major, the 128 rows of an atom transposed 4 x 32, so that `tcgen05.cp.32x128b` lands row m
 in lane m % 32, column m / 32.
 
-Sources: PTX ISA, "Shared memory descriptor" and "Canonical Layouts", tcgen05.cp, the scale-factor layouts of tcgen05.mma; SM100_FACTS.
+Sources: PTX ISA, "Shared memory descriptor" and "Canonical Layouts", tcgen05.cp, the scale-factor layouts of tcgen05.mma; SM100_FACTS
+(SMEM descriptor, swizzle, unpacked FP4, UTCCP).
 """
 
 from __future__ import annotations

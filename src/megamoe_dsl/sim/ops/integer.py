@@ -1,4 +1,5 @@
-"""Integer, logic, bit and data-movement arithmetic (PTX ISA: those and "Comparison and Selection", mov, prmt).
+"""Integer, logic, bit and data-movement arithmetic (PTX ISA, "Integer Arithmetic", "Logic and Shift", "Comparison and Selection", mov,
+prmt).
 
 Where the sign does not matter, operands are unsigned, as registers are stored. numpy shifts by the word size or more as PTX does.
 """
