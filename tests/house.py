@@ -14,7 +14,7 @@ from structure import PACKAGE, family_imports, imports, modules
 
 ROOT = PACKAGE.parents[1]
 BOUNDS = {
-    "kernels: lines that describe": (7_875, 5_500),
+    "kernels: lines that describe": (7_540, 5_500),
     "kernels: configuration classes": (12, 12),
     "kernels: configuration classes and their bases": (16, None),
     "kernels: functions that launch": (1, 1),
@@ -22,10 +22,10 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (45, 40),
-    "package: lines": (57_680, 48_000),
-    "package: modules": (398, None),
-    "package: modules under 40 lines": (56, None),
-    "package: lines of bench": (2_300, 2_500),
+    "package: lines": (55_470, 48_000),
+    "package: modules": (389, None),
+    "package: modules under 40 lines": (55, None),
+    "package: lines of bench": (2_170, 2_500),
     "bench/results: files": (60, 60),
 }
 """The most that the test allows, and the goal (None: no number is set). A bound falls with its measure, down to the goal."""
@@ -91,15 +91,14 @@ def ancestors(name: str) -> frozenset[str]:
 
 
 def configurations() -> set[str]:
-    """Classes that families of kernels declare as their `configs`, one for an architecture."""
-    owners, named = set(), set()
-    for module in below("kernels"):
-        for node in (node for node in tree_of(module).body if isinstance(node, ast.ClassDef)):
-            for field in node.body:
-                if isinstance(field, ast.AnnAssign) and last_name(field.target) == "configs" and field.value:
-                    owners.add(node.name)
-                    named |= {one.id for one in ast.walk(field.value) if isinstance(one, ast.Name)}
-    return named & set(bases()) - owners
+    """Classes that families of kernels declare as their `configs`, one for an architecture, or take when they are made."""
+    named: set[str] = set()
+    for node in (node for module in below("kernels") for node in ast.walk(tree_of(module))):
+        declared = node.value if isinstance(node, ast.AnnAssign) and last_name(node.target) == "configs" else None
+        made = node if isinstance(node, ast.Call) and last_name(node.func).endswith("Kernel") else None
+        if found := declared or made:
+            named |= {one.id for one in ast.walk(found) if isinstance(one, ast.Name) and one.id.endswith("Config")}
+    return named & set(bases())
 
 
 def with_bases(classes: Iterable[str]) -> frozenset[str]:
