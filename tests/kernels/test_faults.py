@@ -24,7 +24,7 @@ EXPLAINED_BARRIERS = {
     "pull_tokens": (0,),
     "load_chunk": (1,),
     "next_tile": (*range(4, 13), 17, 19),
-    "fill_table": (13,),
+    "received": (13,),
     "publish_blocks": (14, 15, 16),
     "start_loads": (20, 21),
     "combine_tokens": (24,),

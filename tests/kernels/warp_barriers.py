@@ -25,7 +25,7 @@ OTHERS_FOLDER = {"sm_90a": "sm100", "sm_100a": "sm90"}
 EXPLAINED = {
     "pull_tokens": "counts of ranks lie in registers, which the shuffles and ballots that follow wait for",
     "load_chunk": "after the loads of a token: they tell the mbarrier that every lane waits for",
-    "fill_table": "what a lane has acquired it tells itself, by its own arrival at `counts`",
+    "received": "what a lane has acquired it tells itself, by its own arrival at `counts`",
     "publish_blocks": "lane 0 alone writes a tile and says that it is there",
     "next_tile": "every lane waits for a tile, reads it and gives it back on its own",
     "store_if_fc1": "lane 0 alone waits for its stores and says that they are done",

@@ -100,7 +100,7 @@ def _partial_sums(x: torch.Tensor, w: torch.Tensor, accumulate: Accumulate) -> I
     if accumulate == "hopper":
         # The blocks side by side, and as many tokens at a time as memory allows.
         left, right = (blocks_of(t.float(), block).transpose(0, 1) for t in (x, w))
-        tokens = max(1, _MAX_PRODUCTS[x.device.type == "cpu"] // (w.numel() // block * E4M3_SUMS.k))
+        tokens = max(1, _MAX_PRODUCTS[x.device.type == "cpu"] // max(1, w.numel() // block * E4M3_SUMS.k))
         yield from torch.cat([hopper_dot(part, right) for part in left.split(tokens, dim=1)], dim=1)
     else:
         for left, right in zip(x.to(accumulate).split(block, dim=1), w.to(accumulate).split(block, dim=1), strict=True):
