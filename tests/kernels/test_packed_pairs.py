@@ -115,7 +115,8 @@ def test_biases(weigh_results: bool) -> None:
     prove(pairs(moe), [(150, 120)], target_expert=2, exact=False)
 
 
-@pytest.mark.parametrize("seed", [rarely(0), 1])
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", [0, 1])
 def test_launches_without_a_pause(seed: int) -> None:
     """A rank begins the next launch while its peer may still be busy with the last."""
     counts = [(140, 60), (3, 140), (130, 0)]

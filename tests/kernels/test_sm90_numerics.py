@@ -27,7 +27,7 @@ def test_random_data_to_the_bit(block_m, seed):
     assert layer.moe.problem.activation_clamp == 10.0
 
 
-@sample("False")
+@pytest.mark.sweep
 @pytest.mark.parametrize("exact", [True, False])
 def test_other_combinations_of_clamp_and_silu(exact):
     for block_m, clamp, fast_math in ((16, 0.5, True), (128, 7.0, False), (32, None, False)):

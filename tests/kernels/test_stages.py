@@ -59,7 +59,7 @@ def test_rows_in_parts() -> None:
     prove_equal(kernel, [hopper_case(moe, (3,), 10, exact=False)])
 
 
-@sample("16")
+@pytest.mark.sweep
 @pytest.mark.parametrize("block_m", [16, 128])
 def test_packed_weights(block_m: int) -> None:
     """Weights of 4 bits, decoded by the math warps of the linear stages, also where the fused kernel has warps that decode for them and
