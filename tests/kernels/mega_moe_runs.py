@@ -185,3 +185,10 @@ def prove(kernel: Sm100Config, launches: Iterable[Sequence[int]], seed: int = 0,
         assert int(layer.moe.ranks[0].view("launch_epoch")) == number + 1
     assert layer is not None
     return layer
+
+
+def prove_tile(moe: Problem, block_m: int) -> None:
+    """Two ranks: exact data, an expert with a full and a partial block, rings that wrap; then random data within its bound."""
+    kernel = config(moe, block_m=block_m, lookahead=1, num_stages=3)
+    prove(kernel, [(block_m - 4, 9)], target_expert=1, mask=0.1)
+    prove(kernel, [(7, block_m + 5)], skew=True, exact=False)

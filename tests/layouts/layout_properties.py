@@ -140,16 +140,13 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
         ("weights", stages, 128 * span, 1024),
         ("tokens", stages, block_m // 2 * span, 1024),
         ("cd", groups, store_tile, 1024),
-        ("sfa", stages, sf_bytes, 128),
-        ("sfb", stages, k // 128 * 512, 128),
+        *[(name, stages, least, 128) for name, least in (("sfa", sf_bytes), ("sfb", k // 128 * 512)) if name in of_scales],
         ("pull", 4, problem.hidden * bits // 8, 128),
         ("expert_count", problem.num_experts, 4, 4),
         ("combine_slots", warps, plan.combine.slots * plan.combine.slot_bytes, 16 if plan.combine.row.scaled else 128),
         ("amax", groups, 4 * config.store_block_m * 4 if of_scales else 0, 16),
         ("expert_table", problem.experts_per_rank + 1, 8, 8),
     ]:
-        if name in {"sfa", "sfb"} - of_scales:
-            continue
         assert region[name].field.shape[0] == count, name
         offsets = [region.offset(name, i) for i in range(count)]
         assert all(offset % alignment == 0 for offset in offsets), name

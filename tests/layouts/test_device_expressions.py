@@ -50,6 +50,7 @@ from megamoe_dsl.hardware.operand_tile import (
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan, vector_address
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.layout import Layout, idx2crd
+from megamoe_dsl.recipe import BF16, E2M1, E4M3
 from megamoe_dsl.sim.descriptors import SmemDescriptor, operand_bytes
 from megamoe_dsl.testing import configs_sm100
 
@@ -311,8 +312,8 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     plan = config.smem
     cd = [plan.region.offset("cd", group) for group in range(config.epilogue_warpgroups)]
     assert all(start % 1024 == 0 for start in cd)
-    half = result_tile(config.store_block_m)  # of BF16 outputs
-    fc1 = half if plan.fc1_row_bytes == HALF_BYTES else (packed_tile if plan.fc1_row_bytes < 64 else fc1_tile)(config.store_block_m)
+    # BF16 outputs take half of a tile of results.
+    fc1 = {E2M1: packed_tile, E4M3: fc1_tile, BF16: result_tile}[config.problem.formats.hidden.element](config.store_block_m)
     assert plan.fc1_tile_bytes % fc1.outer.alignment == 0
     assert (config.store_block_m * HALF_BYTES) % result_tile(config.store_block_m).outer.alignment == 0
     assert plan.fc1_tile_bytes == fc1.size and result_bytes(config.store_block_m) == 2 * result_tile(config.store_block_m).size

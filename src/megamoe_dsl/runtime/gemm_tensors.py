@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -34,35 +35,35 @@ def check_bias(problem: GemmProblem, bias: torch.Tensor | None, device: torch.de
         check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n), device, 2 * bias.element_size())
 
 
-class LaunchTensors:
+class LaunchTensors(ABC):
     """Operands and results of one launch of a GEMM."""
 
     d: torch.Tensor
 
+    @abstractmethod
     def check(self, problem: GemmProblem) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it, and for a problem of another kind.  Reads none."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """An upper bound of the rows of all groups together."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scales(self) -> KernelScales:
         """As the kernel reads them, copied where they are not yet so."""
-        raise NotImplementedError
 
+    @abstractmethod
     def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
         """What a launch reads, by argument."""
-        raise NotImplementedError
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by argument."""
         return {"d": self.d}
 
+    @abstractmethod
     def numbers(self, scales: KernelScales) -> dict[str, int]:
         """Its arguments that are no addresses of these tensors."""
-        raise NotImplementedError
 
     def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
         """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
