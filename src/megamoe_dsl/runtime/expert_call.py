@@ -17,7 +17,7 @@ from ..quant.weights import stored_row
 from .buffers import check_aligned, check_device, check_tensor
 from .expert_factors import ExpertFactors
 from .gather_tensors import GatherTensors
-from .gemm_scales import TMA_ALIGNMENT, check_no_scales, check_words_aligned, given_scales, padded_rows
+from .gemm_scales import TMA_ALIGNMENT, check_no_scales, check_words_aligned, given_scales, rows_of_words
 from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors, given_where
 
 INDEX_DTYPES = {I64: torch.int64, I32: torch.int32}
@@ -126,7 +126,7 @@ class ExpertCall:
             check_tensor(f"{name}_sf", w_sf, torch.float32, (layer.num_experts, rows // SCALE_BLOCK, blocks))
         else:
             words = form.scales_of(k) // SCALES_PER_WORD
-            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, words, padded_rows(rows)))
+            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, words, rows_of_words(rows)))
 
     def _check_bias(self, name: str, rows: int) -> None:
         kind = OUTPUT_DTYPES.get(self.layer.biases)

@@ -76,8 +76,8 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     if sf.dtype == torch.int32 or not sf.shape[-1]:
         return sf
     *lead, rows, count = sf.shape
-    padded = torch.nn.functional.pad(sf.view(torch.uint8), (0, 0, 0, padded_rows(rows) - rows))
-    return utccp_scale_order(padded).view(*lead, count // BYTES_PER_WORD, padded_rows(rows))
+    padded = torch.nn.functional.pad(sf.view(torch.uint8), (0, 0, 0, rows_of_words(rows) - rows))
+    return utccp_scale_order(padded).view(*lead, count // BYTES_PER_WORD, rows_of_words(rows))
 
 
 def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
@@ -89,7 +89,7 @@ def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
     return scale_words(interleave_gate_up(apart.view(torch.uint8) if sf.dtype == torch.float8_e4m3fn else ue8m0_bytes(apart)))
 
 
-def padded_rows(rows: int) -> int:
+def rows_of_words(rows: int) -> int:
     """Rounded up to whole atoms; one at least."""
     return -(-max(rows, 1) // ATOM_ROWS) * ATOM_ROWS
 
@@ -151,7 +151,7 @@ def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, .
 def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], *, words: bool = True) -> None:
     """Raises `ProblemError` unless these are scales of rows of this shape, or `words` of those of the last dimension."""
     if words and sf.dtype == torch.int32:
-        check_tensor(name, sf, torch.int32, (*rows[:-1], problem.k_words, padded_rows(rows[-1])))
+        check_tensor(name, sf, torch.int32, (*rows[:-1], problem.k_words, rows_of_words(rows[-1])))
     else:
         dtypes = (torch.float8_e4m3fn, torch.int32) if problem.formats.weights.scale == UE4M3 else SCALE_DTYPES
         check_tensor(name, sf, dtypes if words else dtypes[:-1], (*rows, problem.k_words * BYTES_PER_WORD))
