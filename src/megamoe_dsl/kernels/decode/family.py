@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -47,14 +47,10 @@ class DecodeKernel(Kernel):
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")}
     takes_arguments = DecodeArguments
     early = True
+    code = "kernel.decode_kernel"
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
-
-    def function(self, config: DecodeConfig) -> Callable[..., Any]:
-        from .kernel import kernel_of
-
-        return kernel_of(config)
 
     def label(self, config: DecodeConfig) -> str:
         p = config.problem
