@@ -10,9 +10,8 @@ from ...config_error import ConfigError
 from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
-from .arguments import DecodeArguments
 from .config import GROUPS, TOKENS, DecodeConfig
-from .problem import DecodeProblem
+from .problem import DecodeArguments, DecodeProblem
 
 MOST_WORK = 1 << 25
 """Tokens by weights of an expert's Linear2: with more the fused kernel is faster (docs/lab/one_gpu.md)."""

@@ -37,11 +37,11 @@ from ...device.memory import (
     store_v4,
 )
 from ...device.warp import ballot, lanes_below, popc
-from .arguments import DecodeArguments
 from .config import ABSENT, GROUPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
+from .problem import DecodeArguments
 
 MASKED = -1
 

@@ -129,7 +129,7 @@ class StageConfig:
 
     @property
     def registers(self) -> PerRole:
-        """Of loaders and epilogue; where nothing is multiplied threads keep what they begin with."""
+        """Loaders have some, and the epilogue; where nothing is multiplied threads keep what they begin with."""
         return (self.fused.linear_registers or self.fused.registers)._replace(dispatch=0) if self.multiplies else PerRole(0, 0, 0)
 
     @property
