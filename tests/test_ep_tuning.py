@@ -124,7 +124,6 @@ def test_a_run_has_candidates_of_one_half(tmp_path: Path) -> None:
             "--no-graphs = True: must be left out with --kernel grouped_gemm_combine",
         ),
         (["tune", "--kernel", "dispatch_grouped_gemm", "--points", "x"], "--points = 'x': must be left out"),
-        (["tune", "--kernel", "dispatch_grouped_gemm", "--predict"], "--predict = True: must be left out"),
     ],
 )
 def test_what_does_not_go_with_a_half_is_named(arguments: list[str], message: str) -> None:

@@ -303,15 +303,3 @@ def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     runner.invoke(app, ["tune", "--ranks", "2", "--experts-per-rank", "32", "--remote", "0.75", "--tables", str(tmp_path)])
     assert {one.remote for one in asked[1].points} == {0.75}
     assert [one.us for one in Table.read("NVIDIA H100", tmp_path).entries] == [95.0]
-
-
-def test_what_is_predicted_to_be_slow_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Sm90Config] = []
-    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
-    options = ["--preset", "flash", "--ranks", "8", "--tokens", "128", "--artifacts", str(tmp_path)]
-    result = runner.invoke(app, ["tune", "--compile-only", "--predict", *options])
-    assert result.exit_code == 0, result.output
-    every, problem = candidates(Point("flash", 128, 8).problem, 128, Host.typical().target), Point("flash", 128, 8).problem
-    left_out = {one.block_m for one in every} - {one.block_m for one in asked}
-    assert set(asked) < set(every) and left_out == {8, 16}
-    assert {every[0], choose(problem, Target(SM90, 132), 128)} <= set(asked)

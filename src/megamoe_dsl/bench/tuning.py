@@ -19,7 +19,7 @@ from ..kernels.moe.sm90.config import NUM_SMS
 from ..kernels.registry import choose
 from ..recipe import BF16
 from ..target import Target
-from ..tuned import Entry, EpEntry, GemmEntry, Share, Table
+from ..tuned import Entry, EpEntry, GemmEntry, Table
 from .ep import Variant
 from .point import Point
 from .results import Results
@@ -57,8 +57,7 @@ def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
     problem = point.problem
     if problem.combine != BF16:
         return Verdict(name, None, f"results travel as {problem.combine}: the table is of those that travel as {BF16}")
-    share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
-    present = table.at(share, problem.expected_tokens_per_expert(point.tokens))
+    present = table.at(Entry.share_of(problem, num_sms=num_sms), problem.expected_tokens_per_expert(point.tokens))
     if present is None:
         incumbent = choose(problem, Target(kind_of(problem.recipe).arch, num_sms), point.tokens, **point.pool)
     else:
@@ -187,7 +186,7 @@ def enter_gemm_run(table: Table[GemmEntry], results: str, records: Sequence[dict
         if not ours or len(set(record["counts"])) > 1 or record["problem"]["output"] != "bf16":
             continue
         found = gemm_entry(record, min(ours, key=time_of), results)
-        before = table.at(found.share, found.expected)
+        before = table.at(*found.key)
         same = [one for one in ours if before is not None and gemm_entry(record, one, results).choice == before.choice]
         if same and time_of(same[0]) <= found.us * STAYS:
             found = gemm_entry(record, same[0], results)

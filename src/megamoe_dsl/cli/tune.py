@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ..bench.host import Host
     from ..bench.point import Point
     from ..bench.results import Results
-    from ..kernels.moe.config import MegaMoeConfig
 
 TABLE = "Table"
 
@@ -69,21 +67,21 @@ def tune(
         session = Session(shapes, given.artifacts, given.out, variants=True, watchdog_ms=given.watchdog_ms)
         if given.compile_only:
             arch = arch_of_recipe(find_kernel("mega_moe"), given.recipe)
-            compile_candidates(shapes, Host.typical(arch), given.artifacts, needed=True, pruned=given.predict)
+            compile_candidates(shapes, Host.typical(arch), given.artifacts, needed=True)
             return
         require_place("--tables", tables)
         host = Host.find()
         host.check(shapes)
-        compile_candidates(shapes, host, given.artifacts, needed=False, pruned=given.predict)
+        compile_candidates(shapes, host, given.artifacts, needed=False)
         found = run_session(session, host)
         enter([found], tables)
     if not all(passed(one) for one in found.records):
         raise typer.Exit(FAILED)
 
 
-def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool, pruned: bool = False) -> None:
-    """Makes the kernels that the folder lacks, where the DSL is; with `pruned` of those alone that are `promising`.  Raises `ArtifactError`
-    where it is not and `needed`, and `ProblemError` when kernels are lacking and the folder cannot be written."""
+def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed: bool) -> None:
+    """Makes the kernels that the folder lacks, where the DSL is.  Raises `ArtifactError` where it is not and `needed`, and `ProblemError`
+    when kernels are lacking and the folder cannot be written."""
     from ..artifact.cache import load_one, require_writable
     from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
     from ..artifact.workers import compile_into
@@ -94,30 +92,12 @@ def compile_candidates(points: list[Point], host: Host, artifacts: Path, needed:
             raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
         return
     found = [candidates(point.problem, point.tokens, host.target, **point.pool) for point in points]
-    if pruned:
-        found = [promising(point, configs, host) for point, configs in zip(points, found, strict=True)]
     configs = list(dict.fromkeys(config for some in found for config in some))
     store = ArtifactStore(artifacts)
     if any(load_one(store, config) is None for config in configs):
         require_writable("artifacts", artifacts)
     typer.echo(f"{len(configs)} candidates of {len(points)} points into {artifacts}")
     compile_into(artifacts, configs, len(os.sched_getaffinity(0)))
-
-
-def promising(point: Point, configs: list[MegaMoeConfig], host: Host) -> list[MegaMoeConfig]:
-    """Candidates of a point that the model of performance predicts to be near the fastest, and the two that are there to be beaten: the
-    chosen one and the heuristics'.  Raises `ProblemError` where the model knows the GPU or the recipe not."""
-    from ..kernels.registry import find_kernel
-    from ..predict.calibration import calibration_of, find_gpu
-    from ..predict.launch import RankLoad
-    from ..predict.prediction import Prediction, worth_timing
-
-    calibration = calibration_of(find_gpu(host.gpu or "").name)
-    load = RankLoad.uniform(point.problem, point.tokens, point.remote)
-    worth = worth_timing([Prediction.of(one, load, calibration).us for one in configs])
-    kernel, targets = find_kernel("mega_moe"), (host.target, replace(host.target, gpu=None))
-    incumbents = [kernel.choose(point.problem, target, point.tokens, **point.pool) for target in targets]
-    return [one for one, is_worth in zip(configs, worth, strict=True) if is_worth or one in incumbents]
 
 
 def enter(runs: list[Results], folder: Path) -> None:

@@ -12,7 +12,7 @@ from ....problem import Problem
 from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer
 from ....target import Target
-from ....tuned import EpEntry, EpShare, tuned_table
+from ....tuned import EpEntry, tuned_table
 from ...kernel import Kernel, with_parts
 from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
@@ -25,9 +25,8 @@ def tuned_fields(half: Half, problem: Problem, num_tokens: int, gpu: str | None)
     """Those of the measured point of this shape that is nearest, within a factor of two of the tokens; none where nobody has measured."""
     if gpu is None:
         return {}
-    share = EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
     rows_of_expert = max(num_tokens, 1) * problem.topk / problem.experts_per_rank
-    near: list[EpEntry] = tuned_table(gpu, EpEntry).near(share, rows_of_expert)
+    near: list[EpEntry] = tuned_table(gpu, EpEntry).near(EpEntry.share_of(problem), rows_of_expert)
     return (near[0].dispatch if half == "dispatch" else near[0].combine) if near else {}
 
 
