@@ -48,7 +48,7 @@ class Chain:
         self.chances = torch.softmax(torch.arange(SUCCESSORS, device=device) / -2.0, dim=0)
 
     def draw(self, sequences: int, length: int) -> torch.Tensor:
-        """The next ones, int64 [sequences, length]."""
+        """The next ones, int64 [sequences, length], on a GPU one launch for each of a sequence's tokens."""
         chosen = torch.multinomial(self.chances, sequences * length, True, generator=self.generator).view(length, sequences)
         tokens = [torch.randint(0, self.vocab, (sequences,), generator=self.generator, device=self.device)]
         for one in chosen[1:]:
@@ -72,10 +72,11 @@ def train(implementation: str, seed: int, steps: int, tiny: bool, device: str) -
     model.set_experts_implementation(implementation)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), fused=device == "cuda")
     chain, losses, times = Chain(config.vocab_size, device), list[torch.Tensor](), list[float]()
+    sequences, length = SHAPES[tiny]
+    data = chain.draw(steps * sequences, length).split(sequences)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    for step in range(steps):
-        tokens = chain.draw(*SHAPES[tiny])
+    for step, tokens in enumerate(data):
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1.0, (step + 1) / 20)
         out = model(tokens, labels=tokens)
