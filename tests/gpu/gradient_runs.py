@@ -60,6 +60,7 @@ VARLEN_K_RUNS = (
 )
 GRADIENT = {"n": 160, "k": 96, "transposed_b": True, **BF16}
 GRADIENT_FP8 = {"n": 256, "k": 384, "recipe": "fp8xfp8"}
+IN_PAIRS = {"dynamic_schedule": True, "num_sms": 4, "cluster": 2}
 GRADIENT_RUNS = tuple(
     GradientRun(
         f"{activation}-{order}-{block_n}",
@@ -76,6 +77,7 @@ GRADIENT_RUNS = tuple(
     GradientRun(f"fp8-{order}", (70, 0, 130), 128, 128, {**GRADIENT_FP8, "gradient": order}, {"dynamic_schedule": True, "k_in_flight": 2})
     for order in ("gate_first", "interleaved")
 )
+GRADIENT_RUNS += (GradientRun("fp8-pairs", (70, 0, 130), 128, 256, {**GRADIENT_FP8, "gradient": "up_first"}, IN_PAIRS),)
 VARLEN_K_BY_NAME = {run.name: run for run in VARLEN_K_RUNS}
 GRADIENT_BY_NAME = {run.name: run for run in GRADIENT_RUNS}
 EVERYTHING_SUMMED = VarlenKRun("faults-varlen-k", (70, 0, 130), 96, 160, FP32, {"block_n": 64, "num_stages": 2})
@@ -88,4 +90,12 @@ EVERYTHING_OF_GRADIENTS = GradientRun(
     128,
     {**GRADIENT, "k": 192, "gradient": "gate_first"},
     {"dynamic_schedule": True, "num_stages": 2},
+)
+EVERYTHING_OF_GRADIENTS_FP8 = GradientRun(
+    "faults-gradients-fp8",
+    (70, 0, 130),
+    128,
+    128,
+    {**GRADIENT_FP8, "k": 640, "gradient": "gate_first"},
+    {"dynamic_schedule": True, "num_stages": 2, "k_in_flight": 2},
 )

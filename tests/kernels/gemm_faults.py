@@ -41,7 +41,7 @@ from sm90_faults import (
 
 from gather_runs import EVERYTHING_GATHERED, EVERYTHING_GATHERED_IN_PAIRS, GatherRun
 from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, artifact, groups
-from gradient_runs import EVERYTHING_OF_GRADIENTS, EVERYTHING_SUMMED, EVERYTHING_SUMMED_FP8, VarlenKRun
+from gradient_runs import EVERYTHING_OF_GRADIENTS, EVERYTHING_OF_GRADIENTS_FP8, EVERYTHING_SUMMED, EVERYTHING_SUMMED_FP8, VarlenKRun
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS, PLAIN_OF_PAIRS
 from pair_gemm_runs import PLAIN_SUBJECT, SUBJECT
 
@@ -82,6 +82,7 @@ SUBJECTS = {
     "sums over rows": Subject(EVERYTHING_SUMMED, launches=1),
     "sums over rows in FP8": Subject(EVERYTHING_SUMMED_FP8, launches=1),
     "gradients": Subject(EVERYTHING_OF_GRADIENTS, launches=1),
+    "gradients in FP8": Subject(EVERYTHING_OF_GRADIENTS_FP8, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
 SM100.  `decoding` and `decoded`: E2M1 weights of two packed tiles, decoded by those that multiply and by warps of their own."""
@@ -179,6 +180,7 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "sums over rows") for fault in (*SUMMED_RING, *ADDED_FAULTS)),
     *((fault, "sums over rows in FP8") for fault in (*RING, *ALONE, *ADDED_FAULTS)),
     *((fault, "gradients") for fault in (*RING[1:-1], *GATHER_FAULTS[:7], GATHER_FAULTS[8], *GRADIENT_FAULTS)),
+    *((fault, "gradients in FP8") for fault in (*RING[1:-1], *WGMMA, *GATHER_FAULTS[:9], *GRADIENT_FAULTS)),
 )
 
 

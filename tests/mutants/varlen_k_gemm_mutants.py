@@ -31,7 +31,7 @@ MUTANTS = (
         "a last stage of few rows is left out", "wrong number", "load_columns", "rows % K_ROWS != 0", "rows % K_ROWS > 32", nearest=TAILS
     ),
     mutant(
-        "sources are not looked at for the next group", "wrong base", "source_in", "first + minimum(number, rows)", "minimum(number, rows)"
+        "sources are not looked at for the next group", "wrong base", "listed_in", "first + minimum(number, rows)", "minimum(number, rows)"
     ),
     mutant(
         "boxes lie at once in one place", "wrong base", "ColumnTile.load", "destination + box * BOX_BYTES", "destination", nearest=WEIGHTS

@@ -46,6 +46,7 @@ WIDE: tuple[Choice, ...] = (
 )
 
 
+DEEP_K = 4096  # from here on a pair that multiplies in FP8 gains more than the longer epilogue of its tiles takes
 COLUMNS = (256, 192, 128)  # of a tile where K are rows: those that waste the fewest, of equals the most
 
 
@@ -62,7 +63,8 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
     if problem.gradient and problem.formats.scaled:
-        return {"block_m": 128, "block_n": 128, "k_in_flight": 2, "dynamic_schedule": True}
+        deep: Choice = {"block_n": 256, "cluster": target.pair}
+        return {"block_m": 128, **(deep if problem.k >= DEEP_K else {"block_n": 128, "k_in_flight": 2}), "dynamic_schedule": True}
     if problem.transposed_b:
         return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
     if problem.sums_rows:

@@ -21,6 +21,7 @@ from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from .. import tiles
 from .context import GemmContext, GemmStage, GemmTile
+from .gate_up_gradient import prefetch_gate_up
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ def gather_tile(ctx: GemmContext, tile: GemmTile, stage: ScaledStage, number: In
     scaled = [number * 32 + lane + start for start in range(0, config.block_m if config.tile.scaled else 0, warps * 32)]
     sources = [source_of(ctx, first_row + one) for one in rows]
     scale_sources = [source_of(ctx, first_row + one) for one in scaled]
+    if cutlass.const_expr(config.problem.gradient != ""):
+        for start in cutlass.range_constexpr(0, config.block_m, warps * 32):
+            prefetch_gate_up(ctx, tile, number * 32 + lane + start)
     # The swizzle looks at the row among eight, which is the same for all rows of a thread.
     place = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
     row_bytes = config.problem.formats.activations.row_bytes(config.problem.k)
@@ -127,5 +131,14 @@ def copy_scales(ctx: GemmContext, tile: GemmTile, k: Int32, stage: ScaledStage, 
 
 def source_of(ctx: GemmContext, number: Any) -> Int32:
     """Row of A of a row of the list; a number beyond the list, or a row beyond A, is that of the last one."""
-    listed = load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
+    return row_of_a(ctx, listed_row(ctx, number))
+
+
+def listed_row(ctx: GemmContext, number: Any) -> Any:
+    """What the list has at a number, or at its last one."""
+    return load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
+
+
+def row_of_a(ctx: GemmContext, listed: Any) -> Int32:
+    """Such a row, or the nearest that A has."""
     return cutlass.max(cutlass.min(listed, ctx.args.a_rows - 1), Int32(0))

@@ -33,7 +33,7 @@ from ...hardware.operand_tile import BOX_BYTES, CHUNK, K_ROWS, ROW_BYTES, SW128,
 from ...layouts.arith import minimum, select
 from ..sm90.share import RowShare
 from .context import GemmContext, GemmTile, next_tile
-from .gather import source_of
+from .gather import listed_row, row_of_a
 from .load import column_tile
 from .store import MATRIX, empty_box, store_box
 from .tile import ADDED_COLUMNS, SWAPPED_COLUMNS, WARPS_PER_GROUP
@@ -56,7 +56,7 @@ def copy_chunk(ctx: GemmContext, address: Any, row: Any, chunk: Any, source: Any
 @cute.jit
 def gather_columns(ctx: GemmContext, number: Int32):
     """Gathered rows, by the warp with this number of two: lane l copies chunk l % 16 of row l / 16 of every two, and every second two are
-    this warp's.  A lane knows the source of one row of a stage, and learns it while the stage before is on its way."""
+    this warp's.  A lane knows the source of one row of a stage; it is on its way from memory while the stage before is copied."""
     config, lane = ctx.config, cute.arch.lane_idx()
     problem, half, chunk = config.problem, lane // HALF, lane % HALF
     row_bytes = 2 * problem.tile_rows
@@ -67,23 +67,29 @@ def gather_columns(ctx: GemmContext, number: Int32):
         column = (tile.row - tile.group * problem.tile_rows) * 2 + chunk * VECTOR
         base, in_row = ctx.args.a + Int64(column), column < row_bytes
         own = (lane // 2) * 4 + number * 2 + lane % 2
-        listed = source_in(ctx, rows, first, own)
+        listed = listed_in(ctx, rows, first, own)
         for k in cutlass.range(ctx.k_blocks_of(tile), unroll=1):
             stage.wait_empty()
-            tokens, current = stage.shared("tokens"), listed
+            tokens = stage.shared("tokens")
+            current = source_in(ctx, rows, own + k * K_ROWS, listed)
+            listed = listed_in(ctx, rows, first, own + (k + 1) * K_ROWS)
             for turn in cutlass.range_constexpr(K_ROWS // 4):
                 source, row = shuffle(current, 2 * turn + half), 4 * turn + 2 * number + half
                 there = (source >= 0) & in_row
                 copy_chunk(ctx, tokens, row, chunk, base + Int64(cutlass.max(source, Int32(0))) * row_bytes, there)
             arrive_when_copied(stage.full)
-            listed = source_in(ctx, rows, first, own + (k + 1) * K_ROWS)
             stage = stage.next()
         tile, tiles = next_tile(tiles)
 
 
-def source_in(ctx: GemmContext, rows: Any, first: Any, number: Any) -> Any:
-    """Row of the gathered matrix of a group's row; -1 beyond the group's."""
-    return select(number < rows, source_of(ctx, first + minimum(number, rows)), Int32(-1))
+def listed_in(ctx: GemmContext, rows: Any, first: Any, number: Any) -> Any:
+    """What the list has for a group's row; beyond the group's, for the one behind its last."""
+    return listed_row(ctx, first + minimum(number, rows))
+
+
+def source_in(ctx: GemmContext, rows: Any, number: Any, listed: Any) -> Any:
+    """That row of the gathered matrix; -1 beyond the group's."""
+    return select(number < rows, row_of_a(ctx, listed), Int32(-1))
 
 
 @cute.jit

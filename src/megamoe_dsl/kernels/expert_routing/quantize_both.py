@@ -95,5 +95,4 @@ def quantize_both_kernel(config: cutlass.Constexpr[Any], args: QuantizeArguments
         row, channel = down * SCALE_BLOCK, (block - down * across) * SCALE_BLOCK
         quantize_rows(config, args, smem, thread, row, channel)
         cute.arch.sync_threads()
-        quantize_channels(config, args, smem, thread, row, channel)
-        cute.arch.sync_threads()
+        quantize_channels(config, args, smem, thread, row, channel)  # all have read values before the barrier in it
