@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from kernel_faults import gone
+from sm90_faults import at
 
 from gemm_runs import artifact
 from megamoe_dsl import ProblemError, k_grouped_gemm, quantize_both
@@ -15,9 +18,28 @@ from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.runtime import k_grouped_gemm as operators
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.sim import SimError
+from megamoe_dsl.sim.report import Report
 
+BARRIER = r"bar\.sync\s+0;"
 E4M3 = torch.float8_e4m3fn
 HIDDEN, ROWS, TOKENS = 256, 384, 200
+
+
+def simulated(
+    x: torch.Tensor, sources: torch.Tensor | None, rows: bool, place: int | None = None
+) -> tuple[Report, dict[str, torch.Tensor]]:
+    """What a launch of two CTAs finds and writes, by argument; without the barrier at a place of the PTX."""
+    written = {"codes_t": torch.zeros(HIDDEN, ROWS).to(E4M3), "scales_t": torch.zeros(ROWS // 128, HIDDEN)}
+    if rows:
+        written |= {"codes": torch.zeros(ROWS, HIDDEN).to(E4M3), "scales": torch.zeros(HIDDEN // 128, ROWS)}
+    read = {"x": x} if sources is None else {"x": x, "sources": sources}
+    given = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
+    kernel = artifact(TokensConfig(QuantizeProblem(HIDDEN, sources is not None, rows), 2))
+    if place is not None:
+        kernel = replace(kernel, ptx=at("a barrier", BARRIER, place, gone, ()).apply(kernel.ptx))
+    arguments = {**dict.fromkeys(("sources", "codes", "scales"), 0), **given, "num_rows": ROWS}
+    return simulate_launches(kernel, memory_of(read, written), arguments), written
 
 
 @pytest.mark.parametrize(("gathered", "rows"), [(False, True), (True, False)])
@@ -28,20 +50,21 @@ def test_codes_and_scales_are_the_references(gathered: bool, rows: bool) -> None
     x[3] *= 100
     x[:, 5], x[7] = 0, 0
     sources = torch.randint(-1, TOKENS, (ROWS,), generator=generator, dtype=torch.int32)
-    written = {"codes_t": torch.zeros(HIDDEN, ROWS).to(E4M3), "scales_t": torch.zeros(ROWS // 128, HIDDEN)}
-    if rows:
-        written |= {"codes": torch.zeros(ROWS, HIDDEN).to(E4M3), "scales": torch.zeros(HIDDEN // 128, ROWS)}
-    read = {"x": x, "sources": sources} if gathered else {"x": x}
-    given = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
-    kernel = artifact(TokensConfig(QuantizeProblem(HIDDEN, gathered, rows), 2))
-    arguments = {**dict.fromkeys(("sources", "codes", "scales"), 0), **given, "num_rows": ROWS}
-    assert not simulate_launches(kernel, memory_of(read, written), arguments).findings
+    report, written = simulated(x, sources if gathered else None, rows)
+    assert not report.findings
     taken = torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0) if gathered else x
     for suffix, values in (("", taken), ("_t", taken.T.contiguous())):
         if f"codes{suffix}" in written:
             codes, scales = quantize_e4m3_f32(values)
             assert torch.equal(written[f"codes{suffix}"].view(torch.uint8), codes.view(torch.uint8))
             assert torch.equal(written[f"scales{suffix}"], scales.T)
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_every_barrier_is_needed(place: int) -> None:
+    """Each of a block's two is between what some threads write and others read."""
+    with pytest.raises(SimError, match="read of uninitialized shared memory"):
+        simulated(torch.ones(ROWS, HIDDEN).bfloat16(), None, True, place)
 
 
 ROWS_OF_TWO = torch.zeros(128, 256, dtype=torch.bfloat16)

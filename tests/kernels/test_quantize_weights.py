@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from kernel_faults import gone
+from sm90_faults import at
+from test_quantize_both import BARRIER
 
 from gemm_runs import artifact
 from megamoe_dsl import ProblemError
@@ -11,6 +16,20 @@ from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeWeightsProblem
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.sim import SimError
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_every_barrier_is_needed(place: int) -> None:
+    """Both of a block: its largest value is known, and its values are read."""
+    w, kernel = torch.ones(3, 384, 256).bfloat16(), artifact(TokensConfig(QuantizeWeightsProblem(384, 256, True), 2))
+    written = {"codes": torch.zeros(3, 256, 384).to(torch.float8_e4m3fn), "scales": torch.zeros(3, 2, 3)}
+    arguments = {name: one.data_ptr() for name, one in {"w": w, **written}.items()}
+    faulty = replace(kernel, ptx=at("a barrier", BARRIER, place, gone, ()).apply(kernel.ptx))
+    try:
+        assert simulate_launches(faulty, memory_of({"w": w}, written), {**arguments, "num_matrices": 3}).findings
+    except SimError as error:
+        assert "read of uninitialized shared memory" in str(error)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
