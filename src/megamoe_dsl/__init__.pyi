@@ -50,6 +50,7 @@ from .runtime.buffers import check_weights as check_weights
 from .runtime.ep.layer import EpMoE as EpMoE
 from .runtime.ep.routing import scatter_indices as scatter_indices
 from .runtime.expert_factors import expert_factors as expert_factors
+from .runtime.expert_gradients import quantize_experts as quantize_experts
 from .runtime.experts import moe as moe
 from .runtime.exported_kernel import ExportedKernel as ExportedKernel
 from .runtime.gemm import gemm as gemm

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gemm_runs import artifact
-from megamoe_dsl import ProblemError, moe, padded_rows, quantize_both
+from megamoe_dsl import ProblemError, moe, padded_rows, quantize_both, quantize_experts
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.quant import quantize_weight_e4m3
@@ -71,7 +71,7 @@ def test_kernels_have_the_references_bits(kernels: list[object], monkeypatch: py
     original = device_gradients.row_gradients
     monkeypatch.setattr(expert_gradients, "row_gradients", lambda *given: rows.append(original(*given)) or rows[-1])
     found = gradients(fp8(*NAMES), recompute=True)
-    assert len(kernels) == 15
+    assert len(kernels) == 17
     monkeypatch.undo()
     monkeypatch.setattr(expert_gradients, "row_gradients", lambda *_: rows[0])
     expected = gradients(fp8(*NAMES), recompute=True)
@@ -106,6 +106,36 @@ def test_two_calls_that_differ_in_one_thing(changed: str) -> None:
     assert all(torch.equal(before[name], after[name]) for name in NAMES)
     assert any(not torch.equal(before[name], differs[name]) for name in NAMES)
     assert_near(differs, in_float64(other), 0.1)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_weights_are_quantized_before(recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for calls with gradients and without, which quantize none."""
+    given, expected = fp8(*NAMES), gradients(fp8(*NAMES))
+    made, y = quantize_experts(given["w1"], given["w2"]), moe(**fp8())
+    monkeypatch.setattr(expert_gradients, "quantize_weights", None)
+    for _ in range(2):
+        found = gradients(given, quantized=made, recompute=recompute)
+        assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+        given = {name: one.detach().requires_grad_(name in NAMES) if name in NAMES else one for name, one in given.items()}
+    with torch.no_grad():
+        assert torch.equal(moe(**given, quantized=made), y)
+
+
+def test_weights_that_have_changed_since_are_refused() -> None:
+    given = fp8("x", "w1")
+    made = quantize_experts(given["w1"], given["w2"])
+    assert moe(**given, quantized=made).requires_grad
+    with torch.no_grad():
+        given["w1"].mul_(2)
+    with pytest.raises(ProblemError, match="quantized = 'of weights that have changed since'"):
+        moe(**given, quantized=made)
+    with pytest.raises(ProblemError, match="quantized = 'weights in E4M3': must be None but for"):
+        moe(**{**given, "recipe": None}, quantized=made)
+    with pytest.raises(ProblemError, match=r"quantized\.w1\.shape"):
+        moe(**fp8("x", experts=3), quantized=made)
+    with pytest.raises(ProblemError, match="hidden = 192: must be a multiple of 128"):
+        quantize_experts(torch.zeros(4, 256, 192).bfloat16(), given["w2"])
 
 
 @pytest.mark.parametrize("trained", NAMES)

@@ -2,7 +2,8 @@
 
 Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row; or the backward pass computes
 gate and up again.  The first stage makes dH, and w A, which stand until the gradients of tokens and weights are made.  A stage runs only
-where somebody asks for what it makes.  In FP8 weights are quantized in the pass that multiplies them, and rows of experts padded.
+where somebody asks for what it makes.  In FP8 rows of experts are padded, and weights quantized in the pass that multiplies them, or
+before (`quantize_experts`).
 
 CPU tensors take the reference (reference/expert_gradients.py), CUDA tensors kernels (device_gradients.py).
 """
@@ -12,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..activation import SILU
+from ..blocks.gemm.problem import GATE_FIRST
+from ..kernels.expert_layer import ExpertLayer
 from ..problem import Problem, ProblemError
 from ..quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
@@ -24,11 +28,65 @@ from ..reference.router import RouterMetadata, router_metadata
 from . import device_gradients
 from .buffers import check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
-from .custom_op import define, differentiate, is_plain_call
+from .custom_op import define, differentiate, is_plain_call, takes_tensors
 from .k_grouped_gemm import QuantizedBoth, add_columns, numbers_of, padded_rows, quantized
 
 MainGrads = tuple[torch.Tensor, torch.Tensor]
 """float32 [E, 2I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2."""
+
+
+class QuantizedExperts(NamedTuple):
+    """Weights of experts in E4M3 with a scale for 128 x 128, as forward passes and backward passes multiply them.
+
+    w1, w1_sf, w2, w2_sf  [E, 2I, H] and [E, H, I]
+    transposed            the same four of the transposed matrices
+    versions              of the two tensors that these are of, which count changes in place
+    """
+
+    w1: torch.Tensor
+    w1_sf: torch.Tensor
+    w2: torch.Tensor
+    w2_sf: torch.Tensor
+    transposed: tuple[torch.Tensor, ...]
+    versions: tuple[int, int]
+
+    def check(self, w1: torch.Tensor, w2: torch.Tensor) -> None:
+        """Raises `ProblemError` for other weights, or a later version of them."""
+        for name, weight, own in (("w1", w1, self.w1), ("w2", w2, self.w2)):
+            check_tensor(f"quantized.{name}", own, torch.float8_e4m3fn, tuple(weight.shape), weight.device)
+        if not torch.compiler.is_compiling() and self.versions != versions_of(w1, w2):
+            raise ProblemError("quantized", "of weights that have changed since", "quantize_experts(w1, w2) of these")
+
+
+def versions_of(*weights: torch.Tensor) -> tuple[int, int]:
+    """How often each has been changed; inference tensors do not count."""
+    first, second = (0 if one.is_inference() else one._version for one in weights)
+    return first, second
+
+
+@takes_tensors("w1", "w2")
+def quantize_experts(w1: torch.Tensor, w2: torch.Tensor) -> QuantizedExperts:
+    """What `moe(..., recipe="fp8xfp8", quantized=...)` multiplies: made after an optimizer's step, for all calls until the next one.
+
+    w1, w2  bfloat16 [E, 2I, H] and [E, H, I], H and I multiples of 128
+
+    `moe` notices changes that torch counts; whoever writes to `.data` makes these anew.  Raises `ProblemError`.
+    """
+    check_weights(w1, w2)
+    with torch.no_grad():
+        pairs = [quantize_weights(one, transposed) for transposed in (False, True) for one in (w1, w2)]
+    tensors = [one for pair in pairs for one in pair]
+    return QuantizedExperts(*tensors[:4], tuple(tensors[4:]), versions_of(w1, w2))
+
+
+def check_weights(w1: torch.Tensor, w2: torch.Tensor, gate_up: str = GATE_FIRST, activation: str = SILU) -> None:
+    """Raises `ProblemError` for bfloat16 weights that no layer in FP8 has."""
+    if w1.dim() != 3:
+        raise ProblemError("w1.shape", tuple(w1.shape), "(experts, 2 * intermediate, hidden)")
+    experts, n, hidden = w1.shape
+    layer = ExpertLayer(hidden, n // 2, experts, 1, gate_up, activation, device_gradients.FP8)
+    check_tensor("w1", w1, torch.bfloat16, (experts, 2 * layer.intermediate, hidden), w1.device)
+    check_tensor("w2", w2, torch.bfloat16, (experts, hidden, layer.intermediate), w1.device)
 
 
 def refuse_transforms(tensors: Sequence[torch.Tensor | None]) -> None:
@@ -177,36 +235,42 @@ weight_gradients = _stage(
 without being rounded to BF16."""
 
 
+MADE = 8
+"""Tensors of `QuantizedExperts`."""
+ARGUMENTS = 5 + 2 + MADE + 4
+"""Of the operator: x, routing and weights; totals; weights in E4M3; what is no tensor."""
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tensors, w1_total, w2_total, ctx.recompute, ctx.gate_up, ctx.activation, ctx.quantizes = inputs
+    *tensors, ctx.recompute, ctx.gate_up, ctx.activation, ctx.quantizes = inputs
     stored = output[1]
-    ctx.save_for_backward(*tensors, stored)
-    ctx.totals = w1_total, w2_total  # not among what is saved: every backward pass changes them
+    ctx.save_for_backward(*tensors[:5], stored, *tensors[7:])
+    ctx.totals = tensors[5:7]  # not among what is saved: every backward pass changes them
     ctx.mark_non_differentiable(stored)
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
-    x, idx, weights, w1, w2, stored = ctx.saved_tensors
+    x, idx, weights, w1, w2, stored, *made = ctx.saved_tensors
     if dy is None:
-        return (None,) * 11
+        return (None,) * ARGUMENTS
     if torch.is_grad_enabled():
         raise ProblemError("create_graph", True, "False: moe has no gradient of its gradients")
     if not len(x):
         needed = zip((x, idx, weights, w1, w2), ctx.needs_input_grad, strict=False)
-        return (*(torch.zeros_like(one) if need else None for one, need in needed), *[None] * 6)
+        return (*(torch.zeros_like(one) if need else None for one, need in needed), *[None] * (ARGUMENTS - 5))
     dy, scaled = dy.contiguous(), ctx.quantizes
     ends, sources, positions, *scaled_dy = route(dy, idx, len(w1), scaled)
     if ctx.recompute:
         rows = route(x, idx, len(w1), True)[3:] if scaled else unscaled(x)
-        stored = preactivations(*rows, *(quantize_weights(w1, False) if scaled else unscaled(w1)), ends, sources)
+        stored = preactivations(*rows, *(in_e4m3(w1, False, made[:2]) if scaled else unscaled(w1)), ends, sources)
     rows = scaled_dy if scaled else unscaled(dy)
-    given = weights, *transposed(w2, scaled), stored, ends, sources, positions, ctx.gate_up, ctx.activation
+    given = weights, *transposed(w2, scaled, made[6:]), stored, ends, sources, positions, ctx.gate_up, ctx.activation
     found = RowGradients(*row_gradients(*rows, *given))
     _, _, of_weights, *_ = ctx.needs_input_grad
     products = _fp8_products if scaled else _bf16_products
-    dx, dw1, dw2 = products(ctx, found, x, dy, w1, w2, ends, sources, positions)
-    return dx, None, found.topk_weights if of_weights else None, dw1, dw2, *[None] * 6
+    dx, dw1, dw2 = products(ctx, found, x, dy, w1, w2, ends, sources, positions, *made[4:6])
+    return dx, None, found.topk_weights if of_weights else None, dw1, dw2, *[None] * (ARGUMENTS - 5)
 
 
 def unscaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -214,9 +278,18 @@ def unscaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, no_scales(values)
 
 
-def transposed(w: torch.Tensor, quantizes: bool) -> tuple[torch.Tensor, torch.Tensor]:
+Made = Sequence[torch.Tensor | None]
+"""Codes and scales that a caller has made before, or None and None."""
+
+
+def in_e4m3(w: torch.Tensor, transposed: bool, made: Made) -> Any:
+    """Codes and scales."""
+    return made if made[0] is not None else quantize_weights(w, transposed)
+
+
+def transposed(w: torch.Tensor, quantizes: bool, made: Made = (None, None)) -> Any:
     """[E, K, N] of [E, N, K] and its scales: a view of BF16, or E4M3."""
-    return quantize_weights(w, True) if quantizes else unscaled(w.mT)
+    return in_e4m3(w, True, made) if quantizes else unscaled(w.mT)
 
 
 Products = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
@@ -224,7 +297,7 @@ Products = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
 def _bf16_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
-    w1, w2, ends, sources, positions = others
+    w1, w2, ends, sources, positions, *_ = others
     of_x, _, _, of_w1, of_w2 = ctx.needs_input_grad[:5]
     dx = token_gradients(*unscaled(found.rows), *transposed(w1, False), ends, positions) if of_x else None
     own, other = (found.rows, x, ends, sources, False), (found.weighted, dy, ends, sources, True)
@@ -235,7 +308,7 @@ def _bf16_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Ten
 
 def _fp8_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
     """Rows of experts are padded to multiples of 128, of which each has a scale for a column."""
-    w1, w2, ends, sources, positions = others
+    w1, w2, ends, sources, positions, *made = others
     of_x, _, _, of_w1, of_w2 = ctx.needs_input_grad[:5]
     padded = padded_rows(ends, len(sources))
     tokens = numbers_of(padded.sources, sources)
@@ -243,7 +316,7 @@ def _fp8_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tens
     if of_x or of_w1:
         dh = quantized(found.rows, padded.sources, of_x)
     if of_x:
-        dx = token_gradients(dh.codes, dh.scales, *transposed(w1, True), padded.ends, numbers_of(positions, padded.places))
+        dx = token_gradients(dh.codes, dh.scales, *transposed(w1, True, made), padded.ends, numbers_of(positions, padded.places))
     if of_w1:
         dw1 = of_weight(w1, ctx.totals[0], len(x), partial(_add_columns, dh, quantized(x, tokens, False), padded.ends))
     if of_w2:
@@ -273,7 +346,8 @@ def _add_columns(left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor, 
 def define_training(forward: Any) -> Any:
     """The operator of `forward`, which gives y, and gate and up of every row, or with `recompute` of none; with `quantizes` in FP8."""
     tensors = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor w2, Tensor? w1_total, Tensor? w2_total"
-    schema = f"({tensors}, bool recompute, str gate_up, str activation, bool quantizes) -> (Tensor, Tensor)"
+    made = ", ".join(f"Tensor? made_{number}" for number in range(MADE))
+    schema = f"({tensors}, {made}, bool recompute, str gate_up, str activation, bool quantizes) -> (Tensor, Tensor)"
 
     def fake(
         x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, w1: torch.Tensor, *others: Any

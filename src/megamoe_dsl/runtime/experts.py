@@ -19,14 +19,24 @@ from ..blocks.gemm.problem import F32, I32
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
-from .buffers import check_device, check_tensor
+from .buffers import check_device
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
 from .cuda_kernel import bind_context
 from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
 from .expert_call import ExpertCall, ExpertWeightsFp8
-from .expert_gradients import MainGrads, check_main_grads, define_training, quantize_weights, refuse_transforms
+from .expert_gradients import (
+    MADE,
+    MainGrads,
+    QuantizedExperts,
+    check_main_grads,
+    check_weights,
+    define_training,
+    in_e4m3,
+    quantize_weights,
+    refuse_transforms,
+)
 from .expert_plan import ExpertPlan, GivenWeights
 from .gemm_tensors import OUTPUT_DTYPES
 from .top_experts import Choice, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
@@ -80,6 +90,7 @@ def moe(
     recipe: str | None = None,
     main_grads: MainGrads | None = None,
     recompute: bool = False,
+    quantized: QuantizedExperts | None = None,
 ) -> torch.Tensor:
     """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
     BF16 on Blackwell.
@@ -105,6 +116,7 @@ def moe(
                    that become E4M3 in each pass, as operands of gradients do; by default what weights say
     main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
     recompute      whether a backward pass computes gate and up again instead of keeping them: 2 I values a row less, for one more GEMM
+    quantized      what `quantize_experts` has made of w1 and w2 for recipe = fp8xfp8; without it a call quantizes them
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
     token's rows are BF16, added in FP32 in the order of its slots.
@@ -127,8 +139,13 @@ def moe(
         check_no_gradient(FLOATS, variables)
     if quantizes and not torch.compiler.is_compiling():
         check_quantized(w1, w2, (w1_sf, w2_sf), gate_up, activation)
+    if quantized is not None:
+        if not quantizes:
+            raise ProblemError("quantized", "weights in E4M3", "None but for bfloat16 weights and recipe = 'fp8xfp8'")
+        quantized.check(w1, w2)
     if quantizes and not trains:
-        (w1, w1_sf), (w2, w2_sf), recipe = quantize_weights(w1, False), quantize_weights(w2, False), None
+        made = quantized or (*quantize_weights(w1, False), *quantize_weights(w2, False))
+        w1, w1_sf, w2, w2_sf, recipe = *made[:4], None
     weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
     layouts = gate_up, activation, activation_clamp, recipe
     if router is not None:
@@ -158,7 +175,7 @@ def moe(
                 value = fields.get(name, "a tensor")
                 raise ProblemError(name, value, "None where bfloat16 weights have gradients")
         own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
-        return train((x, topk_idx, own, w1, w2), main_grads, recompute, gate_up, activation, quantizes)
+        return train((x, topk_idx, own, w1, w2), main_grads, quantized, recompute, gate_up, activation, quantizes)
     given = x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf
     more = gate_up, activation, factors, w1_bias, w2_bias, activation_clamp, recipe
     if is_plain_call(x):
@@ -167,11 +184,14 @@ def moe(
     return y
 
 
-def train(tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, recompute: bool, *layout: Any) -> torch.Tensor:
+def train(
+    tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, quantized: QuantizedExperts | None, recompute: bool, *layout: Any
+) -> torch.Tensor:
     """`moe` of x, chosen experts and bfloat16 weights, with a backward pass; `layout` is gate_up, activation and whether in FP8."""
     if main_grads is not None:
         check_main_grads(main_grads, *tensors[3:])
-    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), recompute, *layout)
+    made = (None,) * MADE if quantized is None else (*quantized[:4], *quantized.transposed)
+    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), *made, recompute, *layout)
     return y
 
 
@@ -180,12 +200,7 @@ def check_quantized(w1: torch.Tensor, w2: torch.Tensor, scales: Sequence[torch.T
     for name, one in zip(("w1_sf", "w2_sf"), scales, strict=True):
         if one is not None:
             raise ProblemError(name, "a tensor", "None of bfloat16 weights, which recipe = 'fp8xfp8' quantizes")
-    if w1.dim() != 3:
-        raise ProblemError("w1.shape", tuple(w1.shape), "(experts, 2 * intermediate, hidden)")
-    experts, n, hidden = w1.shape
-    layer = ExpertLayer(hidden, n // 2, experts, 1, gate_up, activation, FP8)
-    check_tensor("w1", w1, torch.bfloat16, (experts, 2 * layer.intermediate, hidden), w1.device)
-    check_tensor("w2", w2, torch.bfloat16, (experts, hidden, layer.intermediate), w1.device)
+    check_weights(w1, w2, gate_up, activation)
 
 
 def layer_of(
@@ -306,13 +321,15 @@ def _training(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     *_, recompute, gate_up, activation, quantizes = others
+    made = others[2 : 2 + MADE]
     if x.is_cuda:
         major, minor = torch.cuda.get_device_capability(x.device)
         if major != 9:
             raise ProblemError("x.device", f"{x.device}, sm_{major}{minor}", "an SM90 GPU where gradients are asked for")
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
-    (w1, w1_sf), (w2, w2_sf) = ((quantize_weights(one, False) if quantizes else (one, None)) for one in (w1, w2))
+    pairs = (w1, made[:2]), (w2, made[2:4])
+    (w1, w1_sf), (w2, w2_sf) = ((in_e4m3(one, False, own) if quantizes else (one, None)) for one, own in pairs)
     return launch(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, None if recompute else stored, gate_up, activation), stored
 
 

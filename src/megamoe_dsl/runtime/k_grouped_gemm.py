@@ -80,7 +80,7 @@ def most_padded(groups: int, rows: int) -> int:
 
 def numbers_of(places: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """The number at each place; -1 for those that are -1."""
-    return torch.where(places >= 0, numbers[places.clamp(min=0).long()], -1)
+    return torch.cat((numbers, numbers.new_full((1,), -1)))[places]
 
 
 @takes_tensors("x", optional=("sources",))
