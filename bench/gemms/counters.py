@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,36 +64,44 @@ def launch_once(run: GemmRun, host: Host, site: Path | None) -> None:
             print(f"{point.name} {name}", flush=True)
 
 
-def read_counters(names: Sequence[str], table: str) -> list[dict[str, Any]]:
-    """Records from the names of launches and the profiler's table (`--csv --page raw --print-units base`), times in microseconds.
+def read_counters(
+    names: Sequence[str], table: str, counters: Mapping[str, str] = COUNTERS, counted: Collection[str] = (GEMMS,)
+) -> list[dict[str, Any]]:
+    """Records from the names of launches and the profiler's table (`--csv --page raw --print-units base`), times in microseconds;
+    `counted` are parts of names of kernels that count.
 
-    Raises `ProblemError` where the table has not one GEMM for each name."""
+    Raises `ProblemError` where the table has not one of these for each name."""
     lines = [line for line in table.splitlines() if line.startswith('"')]
-    rows = [row for row in csv.DictReader(lines) if GEMMS in row[NAME]]
+    rows = [row for row in csv.DictReader(lines) if any(part in row[NAME] for part in counted)]
     if len(rows) != len(names):
         raise ProblemError("launches under the profiler", len(rows), f"one for each of {len(names)} kernels")
     records = []
     for name, row in zip(names, rows, strict=True):
-        figures = {key: float(row[counter].replace(",", "")) for key, counter in COUNTERS.items()}
+        figures = {key: float(row[counter].replace(",", "")) for key, counter in counters.items()}
         records.append({"name": name, **figures, "us": figures["us"] / 1e3})
     return records
 
 
-def count(run: GemmRun, command: Sequence[str], limit_s: float, site: Path | None) -> tuple[Path, list[dict[str, Any]]]:
-    """Runs `command`, which calls `launch_once`, under the profiler; the results file and its records.
+def profiled(command: Sequence[str], limit_s: float, counters: Mapping[str, str] = COUNTERS) -> tuple[list[str], str]:
+    """What `command` prints under the profiler, line by line, and the profiler's table.
 
     Raises `ProblemError` where there is no profiler, or it does not end well."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "counters.csv"
         options = ["--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none"]
-        output = ["--metrics", ",".join(COUNTERS.values()), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
+        output = ["--metrics", ",".join(counters.values()), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
         try:
             done = subprocess.run([PROFILER, *options, *output, *command], capture_output=True, text=True, timeout=limit_s)
         except FileNotFoundError:
             raise ProblemError("profiler", PROFILER, "Nsight Compute's command on the PATH") from None
         if done.returncode:
             raise ProblemError("profiler", f"{PROFILER} ended with {done.returncode}: {done.stderr[-800:]}", "a run that ends well")
-        records = read_counters(done.stdout.splitlines(), log.read_text())
+        return done.stdout.splitlines(), log.read_text()
+
+
+def count(run: GemmRun, command: Sequence[str], limit_s: float, site: Path | None) -> tuple[Path, list[dict[str, Any]]]:
+    """Runs `command`, which calls `launch_once`, under the profiler; the results file and its records.  Raises as `profiled`."""
+    records = read_counters(*profiled(command, limit_s))
     return save(run.out, "gemm_counters", records, site), records
 
 
