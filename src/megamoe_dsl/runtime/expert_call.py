@@ -44,7 +44,7 @@ class ExpertWeightsFp8:
     w2_bias: torch.Tensor | None = None
 
 
-class Operands(NamedTuple):
+class LayerOperands(NamedTuple):
     """What a caller gives beside x and its routing: bfloat16 weights without scales, and None for what a layer does not have."""
 
     w1: torch.Tensor
@@ -88,7 +88,9 @@ class ExpertCall:
     factors: torch.Tensor | None = None
 
     @classmethod
-    def given(cls, layer: ExpertLayer, x: torch.Tensor, *routing: torch.Tensor, own: Operands, memory: torch.Tensor | None) -> ExpertCall:
+    def given(
+        cls, layer: ExpertLayer, x: torch.Tensor, *routing: torch.Tensor, own: LayerOperands, memory: torch.Tensor | None
+    ) -> ExpertCall:
         """By a caller; `routing` is chosen experts and their weights.  Raises `ProblemError` for weights that lack scales."""
         scales = given_scales("w1_sf", own.w1, own.w1_sf), given_scales("w2_sf", own.w2, own.w2_sf)
         found = ExpertWeightsFp8(own.w1, scales[0], own.w2, scales[1], own.w1_bias, own.w2_bias)

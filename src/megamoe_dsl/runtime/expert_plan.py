@@ -18,7 +18,7 @@ from ..problem import ProblemError
 from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map, fill
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
-from .expert_call import ExpertCall, Operands
+from .expert_call import ExpertCall, LayerOperands
 from .gemm_scales import TMA_ALIGNMENT
 from .tile_counters import decode_memory, outside_pools, tile_counters
 from .top_experts import TopExpertsPlan
@@ -173,7 +173,7 @@ class ExpertPlan:
         self._weights_at = self._chosen.offset("topk_weights")
         self._prepared: dict[tuple[int, ...], Any] = {}
 
-    def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: Operands) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> torch.Tensor:
         """y, without looking at the tensors' layouts again; `routing` is topk_idx and topk_weights, or what the router takes.  Raises
         `ProblemError` for the wrong device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
@@ -207,7 +207,7 @@ class ExpertPlan:
             self._experts.launch(prepared, state, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y
 
-    def _prepare(self, key: tuple[int, ...], memory: torch.Tensor, x: torch.Tensor, routing: Sequence[Any], given: Operands) -> Any:
+    def _prepare(self, key: tuple[int, ...], memory: torch.Tensor, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> Any:
         before = self._chosen.size
         chosen = routing if self._router is None else [self._chosen.view(memory[:before], one) for one in ("topk_idx", "topk_weights")]
         workspace = memory[before : before + self._size]

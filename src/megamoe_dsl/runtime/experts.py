@@ -25,7 +25,7 @@ from .cpu_experts import layer_on_cpu
 from .cuda_kernel import bind_context
 from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
-from .expert_call import ExpertCall, Operands
+from .expert_call import ExpertCall, LayerOperands
 from .expert_gradients import MainGrads, check_main_grads, define_training, quantize_weights, refuse_transforms
 from .expert_plan import ExpertPlan
 from .gemm_tensors import OUTPUT_DTYPES
@@ -127,7 +127,7 @@ def moe(
         check_quantized(w1, w2, (w1_sf, w2_sf), gate_up, activation)
     if quantizes and not trains:
         (w1, w1_sf), (w2, w2_sf), recipe = quantize_weights(w1, False), quantize_weights(w2, False), None
-    own = Operands(w1, w1_sf, w2, w2_sf, w1_bias, w2_bias, preactivations, factors)
+    own = LayerOperands(w1, w1_sf, w2, w2_sf, w1_bias, w2_bias, preactivations, factors)
     layouts = gate_up, activation, activation_clamp, recipe
     if router is not None:
         if router_logits is not None:
@@ -206,7 +206,7 @@ def layer_of(
 
 def launch(x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *given: Any) -> torch.Tensor:
     """`moe` of chosen experts, with its operands and then its layouts, as an operator or without one."""
-    routing, own, layouts = (topk_idx, topk_weights), Operands(*given[:-4]), given[-4:]
+    routing, own, layouts = (topk_idx, topk_weights), LayerOperands(*given[:-4]), given[-4:]
     if not x.numel():
         return call_of(x, routing, own, *layouts).y
     if x.device.type == "cpu":
@@ -215,7 +215,7 @@ def launch(x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, 
 
 
 def call_of(
-    x: torch.Tensor, routing: Chosen, own: Operands, gate_up: str, activation: str, activation_clamp: float | None, recipe: str | None
+    x: torch.Tensor, routing: Chosen, own: LayerOperands, gate_up: str, activation: str, activation_clamp: float | None, recipe: str | None
 ) -> ExpertCall:
     """The call of these tensors, checked.  Raises `ProblemError`."""
     idx, topk_weights = routing
@@ -237,7 +237,7 @@ def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
 
 def _plan(tensors: Sequence[Any], layouts: tuple[Any, ...]) -> ExpertPlan:
     x, idx, topk_weights, *own = tensors
-    call = call_of(x, (idx, topk_weights), Operands(*own), *layouts)
+    call = call_of(x, (idx, topk_weights), LayerOperands(*own), *layouts)
     check_current(x.device)
     return ExpertPlan(call)
 
@@ -248,7 +248,7 @@ def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
     check_device("router_logits", logits, x.device)
     slots = (len(logits), problem.topk)
     chosen = logits.new_empty(slots, dtype=torch.int64), logits.new_empty(slots, dtype=torch.float32)
-    call = call_of(x, chosen, Operands(*tensors[6:]), *layouts)
+    call = call_of(x, chosen, LayerOperands(*tensors[6:]), *layouts)
     check_current(x.device)
     return ExpertPlan(call, TopExpertsPlan(problem, x.device, choice[-1]))
 
@@ -274,7 +274,7 @@ def _training(
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
     (w1, w1_sf), (w2, w2_sf) = ((quantize_weights(one, False) if quantizes else (one, None)) for one in (w1, w2))
-    own = Operands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
+    own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
     return launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, None), stored
 
 
