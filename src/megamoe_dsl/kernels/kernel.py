@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
@@ -18,6 +17,7 @@ from ..hardware.cta_pair import TmemPlan
 from ..hardware.tensor_map import MapFields, TensorMap
 from ..layouts.records import trace_buffer
 from ..layouts.region import MBarrier, Region
+from ..lazy import find
 from ..recipe import Format
 from ..sass.listing import Listing
 from ..sass.measurer import Measure
@@ -149,9 +149,7 @@ class Kernel(ABC):
         """The `cute.kernel` of (configuration, *tensor maps, arguments).  Imports the DSL."""
         from ..device.launch import kernel_with_maps
 
-        module, _, name = self.code_of(config).rpartition(".")
-        found: Callable[..., Any] = getattr(import_module(f".{module}", type(self).__module__.rpartition(".")[0]), name)
-        names = tuple(self.map_names(config))
+        found, names = find(self.code_of(config), type(self).__module__.rpartition(".")[0]), tuple(self.map_names(config))
         return kernel_with_maps(found, names) if names else found
 
     def code_of(self, config: Any) -> str:

@@ -36,19 +36,14 @@ MainGrads = tuple[torch.Tensor, torch.Tensor]
 
 
 class QuantizedExperts(NamedTuple):
-    """Weights of experts in E4M3 with a scale for 128 x 128, as forward passes and backward passes multiply them.
+    """Weights of experts in E4M3 with a scale for 128 x 128, as forward passes and backward passes multiply them."""
 
-    w1, w1_sf, w2, w2_sf  [E, 2I, H] and [E, H, I]
-    transposed            the same four of the transposed matrices
-    versions              of the two tensors that these are of, which count changes in place
-    """
-
-    w1: torch.Tensor
+    w1: torch.Tensor  # [E, 2I, H]
     w1_sf: torch.Tensor
-    w2: torch.Tensor
+    w2: torch.Tensor  # [E, H, I]
     w2_sf: torch.Tensor
-    transposed: tuple[torch.Tensor, ...]
-    versions: tuple[int, int]
+    transposed: tuple[torch.Tensor, ...]  # the same four of the transposed matrices
+    versions: tuple[int, int]  # of the two tensors that these are of, which count changes in place
 
     def check(self, w1: torch.Tensor, w2: torch.Tensor) -> None:
         """Raises `ProblemError` for other weights, or a later version of them."""
