@@ -3,7 +3,7 @@
     python bench/training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...] [--ways moe ...]      where the DSL is: compiles the kernels
     python bench/training.py run FOLDER [--points ...] [--ways moe ...] [--turns N] [--quack SITE] [--out FOLDER]      where a GPU is
     python bench/training.py counters FOLDER [--points ...] [--out FOLDER]      where Nsight Compute is, too: each kernel of the BF16 layer
-    python bench/training.py table FILE      anywhere: the table of docs/lab/training.md
+    python bench/training.py table FILE      anywhere: the tables of docs/lab/training.md
 
 SITE has unpacked wheels of quack-kernels and einops, with CuTe DSL under a `site-packages`: sonic-moe's step by quack's GEMMs.
 
@@ -17,10 +17,11 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ import torch
 
 from gemms.counters import COUNTERS, profiled, read_counters
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
+from megamoe_dsl.bench.timing import REPEATS, Times, time_back_to_back
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem
@@ -54,7 +55,7 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 """Hidden, intermediate, experts and top-k; of DeepSeek-V3 a quarter of the experts."""
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
-LAUNCHES = 2
+LAUNCHES, SUSTAINED_US = 2, 60_000
 OURS, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, QUACK = WAYS = (
     *("moe", "moe-recompute", "moe-fp8", "moe-fp8-quantized"),
     *("EpMoE", "grouped_mm", "quack"),
@@ -283,6 +284,19 @@ def memory(layer: Layer, name: str) -> dict[str, int]:
     return {"kept": kept, "peak": torch.cuda.max_memory_allocated() - before - sum(one.nbytes for one in (y, *results))}
 
 
+def sustained(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, Times]:
+    """Each call so often that a turn lasts, after an uncounted one that lasts as long: a GPU at its power cap clocks as what ran in the
+    last tens of milliseconds has left it."""
+    often = {name: math.ceil(SUSTAINED_US / one.median) for name, one in time_back_to_back(calls, 1, 1).items()}
+
+    def repeated(name: str) -> None:
+        for _ in range(often[name]):
+            calls[name]()
+
+    times = time_back_to_back({name: partial(repeated, name) for name in calls}, 1, turns)
+    return {name: Times.of([value / often[name] for value in astuple(one)]) for name, one in times.items()}
+
+
 def flop_of(name: str, point: TrainingPoint) -> float:
     """Of a candidate's call."""
     return 2.0 * DENSE_SIZE**3 if name == DENSE else PASSES[name.split()[1]] * point.flop
@@ -298,7 +312,7 @@ def run_point(point: TrainingPoint, turns: int, site: Path | None, ways: Sequenc
     most = {OURS: BF16_ERROR, ACROSS: BF16_ERROR, IN_FP8: FP8_ERROR, QUANTIZED: FP8_ERROR}
     del expected
     used = {name: memory(layer, name) for name in layer.forwards}
-    us = time_back_to_back(layer.stages(), LAUNCHES, turns) | time_back_to_back(calls := layer.calls(), LAUNCHES, turns)
+    us = time_back_to_back(layer.stages(), LAUNCHES, turns) | sustained(calls := layer.calls(), turns)
     return {
         "point": f"{point.name}:{point.tokens}",
         "shape": SHAPES[point.name],
@@ -355,22 +369,53 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def table(records: list[dict[str, Any]]) -> Iterator[str]:
-    """TFLOPS of forward pass, backward pass and both, then MiB kept and at most allocated."""
-    ways = list(records[0]["bytes"])
-    for title, cells in (("TFLOPS", rates), ("MiB", mib)):
-        yield f"| Shape | Tokens | {' | '.join(f'{title}, `{who}`' for who in ways)} | `{DENSE}` |"
-        yield "|---" * (3 + len(ways)) + "|"
-        for one in records:
-            yield "| " + " | ".join([*one["point"].split(":"), *(cells(one, who) for who in ways), f"{one['tflops'][DENSE]:.0f}"]) + " |"
+    """Of the forward pass, then of both; or of counters."""
+    if "point" not in records[0]:
+        yield from lines_of([named(one["name"]) | counter_cells(one) for one in records])
+        return
+    names = list(SHAPES)
+    records = sorted(records, key=lambda one: (names.index(one["point"].split(":")[0]), int(one["point"].split(":")[1])))
+    for cells in (forward_cells, both_cells):
+        points = (dict(zip(("Shape", "Tokens"), one["point"].split(":"), strict=True)) for one in records)
+        yield from lines_of([point | cells(one) for point, one in zip(points, records, strict=True)])
         yield ""
 
 
-def rates(record: dict[str, Any], who: str) -> str:
-    return " / ".join(f"{record['tflops'][f'{who} {what}']:.0f}" for what in PASSES)
+def lines_of(rows: list[dict[str, str]]) -> Iterator[str]:
+    for cells in (rows[0], ["---"] * len(rows[0]), *(row.values() for row in rows)):
+        yield f"| {' | '.join(cells)} |"
 
 
-def mib(record: dict[str, Any], who: str) -> str:
-    return " / ".join(f"{record['bytes'][who][what] / 2**20:.0f}" for what in ("kept", "peak"))
+def named(kernel: str) -> dict[str, str]:
+    point, name = kernel.split(" ", 1)
+    return dict(zip(("Shape", "Tokens", "Kernel"), (*point.split(":"), name), strict=True))
+
+
+def counter_cells(record: dict[str, Any]) -> dict[str, str]:
+    names = {"us": "us", "tensor_core": "Tensor core, %", "dram": "HBM, %", "l2_sectors": "L2, %", "l2_hits": "L2 hits, %", "mhz": "MHz"}
+    return {title: f"{record[name]:.0f}" for name, title in names.items()}
+
+
+def mib(record: dict[str, Any], title: str, what: str) -> dict[str, str]:
+    return {f"{title}, `{way}`": f"{used[what] / 2**20:.0f}" for way, used in record["bytes"].items()}
+
+
+def us_of(record: dict[str, Any], what: str) -> dict[str, float]:
+    """Medians by way."""
+    return {way: record["us"][f"{way} {what}"]["median"] for way in record["bytes"]}
+
+
+def forward_cells(record: dict[str, Any]) -> dict[str, str]:
+    return {f"`{way}`": f"{us:.0f}" for way, us in us_of(record, "forward").items()} | mib(record, "MiB kept", "kept")
+
+
+def both_cells(record: dict[str, Any]) -> dict[str, str]:
+    us, own = us_of(record, "both"), record["us"][f"{OURS} both"]
+    spread = " to ".join(f"{own[end] / own['median']:.2f}" for end in ("low", "high"))
+    times = {f"`{way}`": f"{one:.0f}" for way, one in us.items()}
+    ratios = {f"`{way}` / `{OURS}`": f"**{one / us[OURS]:.2f}**" for way, one in us.items() if way != OURS}
+    rates = {"TFLOPS": f"{record['tflops'][f'{OURS} both']:.0f}", f"`{DENSE}`": f"{record['tflops'][DENSE]:.0f}"}
+    return {**times, "spread": spread, **ratios, **rates, **mib(record, "MiB", "peak")}
 
 
 def main() -> None:

@@ -12,8 +12,6 @@ acquire_tensor_map = partial(emit, "fence.proxy.tensormap::generic.acquire.sys [
 """Makes TMA see the tensor map that the host has written; for this thread, and for all that a barrier of the CTA orders after it."""
 prefetch_tensor_map = partial(emit, "prefetch.tensormap [{}];")
 """Into the descriptor cache, before a tensor map's first use."""
-prefetch_bytes = partial(emit, "cp.async.bulk.prefetch.L2.global [{}], {};")
-"""So many bytes from a 16-byte aligned address on, a multiple of 16, are on their way to L2."""
 
 
 def _load(form: str, destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any], ctas: Any = None) -> None:

@@ -2,9 +2,8 @@
 gradients of gate and up, the product times its weight, and parts of each row's product of sums and activated product, over 128 columns
 each: the gradient of its weight.
 
-Gate and up of a tile come to L2 while its sums are made (`prefetch_gate_up`): what a warp has on its way then meets the latency of L2, not
-of HBM.  Those of 32 channels come and their gradients leave at a time, 16 bytes a lane, by way of a warp's box of SMEM, of whose rows one
-half is gate and one up, or which alternate as they do.  Those of the next 64 channels are on their way meanwhile.
+Gate and up of 32 channels come and their gradients leave at a time, 16 bytes a lane, by way of a warp's box of SMEM, of whose rows one half
+is gate and one up, or which alternate as they do.  Those of the next 64 channels are on their way meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from ...device.memory import (
     store_shared_v4,
     store_v4,
 )
-from ...device.tma import prefetch_bytes
 from ...device.warp import shuffle_xor_f32, sync_warp
 from ...hardware.operand_tile import CHUNK, ROW_BYTES, SW128
 from ..sm90.share import WARP_ROWS, RowShare
@@ -86,20 +84,6 @@ def lane_column(problem: Any, channel: Any, lane: Any) -> Any:
         return 2 * channel + chunk * 8
     second = (chunk // (CHUNKS // 2)) ^ int(problem.gradient == UP_FIRST)
     return channel + chunk % (CHUNKS // 2) * 8 + second * problem.n
-
-
-@cute.jit
-def prefetch_gate_up(ctx: GemmContext, tile: GemmTile, row: Int32):
-    """Of a row of the tile, all channels that it has."""
-    n, first = ctx.config.problem.n, tile.n_block * ctx.config.block_n
-    channels, alternate = cutlass.min(n - first, Int32(ctx.config.block_n)), ctx.config.problem.gradient == INTERLEAVED
-    at = cast_to(GradientArguments, ctx.args).gate_up + Int64(tile.row + row) * (4 * n)
-    if row < tile.valid_m:
-        if cutlass.const_expr(alternate):
-            prefetch_bytes(at + first * 4, channels * 4)
-        else:
-            prefetch_bytes(at + first * 2, channels * 2)
-            prefetch_bytes(at + (first + n) * 2, channels * 2)
 
 
 @cute.jit

@@ -21,7 +21,6 @@ from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
 from .. import tiles
 from .context import GemmContext, GemmStage, GemmTile
-from .gate_up_gradient import prefetch_gate_up
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,6 @@ def gather_tile(ctx: GemmContext, tile: GemmTile, stage: ScaledStage, number: In
     scaled = [number * 32 + lane + start for start in range(0, config.block_m if config.tile.scaled else 0, warps * 32)]
     sources = [source_of(ctx, first_row + one) for one in rows]
     scale_sources = [source_of(ctx, first_row + one) for one in scaled]
-    if cutlass.const_expr(config.problem.gradient != ""):
-        for start in cutlass.range_constexpr(0, config.block_m, warps * 32):
-            prefetch_gate_up(ctx, tile, number * 32 + lane + start)
     # The swizzle looks at the row among eight, which is the same for all rows of a thread.
     place = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
     row_bytes = config.problem.formats.activations.row_bytes(config.problem.k)
