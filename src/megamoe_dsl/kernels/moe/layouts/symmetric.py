@@ -45,12 +45,12 @@ from math import lcm
 
 from ....arch import Arch
 from ....config_error import as_integer, require
-from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
 from ....layouts.arith import align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
-from ....recipe import BITS, E2M1, E4M3, UNSCALED, Format, Recipe
+from ....recipe import BITS, E2M1, E4M3, UE4M3, UNSCALED, Format, Recipe
 from ....recipe import F32 as SCALE_F32
 from .smem_plan import CombineRow
 from .waits import RankBarrier
@@ -176,7 +176,8 @@ def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None)
 
     E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
     FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
-    Either way there is one 32-bit word of scales per token and 128 channels, of which the last may be fewer.
+    UE4M3 scales, one per 16 channels: x_sf e4m3 [T, H/16], fc1_sf and fc2_sf u32 [H/64, P'] and [I/64, P'], those of whole tiles.
+    Others have one 32-bit word of scales per token and 128 channels, of which the last may be fewer.
     BF16 activations: x bf16 [T, H], fc1_acts bf16 [P, H], fc2_acts bf16 [P, I]; fields of scales are empty.
     E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (`CombineRow`).
     """
@@ -184,8 +185,8 @@ def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None)
     pool = pool_tokens(problem, pool_rows)
     sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
     activations, between = problem.formats.activations, problem.formats.hidden
-    words, between_words = activations.scale_words(hidden), between.scale_words(intermediate)
-    word, scale = (F32, F32) if activations.scale == SCALE_F32 else (U32, U8)
+    words, between_words = activations.scale_words(hidden), between.scale_words(align(intermediate, CHANNELS_PER_WORD))
+    word, scale = (F32, F32) if activations.scale == SCALE_F32 else (U32, E4M3_CODES if activations.scale == UE4M3 else U8)
     row = CombineRow(hidden, problem.formats.combine)
     results = ((topk, tokens, row.num_bytes), U8) if row.scaled else ((topk, tokens, hidden), BF16)
     return Region.stack(
