@@ -236,15 +236,15 @@ class PublishedExperts:
         w1 = torch.stack([self._factor(stem, expert, of_weight) for stem in layout.fc1])[None]
         hidden, w2 = (self._factor(layout.fc2, expert, ending) for ending in (of_input, of_weight))
         try:
-            return expert_factors(self._token_factor, w1, hidden, w2[None]).T.contiguous().to(device)
+            return expert_factors(self._token_factors, w1, hidden, w2[None]).T.contiguous().to(device)
         except ValueError as error:
             raise self._error(str(error), self.name(layout.fc1[0], expert)) from None
 
     @cached_property
-    def _token_factor(self) -> torch.Tensor:
-        """FP32: the largest of all experts', because a token is quantized once."""
+    def _token_factors(self) -> torch.Tensor:
+        """FP32, of all experts: the largest becomes that of tokens, which are quantized once."""
         experts = range(self.num_experts)
-        return torch.stack([self._factor(stem, one, self.layout.factors[1]) for one in experts for stem in self.layout.fc1]).amax()
+        return torch.stack([self._factor(stem, one, self.layout.factors[1]) for one in experts for stem in self.layout.fc1])
 
     def _factor(self, stem: str, expert: int, ending: str) -> torch.Tensor:
         name = f"{stem.format(layer=self.layer, expert=expert)}{ending}"

@@ -118,7 +118,7 @@ class ExpertInputs:
 
     @property
     def hidden_factor(self) -> torch.Tensor | None:
-        """Of activated gate and up, where the format has one."""
+        """The factor of activated gate and up, where the format has one."""
         return None if self.factors is None else ExpertFactors(*self.factors).hidden
 
 
