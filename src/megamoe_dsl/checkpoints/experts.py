@@ -289,9 +289,8 @@ class PublishedExperts:
 
 def _is_no_scale(scales: torch.Tensor) -> torch.Tensor:
     """Which values no quantization gives: NaN (255 of UE8M0), infinite and negative ones."""
-    if scales.dtype == torch.uint8:
-        return scales == 255
-    return ~(scales.float().isfinite() & (scales.float() >= 0))
+    scales = scales.float() if scales.dtype == torch.float8_e4m3fn else scales
+    return scales == 255 if scales.dtype == torch.uint8 else ~(scales.isfinite() & (scales >= 0))
 
 
 def _split(codes: torch.Tensor, scales: torch.Tensor | None, *, interleaved: bool) -> list[Weight]:

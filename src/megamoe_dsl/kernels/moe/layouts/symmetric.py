@@ -146,33 +146,9 @@ def rows_field(name: str, rows: int, form: Format, channels: int) -> Field:
 def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Region:
     """One rank's buffer, with a token pool of at most `pool_rows`.  A comment says who writes a field, and who reads it.
 
-<<<<<<< HEAD
-    T = max_tokens_per_rank, K = topk, H = hidden, I = intermediate, P = pool rows, P' = scale words per K block.
-
-    | field           | shape          | written by | read by |
-    |---|---|---|---|
-    | x               | e4m3 [T, H]    | host       | dispatch of any rank |
-    | x_sf            | u8 [T, H/32]   | host       | dispatch of any rank; K-major, rows filled up to whole words |
-    | topk_idx        | i64 [T, K]     | host       | dispatch, combine; -1 masks a slot |
-    | topk_weights    | f32 [T, K]     | host       | dispatch of any rank |
-    | fc1_acts         | e4m3 [P, H]    | dispatch   | token loader |
-    | fc1_sf           | u32 [H/128, P']| dispatch   | token loader; M-major, UTCCP order |
-    | fc1_topk_weights | f32 [P]        | dispatch   | Linear1 epilogue |
-    | fc2_acts         | e4m3 [P, I]    | Linear1 epilogue| token loader |
-    | fc2_sf           | u32 [I/128, P']| Linear1 epilogue| token loader; M-major, UTCCP order |
-    | combine         | bf16 [K, T, H] | Linear2 epilogue of any rank | combine |
-
-    E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
-    FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
-    UE4M3 scales, one per 16 channels: x_sf e4m3 [T, H/16], fc1_sf and fc2_sf u32 [H/64, P'] and [I/64, P'], those of whole tiles.
-    Others have one 32-bit word of scales per token and 128 channels, of which the last may be fewer.
-    BF16 activations: x bf16 [T, H], fc1_acts bf16 [P, H], fc2_acts bf16 [P, I]; fields of scales are empty.
-    E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (`CombineRow`).
-=======
-    x_sf is K-major, rows filled up to whole words; fc1_sf and fc2_sf are M-major: a 32-bit word for a token and 128 channels, of which the
-    last may be fewer, in UTCCP order with tensor memory, else in pool order.  Two E2M1 share a byte; BF16 has no scales.  E4M3 results: H
-    values, H / 128 scales and what fills the last line of 128 bytes (`CombineRow`).
->>>>>>> main
+    x_sf is K-major, rows filled up to whole words; fc1_sf and fc2_sf are M-major: a 32-bit word for a token and 128 channels, of NVFP4 64,
+    of which the last may be fewer, in UTCCP order with tensor memory, else in pool order; fc2_sf has those of whole tiles.  Two E2M1 share
+    a byte; BF16 has no scales.  E4M3 results: H values, H / 128 scales and what fills the last line of 128 bytes (`CombineRow`).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem, pool_rows)
