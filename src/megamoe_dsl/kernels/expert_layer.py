@@ -43,7 +43,6 @@ from .decode.config import MOST_TOKENS, DecodeConfig
 from .decode.family import DecodeKernel
 from .decode.problem import DecodeProblem
 from .expert_routing.config import MOST_SORTERS, TokensConfig
-from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
@@ -182,10 +181,10 @@ class ExpertLayer:
         """The four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
         rows = self.routing.check_tokens(tokens) * self.topk
         return LayerConfigs(
-            RouteKernel().choose(self.routing, target, tokens, indices=self.indices),
+            choose(self.routing, target, tokens, indices=self.indices),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
             choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
-            SumKernel().choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
+            choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
         )
 
 
