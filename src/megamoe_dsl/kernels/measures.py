@@ -99,7 +99,7 @@ def measure_gemm_passes(find: Measurer) -> list[Measure]:
 
 def measure_sm90(find: Measurer) -> list[Measure]:
     """All measures; of the warp that stores tiles of Linear1 where math warps do not."""
-    boxes, role = find.config.smem.fc1_boxes, "tile_scheduler." if find.config.decoded else "store."
+    boxes, role = find.config.smem.fc1_boxes, "tile_scheduler." if find.config.decoded else "load.store"
     return [
         *measure_math(find),
         *measure_loaders(find),

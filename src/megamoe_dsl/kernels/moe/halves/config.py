@@ -13,13 +13,12 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_declared, require_stages
-from ....layouts.region import U32, Field, MBarrier, Region, most_that_fit
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ..config import PerRole, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
-from .smem_plan import COMMUNICATION_WARPS, EpSmemPlan
 
 Half = Literal["dispatch", "combine"]
 HALVES: tuple[Half, Half] = ("dispatch", "combine")
@@ -31,6 +30,54 @@ MOST_SLOTS = 4
 MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
 MOST_TASK_TOKENS = 32  # a lane each
 COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
+COMMUNICATION_WARPS = 4
+WARP = "the communication warp"
+
+
+@dataclass(frozen=True)
+class EpSmemPlan:
+    """`region` has every field, those of the GEMM first, at the same offsets as there."""
+
+    gemm: Any
+    slots: Field  # where communication warps have what is on its way: of dispatch, chunks of a token row
+    slot_barrier: MBarrier  # what says that it is there
+    combine: CombinePlan | None = None  # how slots of combine hold the results of a piece of a token, and their sum
+    trace_warps: int = 0  # warps that leave stamps
+
+    @classmethod
+    def of_dispatch(cls, gemm: Any, slots: int, chunk: int) -> EpSmemPlan:
+        """With so many slots for each warp, of a chunk of so many bytes."""
+        barrier = MBarrier("pull", COMMUNICATION_WARPS * slots, 1, WARP, "one chunk of a token row", WARP)
+        return cls(gemm, Field("pull", (COMMUNICATION_WARPS, slots, chunk), U8, 128), barrier)
+
+    @classmethod
+    def of_combine(cls, gemm: Any, combine: CombinePlan) -> EpSmemPlan:
+        """With a barrier for each set of slots."""
+        barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
+        return cls(gemm, combine.field, barrier, combine)
+
+    @property
+    def pull_slots(self) -> int:
+        return self.slots.shape[1]
+
+    @property
+    def pull_chunk(self) -> int:
+        return self.slots.shape[2]
+
+    @property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        return (*self.gemm.barriers, self.slot_barrier)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.region.size
+
+    @cached_property
+    def region(self) -> Region:
+        """epoch: launches before this one; trace_count: stamps so far of each traced warp."""
+        barrier = Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64)
+        words = Field("epoch", (1,), U32), barrier, Field("trace_count", (self.trace_warps,), U32)
+        return Region.stack("smem", self.gemm.region, self.slots, *words)
 
 
 @dataclass(frozen=True)
