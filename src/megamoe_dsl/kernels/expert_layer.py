@@ -203,16 +203,8 @@ def chosen_experts(tokens: int, topk: int) -> Region:
 
 
 def workspace(layer: ExpertLayer, tokens: int) -> Region:
-    """Of a call of so many tokens.
-
-    x_q, x_sf   tokens, quantized, and their scales; none where they stay as they are
-    ends        where each expert's rows end
-    sources     the token of each row
-    positions   the row of each slot
-    table       counts of the CTAs that sort
-    h, h_sf     activated rows of all experts, and their scales, if any: FP32 a line for each 128 channels, of a byte a line for each row
-    rows        results of all experts
-    """
+    """What launches of a call of so many tokens leave for one another.  Scales of activated rows have a line for each 128 channels where
+    they are FP32, and one for each row where they are bytes; tokens that stay as they are have no place."""
     rows = tokens * layer.topk
     x, h = layer.formats.activations, layer.formats.hidden
     sf, channels, quantized = SCALE_TYPES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
@@ -222,11 +214,11 @@ def workspace(layer: ExpertLayer, tokens: int) -> Region:
         "workspace",
         Field("x_q", (quantized, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
         Field("x_sf", (quantized, x.scales_of(layer.hidden)), sf, ALIGNMENT),
-        Field("ends", (layer.num_experts,), region.I32, ALIGNMENT),
-        Field("sources", (rows,), region.I32, ALIGNMENT),
-        Field("positions", (tokens, layer.topk), region.I32, ALIGNMENT),
-        Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),
+        Field("ends", (layer.num_experts,), region.I32, ALIGNMENT),  # of each expert's rows
+        Field("sources", (rows,), region.I32, ALIGNMENT),  # the token of each row
+        Field("positions", (tokens, layer.topk), region.I32, ALIGNMENT),  # the row of each slot
+        Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),  # counts of the CTAs that sort
         Field("h", (rows, h.row_bytes(layer.intermediate) // TYPES[h.element].itemsize), TYPES[h.element], ALIGNMENT),
         Field("h_sf", h_sf, sf, ALIGNMENT),
-        Field("rows", (rows, layer.hidden), region.BF16, ALIGNMENT),
+        Field("rows", (rows, layer.hidden), region.BF16, ALIGNMENT),  # results of all experts
     )

@@ -44,18 +44,6 @@ class EpSmemPlan:
     combine: CombinePlan | None = None  # how slots of combine hold the results of a piece of a token, and their sum
     trace_warps: int = 0  # warps that leave stamps
 
-    @classmethod
-    def of_dispatch(cls, gemm: Any, slots: int, chunk: int) -> EpSmemPlan:
-        """With so many slots for each warp, of a chunk of so many bytes."""
-        barrier = MBarrier("pull", COMMUNICATION_WARPS * slots, 1, WARP, "one chunk of a token row", WARP)
-        return cls(gemm, Field("pull", (COMMUNICATION_WARPS, slots, chunk), U8, 128), barrier)
-
-    @classmethod
-    def of_combine(cls, gemm: Any, combine: CombinePlan) -> EpSmemPlan:
-        """With a barrier for each set of slots."""
-        barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
-        return cls(gemm, combine.field, barrier, combine)
-
     @property
     def pull_slots(self) -> int:
         return self.slots.shape[1]
@@ -170,9 +158,16 @@ class EpConfig(ABC):
     def gemm(self) -> GroupedGemm:
         return self.part.gemm(self, self.num_stages)
 
-    @abstractmethod
     def gemm_arguments(self, args: Any) -> GemmArguments:
-        """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver."""
+        """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver.  Where experts'
+        rows lie is in the table that the scheduler makes."""
+        counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
+        acts, scales, out = self.operands(args)
+        return GemmArguments(acts, scales, args.weights, args.weights_sf, out, no_groups, counter, rows, rows)  # type: ignore[arg-type]
+
+    @abstractmethod
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
+        """Addresses of rows, of their scales, and of what becomes of them."""
 
     # --- threads and registers
     @property
@@ -256,20 +251,19 @@ class DispatchGemmConfig(EpConfig):
         """Adds slots for a row of each communication warp."""
         row = self.problem.formats.activations.row_bytes(self.problem.hidden)
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
-        return EpSmemPlan.of_dispatch(gemm, min(row // chunk, MOST_SLOTS), chunk)
+        slots = min(row // chunk, MOST_SLOTS)
+        barrier = MBarrier("pull", COMMUNICATION_WARPS * slots, 1, WARP, "one chunk of a token row", WARP)
+        return EpSmemPlan(gemm, Field("pull", (COMMUNICATION_WARPS, slots, chunk), U8, 128), barrier)
 
     @property
     def num_arrivals(self) -> int:
         """Counters of rows: one of each block, or of each expert."""
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
-    def gemm_arguments(self, args: Any) -> GemmArguments:
-        """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
-        acts, counter = (field_address(self, args.sym, name) for name in ("fc1_acts", "tile_counter"))
-        scales: Any = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
-        rows: Any = pool_rows(self.problem)
-        no_groups: Any = 0
-        return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
+        """Linear1 of the rows that dispatch brings."""
+        scales = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
+        return field_address(self, args.sym, "fc1_acts"), scales, args.out
 
 
 @dataclass(frozen=True)
@@ -327,14 +321,14 @@ class GemmCombineConfig(EpConfig):
         return pool_rows(self.problem) // self.block_m * self.token_blocks
 
     def plan_of(self, gemm: Any) -> EpSmemPlan:
-        return EpSmemPlan.of_combine(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
+        """Adds sets of slots, with a barrier for each."""
+        combine = CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES)
+        barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
+        return EpSmemPlan(gemm, combine.field, barrier, combine)
 
-    def gemm_arguments(self, args: Any) -> GemmArguments:
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
-        results, counter = (field_address(self, args.sym, name) for name in ("kept" if self.keeps else "results", "tile_counter"))
-        rows: Any = pool_rows(self.problem)
-        no_groups: Any = 0
-        return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)
+        return args.acts, args.acts_sf, field_address(self, args.sym, "kept" if self.keeps else "results")
 
 
 WARPS = 32
