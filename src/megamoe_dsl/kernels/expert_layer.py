@@ -89,31 +89,20 @@ class BackwardProblems(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
+    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`."""
 
-    hidden, intermediate  channels of a token, and between the linears, multiples of 128; in bf16xbf16 on SM90 of 32
-    num_experts, topk  experts, at most 1024, all on this GPU, and experts of a token
-    gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
-    activation    of gate and up (activation.py)
-    recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100; bf16xbf16 on both
-    preactivations  whether gate and up of every row are stored, too
-    activation_clamp  as of a `Problem`; None is the activation's own
-    biases        f32 or bf16: of each row of W1 and W2, which are added to sums in FP32, on SM90; empty: none
-    indices, weights  what tokens' experts and their weights are: i64 or i32, f32 or bf16
-    """
-
-    hidden: int
-    intermediate: int
-    num_experts: int
-    topk: int
-    gate_up: str = GATE_FIRST
-    activation: str = SILU
-    recipe: str = GEMM_RECIPES[0]
-    preactivations: bool = False
-    activation_clamp: float | None = None
-    biases: str = ""
-    indices: str = I64
-    weights: str = F32
+    hidden: int  # channels of a token: a multiple of 128, in bf16xbf16 on SM90 of 32
+    intermediate: int  # channels between the linears, likewise
+    num_experts: int  # at most 1024, all on this GPU
+    topk: int  # experts of a token
+    gate_up: str = GATE_FIRST  # how rows of W1 are gate and up: gate_first, up_first, interleaved
+    activation: str = SILU  # of gate and up (activation.py)
+    recipe: str = GEMM_RECIPES[0]  # fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100; bf16xbf16 on both (recipe.py)
+    preactivations: bool = False  # whether gate and up of every row are stored, too
+    activation_clamp: float | None = None  # as of a `Problem`; None is the activation's own
+    biases: str = ""  # f32 or bf16: of each row of W1 and W2, which are added to sums in FP32, on SM90; empty: none
+    indices: str = I64  # what tokens' experts are: i64 or i32
+    weights: str = F32  # what their weights are: f32 or bf16
 
     def __post_init__(self) -> None:
         if self.gate_up not in GATE_UP[1:]:

@@ -205,18 +205,14 @@ class SmemPlan(ABC):
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
     combine  per epilogue warp its slots (`CombinePlan`); takes the place of `main`
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
-
-    pull_slots  chunks of a row that a dispatch warp holds at a time
-    keeps       names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
     """
 
-    work_tiles: ClassVar[int]
-    """Places of the queue of tiles (device/ring.py)."""
+    work_tiles: ClassVar[int]  # places of the queue of tiles (device/ring.py)
 
     config: Any
     num_stages: int
-    pull_slots: int = 1
-    keeps: tuple[str, ...] = ()
+    pull_slots: int = 1  # chunks of a row that a dispatch warp holds at a time
+    keeps: tuple[str, ...] = ()  # names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
 
     # --- what differs
     @property
