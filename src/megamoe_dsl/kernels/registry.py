@@ -10,7 +10,7 @@ from ..config_error import ConfigError
 from ..problem import ProblemError
 from ..target import Target
 from .decode.family import DecodeKernel
-from .expert_routing.family import ROUTING_KERNELS
+from .expert_routing.family import ROUTING_KERNELS, TOP_EXPERTS
 from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
 from .moe.family import MegaMoeKernel
@@ -24,6 +24,7 @@ KERNELS: list[Kernel] = [
     GemmKernel(),
     GatherGemmKernel(),
     VarlenKKernel(),
+    TOP_EXPERTS,
     DecodeKernel(),
     *ROUTING_KERNELS,
     *STAGES,

@@ -62,13 +62,13 @@ class RouteKernel(RoutingKernel):
         return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})
 
 
+TOP_EXPERTS = RoutingKernel(  # the experts of each token and their weights, from a router's logits
+    "top_experts",
+    TopExpertsProblem,
+    lambda p: PlacedExpertsArguments if p.hashed or p.replicas else TopExpertsArguments,
+    lambda p: f"e{p.num_experts}-k{p.topk}-{p.scores}",
+)
 ROUTING_KERNELS = (
-    RoutingKernel(  # the experts of each token and their weights, from a router's logits
-        "top_experts",
-        TopExpertsProblem,
-        lambda p: PlacedExpertsArguments if p.hashed or p.replicas else TopExpertsArguments,
-        lambda p: f"e{p.num_experts}-k{p.topk}-{p.scores}",
-    ),
     RouteKernel(  # tokens, BF16, quantized, and their slots sorted by expert: counts, offsets, and where each row comes from
         "route",
         RoutingProblem,
