@@ -27,20 +27,13 @@ class StageKernel(Kernel):
     problem = Problem
     configs: ClassVar[Mapping[str, type[StageConfig]]] = dict.fromkeys(MegaMoeKernel.configs, StageConfig)
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        arch: tuple(name for name in names if RECIPES[name].scaled) for arch, names in MegaMoeKernel.recipes.items()
+        arch: tuple(name for name in names if RECIPES[name].scaled and not RECIPES[name].weights.factor)
+        for arch, names in MegaMoeKernel.recipes.items()
     }
 
     def __init__(self, stage: LayerStage) -> None:
-        self.stage = stage
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # of an instance: one class has all stages
-        return f"moe_{self.stage.name}"
-
-    @property
-    def resident(self) -> bool:  # type: ignore[override]
-        """Stages that talk to other ranks wait for all CTAs."""
-        return self.stage.name in ("dispatch", "combine")
+        """Those that talk to other ranks wait for all CTAs."""
+        self.stage, self.name, self.resident = stage, f"moe_{stage.name}", stage.name in ("dispatch", "combine")  # type: ignore[misc]
 
     def has(self, config: object) -> bool:
         return super().has(config) and getattr(config, "stage", None) == self.stage.name
