@@ -70,8 +70,8 @@ def quantize_experts(w1: torch.Tensor, w2: torch.Tensor) -> QuantizedExperts:
     check_weights(w1, w2)
     with torch.no_grad():
         pairs = [quantize_weights(one, transposed) for transposed in (False, True) for one in (w1, w2)]
-    tensors = [one for pair in pairs for one in pair]
-    return QuantizedExperts(*tensors[:4], tuple(tensors[4:]), versions_of(w1, w2))
+    first, first_sf, second, second_sf, *turned = [one for pair in pairs for one in pair]
+    return QuantizedExperts(first, first_sf, second, second_sf, tuple(turned), versions_of(w1, w2))
 
 
 def check_weights(w1: torch.Tensor, w2: torch.Tensor, gate_up: str = GATE_FIRST, activation: str = SILU) -> None:
