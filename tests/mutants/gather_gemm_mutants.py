@@ -59,7 +59,7 @@ MUTANTS = (
         "num_stages",
     ),
     mutant("scales of a K block that begins none are copied, too", "wrong base", "gather_tile", "stage.word_in_place == 0", "True"),
-    mutant("a row of the list may lie past the tokens", "off by one", "row_of_a", "ctx.args.a_rows - 1", "ctx.args.a_rows", nearest=LISTS),
+    mutant("a row of the list may lie past the tokens", "off by one", "source_of", "ctx.args.a_rows - 1", "ctx.args.a_rows", nearest=LISTS),
     mutant("blocks before a run of 32 experts are not counted", "wrong base", "place_rows", "blocks_before + total", "total"),
     mutant(
         "a list is read where D's rows begin",

@@ -258,7 +258,7 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
     ends, sources, positions, *scaled_dy = route(dy, idx, len(w1), scaled)
     if ctx.recompute:
         rows = route(x, idx, len(w1), True)[3:] if scaled else unscaled(x)
-        stored = preactivations(*rows, *(in_e4m3(w1, False, made[:2]) if scaled else unscaled(w1)), ends, sources)
+        stored = preactivations(*rows, *(in_e4m3(w1, made[:2]) if scaled else unscaled(w1)), ends, sources)
     rows = scaled_dy if scaled else unscaled(dy)
     given = weights, *transposed(w2, scaled, made[6:]), stored, ends, sources, positions, ctx.gate_up, ctx.activation
     found = RowGradients(*row_gradients(*rows, *given))
@@ -277,14 +277,16 @@ Made = Sequence[torch.Tensor | None]
 """Codes and scales that a caller has made before, or None and None."""
 
 
-def in_e4m3(w: torch.Tensor, transposed: bool, made: Made) -> Any:
-    """Codes and scales."""
-    return made if made[0] is not None else quantize_weights(w, transposed)
+def in_e4m3(w: torch.Tensor, made: Made) -> Any:
+    """Codes and scales of weights as they lie: those that were made before, or new ones."""
+    return made if made[0] is not None else quantize_weights(w, False)
 
 
 def transposed(w: torch.Tensor, quantizes: bool, made: Made = (None, None)) -> Any:
     """[E, K, N] of [E, N, K] and its scales: a view of BF16, or E4M3."""
-    return in_e4m3(w, True, made) if quantizes else unscaled(w.mT)
+    if not quantizes:
+        return unscaled(w.mT)
+    return made if made[0] is not None else quantize_weights(w, True)
 
 
 Products = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]

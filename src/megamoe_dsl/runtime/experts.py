@@ -290,7 +290,7 @@ def _training(
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
     pairs = (w1, made[:2]), (w2, made[2:4])
-    (w1, w1_sf), (w2, w2_sf) = ((in_e4m3(one, False, own) if quantizes else (one, None)) for one, own in pairs)
+    (w1, w1_sf), (w2, w2_sf) = ((in_e4m3(one, own) if quantizes else (one, None)) for one, own in pairs)
     own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
     return launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, None), stored
 

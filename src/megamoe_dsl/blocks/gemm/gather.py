@@ -82,8 +82,8 @@ def gather_tile(ctx: GemmContext, tile: GemmTile, stage: ScaledStage, number: In
     row, chunk = number * ROWS_PER_COPY + lane // LANES_PER_ROW, lane % LANES_PER_ROW
     rows = [row + start for start in range(0, config.block_m, warps * ROWS_PER_COPY)]
     scaled = [number * 32 + lane + start for start in range(0, config.block_m if config.tile.scaled else 0, warps * 32)]
-    sources = [source_of(ctx, first_row + one) for one in rows]
-    scale_sources = [source_of(ctx, first_row + one) for one in scaled]
+    sources = [source_of(ctx, listed_row(ctx, first_row + one)) for one in rows]
+    scale_sources = [source_of(ctx, listed_row(ctx, first_row + one)) for one in scaled]
     # The swizzle looks at the row among eight, which is the same for all rows of a thread.
     place = row * ROW_BYTES + ((chunk ^ (row & 7)) << 4)
     row_bytes = config.problem.formats.activations.row_bytes(config.problem.k)
@@ -121,16 +121,11 @@ def copy_scales(ctx: GemmContext, tile: GemmTile, k: Int32, stage: ScaledStage, 
             copy_word(stage.token_scales + scaled[i] * stage.scale_step, source, num_bytes, stage.at_once)
 
 
-def source_of(ctx: GemmContext, number: Any) -> Int32:
-    """Row of A of a row of the list; a number beyond the list, or a row beyond A, is that of the last one."""
-    return row_of_a(ctx, listed_row(ctx, number))
-
-
 def listed_row(ctx: GemmContext, number: Any) -> Any:
     """What the list has at a number, or at its last one."""
     return load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
 
 
-def row_of_a(ctx: GemmContext, listed: Any) -> Int32:
-    """Such a row, or the nearest that A has."""
+def source_of(ctx: GemmContext, listed: Any) -> Int32:
+    """Row of A of what the list has; of a row beyond A the last one."""
     return cutlass.max(cutlass.min(listed, ctx.args.a_rows - 1), Int32(0))

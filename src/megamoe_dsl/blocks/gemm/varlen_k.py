@@ -33,7 +33,7 @@ from ...hardware.operand_tile import BOX_BYTES, CHUNK, K_ROWS, ROW_BYTES, SW128,
 from ...layouts.arith import minimum, select
 from ..sm90.share import RowShare
 from .context import GemmContext, GemmTile, next_tile
-from .gather import listed_row, row_of_a
+from .gather import listed_row, source_of
 from .load import column_tile
 from .store import MATRIX, empty_box, store_box
 from .tile import ADDED_COLUMNS, SWAPPED_COLUMNS, WARPS_PER_GROUP
@@ -89,7 +89,7 @@ def listed_in(ctx: GemmContext, rows: Any, first: Any, number: Any) -> Any:
 
 def source_in(ctx: GemmContext, rows: Any, number: Any, listed: Any) -> Any:
     """That row of the gathered matrix; -1 beyond the group's."""
-    return select(number < rows, row_of_a(ctx, listed), Int32(-1))
+    return select(number < rows, source_of(ctx, listed), Int32(-1))
 
 
 @cute.jit
