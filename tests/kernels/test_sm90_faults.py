@@ -27,8 +27,8 @@ PACKED, DECODED, HALVED = "packed", "decoded", "halved"
 PLAIN = {f"{order} in BF16": order for order in ORDERS}
 SUBJECTS = (*ORDERS, PAIRS, RING, PACKED, DECODED, HALVED, *PLAIN)
 """Three have weights of 4 bits, which math warps decode, or warps of their own, or those of two CTAs a half each."""
-OF_SCALES = {"tokens without proxy fence", "a partial sum not cleared"}
-"""Faults of columns that BF16 does not have: bulk copies bring all that its TMA reads, and no sum is promoted."""
+OF_SCALES = {"tokens without proxy fence", "a partial sum not cleared", "full not waited for, other stages"}
+"""Faults of columns that BF16 does not have: bulk copies bring what TMA reads, no sum is promoted, the first wait is the last."""
 OF_STORE_WARP = {
     *("store_full not waited for", "tile not stored", "store not committed", "store_empty before the tile is read"),
     *("store_empty not signalled", "store_empty signalled twice", "news before the tile is written", "store_empty not waited for"),
