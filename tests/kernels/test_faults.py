@@ -47,9 +47,7 @@ UNNOTICED = {
 """Faults that nothing shows, and why."""
 UNNOTICED_BF16 = {
     **{f"tensor map fence {what} {n}": "the map of scales, which are not there" for what in MAP_FENCES for n in (1, 3, 5, 7)},
-    **dict.fromkeys(
-        ("proxy fence dropped 1", "proxy fence of the other space 1"), "the token loader's: bulk copies brought it all"
-    ),
+    **dict.fromkeys(("proxy fence dropped 1", "proxy fence of the other space 1"), "the token loader's: bulk copies brought it all"),
     "warp barrier skipped 2": "dispatch: lanes store no scales that one lane then counts",
 }
 """Those of BF16 beside them."""
