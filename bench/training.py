@@ -48,6 +48,7 @@ from megamoe_dsl.target import Target
 from moe_layers.quack_gemms import interleaved
 from moe_layers.quack_training import QuackGemms, QuackStep
 from records import save_each
+from training_tables import DENSE, OURS, table
 
 TARGET = Target.typical("sm_90a")
 SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "sonic-1536": (1536, 256, 128, 8)}
@@ -56,12 +57,12 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
 LAUNCHES, SUSTAINED_US = 2, 60_000
-WAYS = "moe", "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", "grouped_mm", "quack"
-OURS, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, QUACK = WAYS
+WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", "grouped_mm", "quack"
+_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, QUACK = WAYS
 """`moe-fp8-quantized` has weights that are quantized before."""
 BF16_ERROR, FP8_ERROR = 0.006, 0.1
 """Relative, of gradients: BF16 rounds by 2 to 4 thousandths, E4M3 by 2 to 3 percent of each operand."""
-DENSE, DENSE_SIZE = "dense", 8192
+DENSE_SIZE = 8192
 COUNT_LIMIT_S = 120
 KERNELS = {
     "forward": ("forward: gate and up", "forward: down", "sum of rows"),
@@ -366,55 +367,6 @@ def summary(record: dict[str, Any]) -> str:
     return f"{record['point']} passed {record['passed']}: us {times}\n  TFLOPS {rates}\n  MiB kept / peak {used}\n  errors {errors}"
 
 
-def table(records: list[dict[str, Any]]) -> Iterator[str]:
-    """Of the forward pass, then of both; or of counters."""
-    if "point" not in records[0]:
-        yield from lines_of([named(one["name"]) | counter_cells(one) for one in records])
-        return
-    names = list(SHAPES)
-    records = sorted(records, key=lambda one: (names.index(one["point"].split(":")[0]), int(one["point"].split(":")[1])))
-    for cells in (forward_cells, both_cells):
-        points = (dict(zip(("Shape", "Tokens"), one["point"].split(":"), strict=True)) for one in records)
-        yield from lines_of([point | cells(one) for point, one in zip(points, records, strict=True)])
-        yield ""
-
-
-def lines_of(rows: list[dict[str, str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (rows[0], ["---"] * len(rows[0]), *(row.values() for row in rows))]
-
-
-def named(kernel: str) -> dict[str, str]:
-    point, name = kernel.split(" ", 1)
-    return dict(zip(("Shape", "Tokens", "Kernel"), (*point.split(":"), name), strict=True))
-
-
-def counter_cells(record: dict[str, Any]) -> dict[str, str]:
-    names = {"us": "us", "tensor_core": "Tensor core, %", "dram": "HBM, %", "l2_sectors": "L2, %", "l2_hits": "L2 hits, %", "mhz": "MHz"}
-    return {title: f"{record[name]:.0f}" for name, title in names.items()}
-
-
-def mib(record: dict[str, Any], title: str, what: str) -> dict[str, str]:
-    return {f"{title}, `{way}`": f"{used[what] / 2**20:.0f}" for way, used in record["bytes"].items()}
-
-
-def us_of(record: dict[str, Any], what: str) -> dict[str, float]:
-    """Medians by way."""
-    return {way: record["us"][f"{way} {what}"]["median"] for way in record["bytes"]}
-
-
-def forward_cells(record: dict[str, Any]) -> dict[str, str]:
-    return {f"`{way}`": f"{us:.0f}" for way, us in us_of(record, "forward").items()} | mib(record, "MiB kept", "kept")
-
-
-def both_cells(record: dict[str, Any]) -> dict[str, str]:
-    us, own = us_of(record, "both"), record["us"][f"{OURS} both"]
-    spread = " to ".join(f"{own[end] / own['median']:.2f}" for end in ("low", "high"))
-    times = {f"`{way}`": f"{one:.0f}" for way, one in us.items()}
-    ratios = {f"`{way}` / `{OURS}`": f"**{one / us[OURS]:.2f}**" for way, one in us.items() if way != OURS}
-    rates = {"TFLOPS": f"{record['tflops'][f'{OURS} both']:.0f}", f"`{DENSE}`": f"{record['tflops'][DENSE]:.0f}"}
-    return {**times, "spread": spread, **ratios, **rates, **mib(record, "MiB", "peak")}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prepare", "run", "counters", "launch", "table"))
@@ -427,7 +379,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what == "table":
-        print("\n".join(table(json.loads(given.folder.read_text())["records"])))
+        print("\n".join(table(json.loads(given.folder.read_text())["records"], list(SHAPES))))
         return
     if given.what == "prepare":
         configs = dict.fromkeys(config for point in given.points for config in point.configs(given.ways))
