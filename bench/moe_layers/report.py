@@ -6,7 +6,7 @@ from typing import Any
 
 from gemms.report import number
 
-OURS = ("Tokens", "ours", "TFLOPS", "TB/s", "of the ceiling", "experts", "route", "Linear1", "Linear2", "sum")
+OURS = ("Tokens", "ours", "TFLOPS", "TB/s", "of the ceiling", "J", "W", "experts", "route", "Linear1", "Linear2", "sum")
 SGLANG = ("SGLang's Triton", "Triton / ours", "SGLang's Triton, sorting too", "sorting Triton / ours")
 DEEP_GEMM = ("DeepGEMM's layer", "DeepGEMM / ours")
 DEEP_GEMM_FC1 = ("copy, DeepGEMM Linear1", "theirs / our Linear1", "copy, DeepGEMM Linear1, activated", "activated / our Linear1")
@@ -50,7 +50,9 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
     ours, fc1 = us["ours, chosen"], us["fc1, chosen"]
     launches = [number(us[name]) for name in ("top_experts", "route", "fc1, chosen", "fc2", "sum")]
     moved = [f"{record['hbm_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"] if "hbm_bytes" in record else ["", ""]
-    rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved]
+    joules = record.get("joules", {}).get("ours, chosen", {}).get("median")
+    energy = ["", ""] if joules is None else [f"{joules:.2f}", f"{joules / ours * 1e6:.0f}"]
+    rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved, *energy]
     fused = us.get("fused")
     found = {name: number(us[name]) if name in us else "" for name in ("router, ours", "fused")}
     found |= dict(zip(OURS, [str(record["tokens"]), number(ours), *rates, *launches], strict=True))
