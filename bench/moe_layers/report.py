@@ -11,7 +11,7 @@ SGLANG = ("SGLang's Triton", "Triton / ours", "SGLang's Triton, sorting too", "s
 DEEP_GEMM = ("DeepGEMM's layer", "DeepGEMM / ours")
 DEEP_GEMM_FC1 = ("copy, DeepGEMM Linear1", "theirs / our Linear1", "copy, DeepGEMM Linear1, activated", "activated / our Linear1")
 QUACK = ("quack's GEMMs", "quack / ours", "quack's Linear1", "its / our Linear1", "quack's Linear2", "its / our Linear2")
-FLASHINFER = ("FlashInfer", "FlashInfer / ours")
+FLASHINFER = ("FlashInfer", "FlashInfer / ours", "FlashInfer, rows kept", "rows kept / ours")
 ROUTED = ("router, ours", "torch's router, choice and layer", "torch routed / ours routed")
 FUSED = ("fused", "unfused, DeepGEMM's GEMMs", "unfused / fused")
 TABLES = (
@@ -66,6 +66,7 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
         "quack's GEMMs": ("quack / ours", fastest(us, "quack layer "), ours),
         "quack's Linear1": ("its / our Linear1", fastest(us, "quack fc1 "), fc1),
         "FlashInfer": ("FlashInfer / ours", fastest(us, "flashinfer "), ours),
+        "FlashInfer, rows kept": ("rows kept / ours", fastest(us, "rows kept, flashinfer "), ours),
         "torch's router, choice and layer": ("torch routed / ours routed", total(us, TORCH_ROUTED), us.get("router, ours", 0.0)),
         "unfused, DeepGEMM's GEMMs": ("unfused / fused", fused and fastest(us, "deep_gemm layer, "), fused or 0.0),
         "quack's Linear2": ("its / our Linear2", fastest(us, "quack fc2 "), us["fc2"]),
