@@ -28,7 +28,7 @@ from ..quant import ExpertWeights
 from ..recipe import F32
 from ..reference import activate
 from ..shared_experts import SharedExperts
-from ..tuned import EpShare, LaunchEntry, tuned_table
+from ..tuned import LaunchEntry, tuned_table
 from .buffers import check_layout, check_weights
 from .custom_op import check_no_gradient
 from .ep.layer import EpMoE
@@ -55,6 +55,8 @@ class MoeLaunches(torch.nn.Module):
         self.problem, w, scaled = problem, weights, problem.formats.scaled
         self.trained: tuple[torch.Tensor, ...] = () if scaled or problem.biases or problem.activation_clamp is not None else (w.fc1, w.fc2)
         self._given: dict[str, Any] = {"activation": problem.activation, "activation_clamp": problem.activation_clamp}
+        if w.factors is not None:
+            self._given["factors"] = w.factors.T.contiguous()
         for name, gate_up, codes, scales, bias in (
             ("w1", "gate_first", w.fc1, w.fc1_sf, w.fc1_bias),
             ("w2", "", w.fc2, w.fc2_sf, w.fc2_bias),
@@ -135,8 +137,7 @@ def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
         return MEGA_MOE if fused else EP_MOE
     if not fused:
         return MOE
-    share = EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
-    measured = tuned_table(gpu, LaunchEntry).by_share.get(share, ())
+    measured = tuned_table(gpu, LaunchEntry).by_share.get(LaunchEntry.share_of(problem), ())
     if not measured or not tokens:
         return MOE if problem.recipe == "fp8xfp8" else MEGA_MOE
     nearest = min(measured, key=lambda one: abs(log(one.tokens / tokens)))

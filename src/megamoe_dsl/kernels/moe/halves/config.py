@@ -13,13 +13,12 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_declared, require_stages
-from ....layouts.region import U32, Field, MBarrier, Region, most_that_fit
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ..config import PerRole, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
-from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
-from .smem_plan import COMMUNICATION_WARPS, EpSmemPlan
+from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
 Half = Literal["dispatch", "combine"]
 HALVES: tuple[Half, Half] = ("dispatch", "combine")
@@ -31,37 +30,63 @@ MOST_SLOTS = 4
 MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
 MOST_TASK_TOKENS = 32  # a lane each
 COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
+COMMUNICATION_WARPS = 4
+WARP = "the communication warp"
+
+
+@dataclass(frozen=True)
+class EpSmemPlan:
+    """`region` has every field, those of the GEMM first, at the same offsets as there."""
+
+    gemm: Any
+    slots: Field  # where communication warps have what is on its way: of dispatch, chunks of a token row
+    slot_barrier: MBarrier  # what says that it is there
+    combine: CombinePlan | None = None  # how slots of combine hold the results of a piece of a token, and their sum
+    trace_warps: int = 0  # warps that leave stamps
+
+    @property
+    def pull_slots(self) -> int:
+        return self.slots.shape[1]
+
+    @property
+    def pull_chunk(self) -> int:
+        return self.slots.shape[2]
+
+    @property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        return (*self.gemm.barriers, self.slot_barrier)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.region.size
+
+    @cached_property
+    def region(self) -> Region:
+        """epoch: launches before this one; trace_count: stamps so far of each traced warp."""
+        barrier = Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64)
+        words = Field("epoch", (1,), U32), barrier, Field("trace_count", (self.trace_warps,), U32)
+        return Region.stack("smem", self.gemm.region, self.slots, *words)
 
 
 @dataclass(frozen=True)
 class EpConfig(ABC):
-    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.
-
-    block_m     rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
-    block_n     weight rows of a tile: 64, 128 or 256; on SM100 256 for a CTA pair
-    num_sms     CTAs of the grid
-    num_stages  depth of the TMA ring; 0 chooses the deepest that fits
-    cluster     CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
-    block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses the least; on SM90 always 0
-    task_tokens  tokens that a communication warp takes at a time
-    trace       warps record time stamps for profiles (layouts/records.py)
-    transposed  the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as
-                they lie; in BF16, with clusters of 1
-    """
+    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range."""
 
     half: ClassVar[Half]
     launch: ClassVar[EpLaunch]
 
     problem: Problem
-    block_m: int = 128
-    block_n: int = 256
-    num_sms: int = NUM_SMS
-    num_stages: int = 0
-    cluster: int = 0
-    block_k: int = 0
-    task_tokens: int = 4
-    trace: bool = False
+    block_m: int = 128  # rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
+    block_n: int = 256  # weight rows of a tile: 64, 128 or 256; on SM100 256 for a CTA pair
+    num_sms: int = NUM_SMS  # CTAs of the grid
+    num_stages: int = 0  # depth of the TMA ring; 0 chooses the deepest that fits
+    cluster: int = 0  # CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
+    block_k: int = 0  # on SM100 as in `Sm100GemmConfig`, where 0 chooses the least; on SM90 always 0
+    task_tokens: int = 4  # tokens that a communication warp takes at a time
+    trace: bool = False  # warps record time stamps for profiles (layouts/records.py)
     arch_name: str = SM90.name
+    # the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as they
+    # lie; in BF16, with clusters of 1
     transposed: bool = False
 
     def __post_init__(self) -> None:
@@ -112,6 +137,10 @@ class EpConfig(ABC):
     def keeps(self) -> Kept:
         """What its symmetric buffer has beyond what every configuration needs."""
 
+    @property
+    def symmetric(self) -> Region:
+        return symmetric_buffer(self.problem, self.keeps)
+
     # --- the GEMM
     @property
     def part(self) -> GemmPart:
@@ -129,9 +158,16 @@ class EpConfig(ABC):
     def gemm(self) -> GroupedGemm:
         return self.part.gemm(self, self.num_stages)
 
-    @abstractmethod
     def gemm_arguments(self, args: Any) -> GemmArguments:
-        """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver."""
+        """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver.  Where experts'
+        rows lie is in the table that the scheduler makes."""
+        counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
+        acts, scales, out = self.operands(args)
+        return GemmArguments(acts, scales, args.weights, args.weights_sf, out, no_groups, counter, rows, rows)  # type: ignore[arg-type]
+
+    @abstractmethod
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
+        """Addresses of rows, of their scales, and of what becomes of them."""
 
     # --- threads and registers
     @property
@@ -175,21 +211,15 @@ class EpConfig(ABC):
 
 @dataclass(frozen=True)
 class DispatchGemmConfig(EpConfig):
-    """Tokens to the ranks of their experts, and Linear1 of them.
-
-    token_saving   a rank fetches a token once and writes it to the rows of all its experts; otherwise once for each expert
-    tail_sms       SMs at the end of the grid that fetch no tokens, but copy received ones to the rows of their other experts
-    token_sorting  a rank fetches tokens in the order of its experts; otherwise in token order
-    block_wise     a tile waits for the rows of its block; otherwise for all rows of its expert
-    """
+    """Tokens to the ranks of their experts, and Linear1 of them."""
 
     half: ClassVar[Half] = "dispatch"
     launch: ClassVar[EpLaunch] = EpLaunch.DISPATCH
 
-    token_saving: bool = True
-    token_sorting: bool = True
-    block_wise: bool = True
-    tail_sms: int = 0
+    token_saving: bool = True  # a rank fetches a token once and writes it to the rows of all its experts; otherwise once for each expert
+    token_sorting: bool = True  # a rank fetches tokens in the order of its experts; otherwise in token order
+    block_wise: bool = True  # a tile waits for the rows of its block; otherwise for all rows of its expert
+    tail_sms: int = 0  # SMs at the end of the grid that fetch no tokens, but copy received ones to the rows of their other experts
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
@@ -221,39 +251,34 @@ class DispatchGemmConfig(EpConfig):
         """Adds slots for a row of each communication warp."""
         row = self.problem.formats.activations.row_bytes(self.problem.hidden)
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
-        return EpSmemPlan.of_dispatch(gemm, min(row // chunk, MOST_SLOTS), chunk)
+        slots = min(row // chunk, MOST_SLOTS)
+        barrier = MBarrier("pull", COMMUNICATION_WARPS * slots, 1, WARP, "one chunk of a token row", WARP)
+        return EpSmemPlan(gemm, Field("pull", (COMMUNICATION_WARPS, slots, chunk), U8, 128), barrier)
 
     @property
     def num_arrivals(self) -> int:
         """Counters of rows: one of each block, or of each expert."""
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
-    def gemm_arguments(self, args: Any) -> GemmArguments:
-        """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
-        acts, counter = (field_address(self, args.sym, name) for name in ("fc1_acts", "tile_counter"))
-        scales: Any = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
-        rows: Any = pool_rows(self.problem)
-        no_groups: Any = 0
-        return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
+        """Linear1 of the rows that dispatch brings."""
+        scales = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
+        return field_address(self, args.sym, "fc1_acts"), scales, args.out
 
 
 @dataclass(frozen=True)
 class GemmCombineConfig(EpConfig):
-    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight.
-
-    scatter  each tile sends its results to the tokens' ranks; otherwise this rank keeps all rows, and the tokens' ranks fetch them
-             after the last tile
-    interleaved   the epilogue sends results of a tile before the next tile; otherwise this rank keeps them until communication
-                  warps send them
-    token_blocks  equal parts of a row; communication warps wait for each part and send it separately
-    """
+    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
 
     half: ClassVar[Half] = "combine"
     launch: ClassVar[EpLaunch] = EpLaunch.COMBINE
 
+    # each tile sends its results to the tokens' ranks; otherwise this rank keeps all rows, and the tokens' ranks fetch them after the
+    # last tile
     scatter: bool = True
+    # the epilogue sends results of a tile before the next tile; otherwise this rank keeps them until communication warps send them
     interleaved: bool = True
-    token_blocks: int = 1
+    token_blocks: int = 1  # equal parts of a row; communication warps wait for each part and send it separately
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of combine that are out of range or contradict one another."""
@@ -296,14 +321,14 @@ class GemmCombineConfig(EpConfig):
         return pool_rows(self.problem) // self.block_m * self.token_blocks
 
     def plan_of(self, gemm: Any) -> EpSmemPlan:
-        return EpSmemPlan.of_combine(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
+        """Adds sets of slots, with a barrier for each."""
+        combine = CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES)
+        barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
+        return EpSmemPlan(gemm, combine.field, barrier, combine)
 
-    def gemm_arguments(self, args: Any) -> GemmArguments:
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
-        results, counter = (field_address(self, args.sym, name) for name in ("kept" if self.keeps else "results", "tile_counter"))
-        rows: Any = pool_rows(self.problem)
-        no_groups: Any = 0
-        return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)
+        return args.acts, args.acts_sf, field_address(self, args.sym, "kept" if self.keeps else "results")
 
 
 WARPS = 32
@@ -327,20 +352,16 @@ class TablesPlan:
 
 @dataclass(frozen=True)
 class RoutingTablesConfig:
-    """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range.
-
-    token_saving, token_sorting  as in the `DispatchGemmConfig` of the dispatch that reads the tables
-    """
+    """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range."""
 
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
     launch: ClassVar[EpLaunch] = EpLaunch.TABLES
-    keeps: ClassVar[Kept] = Kept.NOTHING
     num_threads: ClassVar[int] = LANES * WARPS
 
     problem: Problem
-    token_saving: bool = True
-    token_sorting: bool = True
+    token_saving: bool = True  # as in the `DispatchGemmConfig` of the dispatch that reads the tables
+    token_sorting: bool = True  # as in that `DispatchGemmConfig`
     arch_name: str = SM90.name
 
     def __post_init__(self) -> None:
@@ -360,6 +381,10 @@ class RoutingTablesConfig:
     @property
     def arch(self) -> Arch:
         return ARCHES[self.arch_name]
+
+    @property
+    def symmetric(self) -> Region:
+        return symmetric_buffer(self.problem)
 
     @property
     def tokens_at_a_time(self) -> int:
