@@ -12,7 +12,7 @@ from megamoe_dsl.config_error import ConfigError
 from recorded_gpu import Launched, RecordedGpu, recorded_gpu
 
 Arguments = Mapping[str, Any]
-OPTIONAL = ("w1_sf", "w2_sf", "factors", "score_bias", "bias", "a_sf", "b_sf", "out")
+OPTIONAL = ("w1_sf", "w2_sf", "factors", "score_bias", "bias", "a_sf", "b_sf", "out", "sources", "replicas")
 FIRST_COUNTER = ("a counter", "a counter of an early launch")
 
 

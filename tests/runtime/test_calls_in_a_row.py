@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from calls_in_a_row import Call, Calls, changes_of_place, changes_of_tensors, differences, must_be_refused, must_show
-from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, moe
+from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, k_grouped_gemm, moe, quantize_both
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer as ep_buffer
 from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.runtime import expert_gradients, experts
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.top_experts import top_experts
 from recorded_gpu import RecordedGpu
 
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
+TRAINED = ("x", "topk_idx", "topk_weights", "w1", "w2")
 TOKENS, FEW = 24, 6
 """Of a call of `moe`: so many take four launches on Hopper, a few one."""
 
@@ -45,6 +49,17 @@ def chosen(recipe: str, tokens: int = TOKENS) -> Call:
     return Call({"x": x, **_weights(recipe), "topk_idx": idx, "topk_weights": weights})
 
 
+def biased() -> Call:
+    """A call of `moe` whose linears have biases."""
+    return chosen("fp8xfp8").but(w1_bias=torch.zeros(4, 512), w2_bias=torch.zeros(4, 256))
+
+
+def hashed() -> Call:
+    """A call of `moe` whose experts a table names, each in one of two places."""
+    tables = {"token_ids": torch.zeros(TOKENS).long(), "hash_table": torch.zeros(9, 2).int(), "replicas": torch.zeros(4, 2).int()}
+    return routed().but(score_bias=None, scores="softmax", **tables, replica_shift=1)
+
+
 def routed(tokens: int = TOKENS) -> Call:
     """A call of `moe` with logits and a bias."""
     given = {"router_logits": torch.zeros(tokens, 4), "score_bias": torch.zeros(4), "topk": 2, "scores": "sigmoid"}
@@ -54,9 +69,9 @@ def routed(tokens: int = TOKENS) -> Call:
 def _moe_changes(call: Call) -> dict[str, Call]:
     rows = len(call.arguments["x"]) * 2
     stored = torch.zeros(rows, 512, dtype=BF16)
-    some = ("x", "topk_idx", "topk_weights", "router_logits")
+    some = ("x", "topk_idx", "topk_weights", "router_logits", "token_ids")
     fewer = {name: call.arguments[name][:3] for name in some if name in call.arguments}
-    more = {name: one.new_zeros(300, one.shape[1]) for name in some if (one := call.arguments.get(name)) is not None}
+    more = {name: one.new_zeros(300, *one.shape[1:]) for name in some if (one := call.arguments.get(name)) is not None}
     layer = {name: one.clone() for name, one in call.arguments.items() if name.startswith("w") and one is not None}
     packed = call.arguments["w1"].dtype == torch.uint8 and "factors" not in call.arguments
     return {
@@ -68,6 +83,9 @@ def _moe_changes(call: Call) -> dict[str, Call]:
         "more tokens": call.but(**more),
         "up first": call.but(gate_up="up_first"),
         "another activation": call.but(activation="swigluoai"),
+        "another clamp": call.but(activation_clamp=3.0),
+        **({"int32": call.but(topk_idx=call.arguments["topk_idx"].int())} if "topk_idx" in call.arguments else {}),
+        **({"bf16 weights": call.but(topk_weights=call.arguments["topk_weights"].bfloat16())} if "topk_idx" in call.arguments else {}),
         "stored": call.but(preactivations=stored),
         "stored, far": replace(call.but(preactivations=stored), far=("preactivations",)),
         "stored, shifted": call.but(preactivations=torch.zeros(rows * 512 + 1, dtype=BF16)[1:].view(rows, 512)),
@@ -78,9 +96,11 @@ def _routed_changes(call: Call) -> dict[str, Call]:
     return {
         **_moe_changes(call),
         "one expert": call.but(topk=1),
-        "softmax": call.but(scores="softmax", score_bias=None),
+        **({"softmax": call.but(scores="softmax", score_bias=None)} if call.arguments["score_bias"] is not None else {}),
         "scaled": call.but(weight_scale=2.5),
         "bf16 logits": call.but(router_logits=call.arguments["router_logits"].bfloat16()),
+        "another shift": call.but(replica_shift=2),
+        "other tables": call.but(hash_table=torch.zeros(7, 2).int(), token_ids=torch.zeros(len(call.arguments["x"])).long()),
     }
 
 
@@ -121,6 +141,98 @@ def _gemm_changes(call: Call) -> dict[str, Call]:
         "f32": call.but(**wide),
         "added": call.but(**wide, accumulate=True),
         "f32, not given": call.but(out=None, out_dtype=torch.float32),
+        "invariant": call.but(batch_invariant=True),
+    }
+
+
+def _grouped_changes(call: Call) -> dict[str, Call]:
+    """Also of the kinds that `groups` may have."""
+    blocks, rows = torch.zeros(1, dtype=torch.int32), {name: call.arguments[name] for name in ("a", "a_sf")}
+    masked = {"a": rows["a"].new_zeros(3, 8, 256), "a_sf": torch.ones(3, 2, 8).mT, "kind": "masked"}
+    whole = {"a": rows["a"].new_zeros(128, 256), "a_sf": torch.ones(2, 128).T}
+    return {
+        **_gemm_changes(call),
+        "aligned": call.but(**whole, kind="aligned"),
+        "contiguous": call.but(**whole, groups=blocks, kind="contiguous"),
+        "masked": call.but(**masked),
+    }
+
+
+def _columns() -> Call:
+    """Of `k_grouped_gemm`: columns of three groups."""
+    left, right = torch.zeros(64, 256, dtype=FP8), torch.zeros(96, 256, dtype=FP8)
+    given = {"left": left, "left_sf": torch.ones(2, 64), "right": right, "right_sf": torch.ones(2, 96)}
+    return Call({**given, "ends": torch.zeros(3, dtype=torch.int32), "out": torch.zeros(3, 64, 96, dtype=BF16)})
+
+
+def _columns_changes(call: Call) -> dict[str, Call]:
+    given = call.arguments
+    half = {name: given[name][:, :128] if name in ("left", "right") else given[name][:1] for name in ("left", "left_sf", "right", "right_sf")}
+    return {
+        **changes_of_tensors(call),
+        **changes_of_place(call),
+        "fewer columns": call.but(**{name: one.contiguous() for name, one in half.items()}),
+        "f32": call.but(out=torch.zeros(3, 64, 96)),
+        "f32, not given": call.but(out=None, out_dtype=torch.float32),
+        "fewer": call.but(ends=torch.zeros(2, dtype=torch.int32), out=torch.zeros(2, 64, 96, dtype=BF16)),
+    }
+
+
+def _both_ways() -> Call:
+    return Call({"x": torch.zeros(256, 384, dtype=BF16), "sources": torch.zeros(128, dtype=torch.int32)})
+
+
+def _plain_quantize_both(**given: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(one for one in quantize_both(**given) if one is not None)
+
+
+def _both_ways_changes(call: Call) -> dict[str, Call]:
+    return {
+        **changes_of_tensors(call),
+        **changes_of_place(call),
+        "columns alone": call.but(rows=False),
+        "more tokens": call.but(sources=torch.zeros(256, dtype=torch.int32)),
+        "fewer channels": call.but(x=torch.zeros(256, 128, dtype=BF16)),
+    }
+
+
+def train_step(
+    tensors: Sequence[torch.Tensor], dy: torch.Tensor, totals: Any = (None, None), recipe: str = "", frozen: bool = False, **layout: Any
+) -> tuple[torch.Tensor, ...]:
+    """y and gradients as autograd has them made, in whose functions a mode of torch is off."""
+    names = {"recompute": False, "gate_up": "gate_first", "activation": "silu", "quantizes": recipe == "fp8xfp8", **layout}
+    y, stored = experts._training(*tensors, *totals, *names.values())
+    ctx = SimpleNamespace(**names, saved_tensors=(*tensors, stored), totals=totals, needs_input_grad=[True, False, True, *[not frozen] * 2])
+    with torch.no_grad():
+        found = expert_gradients._backward(ctx, dy, None)
+    return (y, *(one for one in found if one is not None))
+
+
+def _train(dy: torch.Tensor, w1_total: Any = None, w2_total: Any = None, **given: Any) -> tuple[torch.Tensor, ...]:
+    tensors = [given.pop(name) for name in TRAINED]
+    return train_step(tensors, dy, (w1_total, w2_total), **given)
+
+
+def _training() -> Call:
+    given = chosen("bf16xbf16").arguments
+    return Call({**{name: given[name] for name in TRAINED}, "dy": torch.zeros(TOKENS, 256, dtype=BF16)})
+
+
+def _training_changes(call: Call) -> dict[str, Call]:
+    totals = {"w1_total": torch.zeros(4, 512, 256), "w2_total": torch.zeros(4, 256, 256)}
+    by_rows = ("x", "topk_idx", "topk_weights", "dy")
+    return {
+        **{name: one for name, one in changes_of_tensors(call).items() if name.endswith(", another")},
+        **{name: one for name, one in changes_of_place(call).items() if "device" not in name and name != "all far"},
+        "fewer tokens": call.but(**{name: call.arguments[name][:20] for name in by_rows}),
+        "int32": call.but(topk_idx=call.arguments["topk_idx"].int()),
+        "up first": call.but(gate_up="up_first"),
+        "recomputed": call.but(recompute=True),
+        "frozen": call.but(frozen=True),
+        "of another dtype, quantized": call.but(recipe="fp8xfp8"),
+        "quantized, recomputed": call.but(recipe="fp8xfp8", recompute=True),
+        "added": call.but(**totals),
+        "added, quantized": call.but(**totals, recipe="fp8xfp8"),
     }
 
 
@@ -242,11 +354,16 @@ FAMILIES: dict[str, tuple[Calls, Call, Any]] = {
     "moe fp8xfp8": (Calls(lambda _: moe), chosen("fp8xfp8"), _moe_changes),
     "moe nvfp4xnvfp4": (Calls(lambda _: moe, "sm_100a"), chosen("nvfp4xnvfp4"), _moe_changes),
     "moe of logits": (Calls(lambda _: moe), routed(), _routed_changes),
+    "moe of tables": (Calls(lambda _: moe), hashed(), _without_refusals(_routed_changes)),
+    "moe with biases": (Calls(lambda _: moe), biased(), _without_refusals(_moe_changes)),
     "gemm fp8xfp8": (Calls(lambda _: gemm), _gemm("fp8xfp8"), _gemm_changes),
     "gemm bf16xbf16": (Calls(lambda _: gemm), _gemm("bf16xbf16"), _gemm_changes),
     "gemm fp8xfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("fp8xfp4"), _gemm_changes),
     "gemm nvfp4xnvfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("nvfp4xnvfp4"), _gemm_changes),
-    "grouped_gemm": (Calls(lambda _: grouped_gemm), _grouped(), _gemm_changes),
+    "grouped_gemm": (Calls(lambda _: grouped_gemm), _grouped(), _grouped_changes),
+    "k_grouped_gemm": (Calls(lambda _: k_grouped_gemm), _columns(), _columns_changes),
+    "quantize_both": (Calls(lambda _: _plain_quantize_both), _both_ways(), _both_ways_changes),
+    "training": (Calls(lambda _: _train), _training(), _training_changes),
     "MegaMoE": (Calls(_layers), _layer_call(), _layer_changes),
     "EpMoE": (Calls(_ep), _ep_call(), _ep_changes),
     "top_experts": (Calls(lambda _: top_experts), _router(), _router_changes),
