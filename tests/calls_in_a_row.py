@@ -78,7 +78,7 @@ def _short(outcome: Outcome) -> str:
 
 def must_be_refused(change: str) -> bool:
     """Whether no call allows such a change."""
-    shifted = tuple(f"{name}, shifted" for name in ("x", "w1", "w2", "a", "b", "out", "stored"))
+    shifted = tuple(f"{name}, shifted" for name in ("x", "w1", "w2", "l1", "l2", "a", "b", "left", "right", "out", "stored"))
     strided = tuple(f"{name}, strided" for name in ("w1", "w2", "topk_idx", "topk_weights"))
     numbers = ("out of other rows", "too much padding", "too many tokens")
     return change.endswith((", far", "of another dtype", "another device")) or change.startswith((*shifted, *strided, *numbers))

@@ -24,8 +24,17 @@ from torch.overrides import TorchFunctionMode
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.gemm.family import GemmKernel
-from megamoe_dsl.runtime import device_gemm, device_gradients, expert_gradients, expert_plan, experts, gemm, k_grouped_gemm
-from megamoe_dsl.runtime import tile_counters, top_experts
+from megamoe_dsl.runtime import (
+    device_gemm,
+    device_gradients,
+    expert_gradients,
+    expert_plan,
+    experts,
+    gemm,
+    k_grouped_gemm,
+    tile_counters,
+    top_experts,
+)
 from megamoe_dsl.target import find_arch
 
 OK = driver.CUresult.CUDA_SUCCESS

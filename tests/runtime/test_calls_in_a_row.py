@@ -4,22 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from gemm_calls import (
+    both_ways_call,
+    both_ways_changes,
+    columns_call,
+    columns_changes,
+    gemm_call,
+    gemm_changes,
+    grouped_call,
+    grouped_changes,
+    plain_quantize_both,
+)
+from layer_calls import (
+    MOE,
+    deep_gemm_call,
+    deep_gemm_changes,
+    deep_gemm_on,
+    ep_call,
+    ep_changes,
+    ep_on,
+    few_call,
+    few_changes,
+    layer_call,
+    layer_changes,
+    layers_on,
+    staged_call,
+    staged_changes,
+)
 
 from calls_in_a_row import Call, Calls, changes_of_place, changes_of_tensors, differences, must_be_refused, must_show
-from megamoe_dsl import MegaMoE, Problem, gemm, grouped_gemm, k_grouped_gemm, moe, quantize_both
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer as ep_buffer
-from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl import gemm, grouped_gemm, k_grouped_gemm, moe
 from megamoe_dsl.runtime import expert_gradients, experts
-from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.top_experts import top_experts
-from recorded_gpu import RecordedGpu
 
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
 TRAINED = ("x", "topk_idx", "topk_weights", "w1", "w2")
@@ -104,98 +126,6 @@ def _routed_changes(call: Call) -> dict[str, Call]:
     }
 
 
-def _gemm(recipe: str) -> Call:
-    codes = torch.uint8
-    types = {"fp8xfp8": (FP8, FP8), "bf16xbf16": (BF16, BF16), "fp8xfp4": (FP8, codes), "nvfp4xnvfp4": (codes, codes)}[recipe]
-    a, b = (torch.zeros(rows, 128 if one == codes else 256, dtype=one) for rows, one in zip((40, 208), types, strict=True))
-    scales: dict[str, Any] = {"a_sf": None, "b_sf": None}
-    if recipe == "fp8xfp8":
-        scales = {"a_sf": torch.ones(2, 40).T, "b_sf": torch.ones(2, 2)}
-    elif recipe == "fp8xfp4":
-        scales = {"a_sf": torch.zeros(2, 128, dtype=torch.int32), "b_sf": torch.zeros(2, 256, dtype=torch.int32)}
-    elif recipe == "nvfp4xnvfp4":
-        words = {"a_sf": torch.zeros(4, 128, dtype=torch.int32), "b_sf": torch.zeros(4, 256, dtype=torch.int32)}
-        scales = {**words, "factors": torch.ones(1)}
-    return Call({"a": a, "b": b, **scales, "out": torch.zeros(40, 208, dtype=BF16)})
-
-
-def _grouped() -> Call:
-    given = {"a": torch.zeros(40, 256, dtype=FP8), "a_sf": torch.ones(2, 40).T, "b": torch.zeros(3, 208, 256, dtype=FP8)}
-    return Call({**given, "b_sf": torch.ones(3, 2, 2), "groups": torch.zeros(3, dtype=torch.int32)})
-
-
-def _gemm_changes(call: Call) -> dict[str, Call]:
-    given = call.arguments
-    shifted: dict[str, Call] = {}
-    rows = {name: given[name][:8] for name in ("a", "out") if given.get(name) is not None}
-    if given["a_sf"] is not None and given["a_sf"].dtype == torch.float32:
-        rows["a_sf"] = given["a_sf"][:8]
-    if given["a_sf"] is not None and given["a_sf"].dtype == torch.float32:
-        shifted["a_sf by column, shifted"] = call.but(a_sf=torch.ones(81)[1:].view(2, 40).T)
-    wide = {"out": torch.zeros(40, 208)}
-    return {
-        **changes_of_tensors(call),
-        **changes_of_place(call),
-        **shifted,
-        "fewer rows": call.but(**rows),
-        "f32": call.but(**wide),
-        "added": call.but(**wide, accumulate=True),
-        "f32, not given": call.but(out=None, out_dtype=torch.float32),
-        "invariant": call.but(batch_invariant=True),
-    }
-
-
-def _grouped_changes(call: Call) -> dict[str, Call]:
-    """Also of the kinds that `groups` may have."""
-    blocks, rows = torch.zeros(1, dtype=torch.int32), {name: call.arguments[name] for name in ("a", "a_sf")}
-    masked = {"a": rows["a"].new_zeros(3, 8, 256), "a_sf": torch.ones(3, 2, 8).mT, "kind": "masked"}
-    whole = {"a": rows["a"].new_zeros(128, 256), "a_sf": torch.ones(2, 128).T}
-    return {
-        **_gemm_changes(call),
-        "aligned": call.but(**whole, kind="aligned"),
-        "contiguous": call.but(**whole, groups=blocks, kind="contiguous"),
-        "masked": call.but(**masked),
-    }
-
-
-def _columns() -> Call:
-    """Of `k_grouped_gemm`: columns of three groups."""
-    left, right = torch.zeros(64, 256, dtype=FP8), torch.zeros(96, 256, dtype=FP8)
-    given = {"left": left, "left_sf": torch.ones(2, 64), "right": right, "right_sf": torch.ones(2, 96)}
-    return Call({**given, "ends": torch.zeros(3, dtype=torch.int32), "out": torch.zeros(3, 64, 96, dtype=BF16)})
-
-
-def _columns_changes(call: Call) -> dict[str, Call]:
-    given = call.arguments
-    half = {name: given[name][:, :128] if name in ("left", "right") else given[name][:1] for name in ("left", "left_sf", "right", "right_sf")}
-    return {
-        **changes_of_tensors(call),
-        **changes_of_place(call),
-        "fewer columns": call.but(**{name: one.contiguous() for name, one in half.items()}),
-        "f32": call.but(out=torch.zeros(3, 64, 96)),
-        "f32, not given": call.but(out=None, out_dtype=torch.float32),
-        "fewer": call.but(ends=torch.zeros(2, dtype=torch.int32), out=torch.zeros(2, 64, 96, dtype=BF16)),
-    }
-
-
-def _both_ways() -> Call:
-    return Call({"x": torch.zeros(256, 384, dtype=BF16), "sources": torch.zeros(128, dtype=torch.int32)})
-
-
-def _plain_quantize_both(**given: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(one for one in quantize_both(**given) if one is not None)
-
-
-def _both_ways_changes(call: Call) -> dict[str, Call]:
-    return {
-        **changes_of_tensors(call),
-        **changes_of_place(call),
-        "columns alone": call.but(rows=False),
-        "more tokens": call.but(sources=torch.zeros(256, dtype=torch.int32)),
-        "fewer channels": call.but(x=torch.zeros(256, 128, dtype=BF16)),
-    }
-
-
 def train_step(
     tensors: Sequence[torch.Tensor], dy: torch.Tensor, totals: Any = (None, None), recipe: str = "", frozen: bool = False, **layout: Any
 ) -> tuple[torch.Tensor, ...]:
@@ -252,89 +182,6 @@ def _router_changes(call: Call) -> dict[str, Call]:
     }
 
 
-MOE = Problem(512, 256, 4, 2, 1, 64, recipe="fp8xfp8")
-
-
-def _layers(gpu: RecordedGpu) -> Any:
-    """Two layers on one buffer."""
-    symmetric = SymmetricBuffer.allocate(MOE)
-    gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog)
-    layers = {name: MegaMoE(MOE, symmetric=symmetric, bounds=(3,)) for name in ("first", "second")}
-    for name, layer in layers.items():
-        tensors = {"stats": layer.stats, **{one: getattr(layer.memory.weights, one) for one in ("fc1", "fc1_sf", "fc2", "fc2_sf")}}
-        gpu.show(**{f"{name} {one}": tensor for one, tensor in tensors.items()})
-        gpu.show(**{f"{name} maps {bound}": kernel.buffers.maps for bound, kernel in layer.kernels.items()})
-    return lambda layer, **given: layers[layer](**given)
-
-
-def _layer_call(tokens: int = 2) -> Call:
-    given = {"x": torch.zeros(tokens, 512, dtype=FP8), "x_sf": torch.ones(tokens, 4), "topk_idx": torch.zeros(tokens, 2, dtype=torch.int64)}
-    return Call({"layer": "first", **given, "topk_weights": torch.ones(tokens, 2), "num_tokens_bound": 3})
-
-
-def _layer_changes(call: Call) -> dict[str, Call]:
-    own = ("x", "x_sf", "topk_idx", "topk_weights")
-    out = torch.zeros(3, 512, dtype=BF16)
-    return {
-        **changes_of_tensors(call),
-        **changes_of_place(call),
-        "another layer": call.but(layer="second"),
-        "one token": call.but(**{name: call.arguments[name][:1] for name in own}),
-        "no token": call.but(**{name: call.arguments[name][:0] for name in own}),
-        "more tokens": call.but(**{name: call.arguments[name].repeat(4, 1) for name in own}, num_tokens_bound=None),
-        "too many tokens": call.but(**{name: call.arguments[name].repeat(4, 1) for name in own}),
-        "another bound": call.but(num_tokens_bound=64),
-        "padding": call.but(padded_tokens=3),
-        "too much padding": call.but(padded_tokens=65, num_tokens_bound=None),
-        "padding, out": call.but(padded_tokens=3, out=out),
-        "out of other rows": call.but(out=out),
-        "out, far": replace(call.but(out=out[:2].clone()), far=("out",)),
-        "int32": call.but(topk_idx=call.arguments["topk_idx"].int()),
-        "bf16": call.but(x=torch.zeros(2, 512, dtype=BF16), x_sf=None),
-        "bf16, shifted": call.but(x=torch.zeros(1025, dtype=BF16)[1:].view(2, 512), x_sf=None),
-    }
-
-
-def _ep(gpu: RecordedGpu) -> Any:
-    """Two layers on one buffer."""
-    problem = Problem(256, 128, 4, 2, 1, 8, recipe="fp8xfp8")
-    symmetric = SymmetricBuffer.allocate(problem, region=ep_buffer(problem))
-    gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog)
-    fc1, fc2 = torch.zeros(4, 256, 256, dtype=FP8), torch.zeros(4, 256, 128, dtype=FP8)
-    layers = {}
-    for name in ("first", "second"):
-        weights = ExpertWeights(fc1.clone(), torch.ones(4, 2, 2), fc2.clone(), torch.ones(4, 2, 1))
-        layer = layers[name] = EpMoE(problem, weights, activation=lambda rows: rows[:, :128], symmetric=symmetric)
-        own = {"rows": layer.rows, "acts": layer.acts.values, "acts_sf": layer.acts.scales, "nowhere": layer._nowhere}
-        gpu.show(**{f"{name} {one}": tensor for one, tensor in {**own, **vars_of(weights)}.items()})
-    return lambda layer, **given: layers[layer](**given)
-
-
-def vars_of(weights: ExpertWeights) -> dict[str, torch.Tensor]:
-    return {name: getattr(weights, name) for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")}
-
-
-def _ep_call() -> Call:
-    given = {"x": torch.zeros(2, 256, dtype=BF16), "topk_idx": torch.zeros(2, 2, dtype=torch.int64), "topk_weights": torch.ones(2, 2)}
-    return Call({"layer": "first", **given, "out": torch.zeros(2, 256, dtype=BF16)})
-
-
-def _ep_changes(call: Call) -> dict[str, Call]:
-    given = {name: one for name, one in call.arguments.items() if name != "layer"}
-    return {
-        **{name: one for name, one in changes_of_tensors(call).items() if name != "x, shifted"},
-        **changes_of_place(call),
-        "another layer": call.but(layer="second"),
-        "x of odd places": call.but(x=torch.zeros(2 * 256 + 1, dtype=BF16)[1:].view(2, 256)),
-        "one token": call.but(**{name: one[:1] for name, one in given.items()}),
-        "no token": call.but(**{name: one[:0] for name, one in given.items()}),
-        "too many tokens": call.but(**{name: one.repeat(5, 1) for name, one in given.items()}),
-        "int32": call.but(topk_idx=given["topk_idx"].int()),
-        "quantized": call.but(x=given["x"].to(FP8), x_sf=torch.ones(2, 2)),
-        "scattered": call.but(topk_idx=torch.tensor([[0, 1], [0, 1]]), scatter_indices=torch.tensor([[1, 1], [0, 0]])),
-    }
-
-
 def _without_refusals(made: Any) -> Any:
     """The same changes but those that each architecture refuses alike."""
     refused = ("of another dtype", "strided", "far")
@@ -356,16 +203,19 @@ FAMILIES: dict[str, tuple[Calls, Call, Any]] = {
     "moe of logits": (Calls(lambda _: moe), routed(), _routed_changes),
     "moe of tables": (Calls(lambda _: moe), hashed(), _without_refusals(_routed_changes)),
     "moe with biases": (Calls(lambda _: moe), biased(), _without_refusals(_moe_changes)),
-    "gemm fp8xfp8": (Calls(lambda _: gemm), _gemm("fp8xfp8"), _gemm_changes),
-    "gemm bf16xbf16": (Calls(lambda _: gemm), _gemm("bf16xbf16"), _gemm_changes),
-    "gemm fp8xfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("fp8xfp4"), _gemm_changes),
-    "gemm nvfp4xnvfp4": (Calls(lambda _: gemm, "sm_100a"), _gemm("nvfp4xnvfp4"), _gemm_changes),
-    "grouped_gemm": (Calls(lambda _: grouped_gemm), _grouped(), _grouped_changes),
-    "k_grouped_gemm": (Calls(lambda _: k_grouped_gemm), _columns(), _columns_changes),
-    "quantize_both": (Calls(lambda _: _plain_quantize_both), _both_ways(), _both_ways_changes),
+    "gemm fp8xfp8": (Calls(lambda _: gemm), gemm_call("fp8xfp8"), gemm_changes),
+    "gemm bf16xbf16": (Calls(lambda _: gemm), gemm_call("bf16xbf16"), gemm_changes),
+    "gemm fp8xfp4": (Calls(lambda _: gemm, "sm_100a"), gemm_call("fp8xfp4"), gemm_changes),
+    "gemm nvfp4xnvfp4": (Calls(lambda _: gemm, "sm_100a"), gemm_call("nvfp4xnvfp4"), gemm_changes),
+    "grouped_gemm": (Calls(lambda _: grouped_gemm), grouped_call(), grouped_changes),
+    "k_grouped_gemm": (Calls(lambda _: k_grouped_gemm), columns_call(), columns_changes),
+    "quantize_both": (Calls(lambda _: plain_quantize_both), both_ways_call(), both_ways_changes),
     "training": (Calls(lambda _: _train), _training(), _training_changes),
-    "MegaMoE": (Calls(_layers), _layer_call(), _layer_changes),
-    "EpMoE": (Calls(_ep), _ep_call(), _ep_changes),
+    "MegaMoE": (Calls(layers_on), layer_call(), layer_changes),
+    "MegaMoE, few": (Calls(partial(layers_on, problem=replace(MOE, recipe="fp8xmxfp4"))), few_call(), few_changes),
+    "deep_gemm": (Calls(deep_gemm_on), deep_gemm_call(), deep_gemm_changes),
+    "deep_gemm, tokens": (Calls(deep_gemm_on), staged_call(), staged_changes),
+    "EpMoE": (Calls(ep_on), ep_call(), ep_changes),
     "top_experts": (Calls(lambda _: top_experts), _router(), _router_changes),
 }
 
