@@ -86,6 +86,7 @@ def must_be_refused(change: str) -> bool:
 
 SHOWN = (
     *("up first", "another activation", "fewer", "more tokens", "stored", "one expert", "softmax", "scaled", "bf16", "f32", "added"),
+    *("another clamp", "another shift", "recomputed", "frozen", "columns alone", "aligned", "contiguous", "masked", "times two", "exact"),
     *("another stream", "another layer", "one token", "another bound", "padding", "other numbers", "one group"),
 )
 

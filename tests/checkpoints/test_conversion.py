@@ -79,7 +79,7 @@ def test_layers_one_after_another(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "converted"
     convert_checkpoint(source, folder, "fp8xfp4", layers=[3], file_bytes=1)
     convert_checkpoint(source, folder, "fp8xfp4", layers=[4])
-    convert_checkpoint(source, folder, "fp8xfp4", layers=[3, 3])
+    assert len(convert_checkpoint(source, folder, "fp8xfp4", layers=[3, 3])) == 1
     assert find_layers(Checkpoint(folder)) == [3, 4]
     for layer in (3, 4):
         found, want = (Checkpoint(one) for one in (folder, source))
@@ -132,11 +132,14 @@ def test_layers_whose_numbers_begin_alike(tmp_path: Path) -> None:
     assert find_layers(Checkpoint(folder)) == [3, 30]
 
 
-def test_a_file_of_another_source_is_made_again(source: Path, tmp_path: Path) -> None:
-    renamed = write(tmp_path / "renamed", {name.replace("layers.4.", "layers.3."): one for name, one in layers_of(4).items()})
+def test_a_file_of_another_source_is_made_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that a path from another folder names alike."""
+    (tmp_path / "other").mkdir()
+    renamed = write(tmp_path / "other" / "source", {name.replace("layers.4.", "layers.3."): one for name, one in layers_of(4).items()})
     folder = tmp_path / "converted"
-    convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
-    convert_checkpoint(renamed, folder, "fp8xfp4", layers=[3])
+    for home in (source.parent, renamed.parent):
+        monkeypatch.chdir(home)
+        convert_checkpoint("source", folder, "fp8xfp4", layers=[3])
     assert torch.equal(read_experts(WHOLE, folder, 3).fc1, read_experts(WHOLE, renamed, 3).fc1)
 
 

@@ -89,8 +89,8 @@ def deep_gemm_on(gpu: RecordedGpu) -> Any:
     buffer = deep_gemm.get_symm_buffer_for_mega_moe(SimpleNamespace(size=lambda: 1, rank=lambda: 0), 4, 16, 2, 256, 128)
     gpu.show(sym=buffer.symmetric.sym, peers=buffer.symmetric.peers, watchdog=buffer.symmetric.watchdog)
 
-    def call(y: torch.Tensor, l1: Any, l1_sf: Any, l2: Any, l2_sf: Any, stats: Any, **options: Any) -> None:
-        deep_gemm.fp8_mega_moe(y, (l1, l1_sf), (l2, l2_sf), buffer, stats, **options)
+    def call(y: torch.Tensor, l1: Any, l1_scales: Any, l2: Any, l2_scales: Any, stats: Any, **options: Any) -> None:
+        deep_gemm.fp8_mega_moe(y, (l1, l1_scales), (l2, l2_scales), buffer, stats, **options)
 
     def stage(x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, factor: float = 1.0, tokens: int = 2) -> None:
         views = buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights
@@ -101,8 +101,8 @@ def deep_gemm_on(gpu: RecordedGpu) -> Any:
 
 def deep_gemm_call() -> Call:
     w = random_weights(Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8"), 0, 0)
-    (l1, l1_sf), (l2, l2_sf) = deep_gemm.transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf))
-    given = {"y": torch.zeros(2, 256, dtype=BF16), "l1": l1, "l1_sf": l1_sf, "l2": l2, "l2_sf": l2_sf}
+    (l1, l1_scales), (l2, l2_scales) = deep_gemm.transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf))
+    given = {"y": torch.zeros(2, 256, dtype=BF16), "l1": l1, "l1_scales": l1_scales, "l2": l2, "l2_scales": l2_scales}
     return Call({**given, "stats": torch.zeros(4, dtype=torch.int32)})
 
 

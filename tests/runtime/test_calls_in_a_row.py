@@ -121,9 +121,12 @@ def _routed_changes(call: Call) -> dict[str, Call]:
         **({"softmax": call.but(scores="softmax", score_bias=None)} if call.arguments["score_bias"] is not None else {}),
         "scaled": call.but(weight_scale=2.5),
         "bf16 logits": call.but(router_logits=call.arguments["router_logits"].bfloat16()),
-        "another shift": call.but(replica_shift=2),
-        "other tables": call.but(hash_table=torch.zeros(7, 2).int(), token_ids=torch.zeros(len(call.arguments["x"])).long()),
     }
+
+
+def _hashed_changes(call: Call) -> dict[str, Call]:
+    tables = {"hash_table": torch.zeros(7, 2).int(), "token_ids": torch.zeros(TOKENS).long()}
+    return {**_routed_changes(call), "another shift": call.but(replica_shift=2), "other tables": call.but(**tables)}
 
 
 def train_step(
@@ -201,7 +204,7 @@ FAMILIES: dict[str, tuple[Calls, Call, Any]] = {
     "moe fp8xfp8": (Calls(lambda _: moe), chosen("fp8xfp8"), _moe_changes),
     "moe nvfp4xnvfp4": (Calls(lambda _: moe, "sm_100a"), chosen("nvfp4xnvfp4"), _moe_changes),
     "moe of logits": (Calls(lambda _: moe), routed(), _routed_changes),
-    "moe of tables": (Calls(lambda _: moe), hashed(), _without_refusals(_routed_changes)),
+    "moe of tables": (Calls(lambda _: moe), hashed(), _without_refusals(_hashed_changes)),
     "moe with biases": (Calls(lambda _: moe), biased(), _without_refusals(_moe_changes)),
     "gemm fp8xfp8": (Calls(lambda _: gemm), gemm_call("fp8xfp8"), gemm_changes),
     "gemm bf16xbf16": (Calls(lambda _: gemm), gemm_call("bf16xbf16"), gemm_changes),
