@@ -18,8 +18,7 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.session import configs_of
-from megamoe_dsl.bench.tuning import judge
-from megamoe_dsl.bench.tuning import tune as tune_table
+from megamoe_dsl.bench.tuning import LAYERS, judge
 from megamoe_dsl.bench.variant import candidates, read_variant, variant_name
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
@@ -138,7 +137,7 @@ def test_configurations_of_other_sources_are_left_out() -> None:
 
 def test_the_tables_entry_is_what_a_winner_must_beat() -> None:
     results = Results("run.json", DEFAULT_GPU, (record({FIRST: times(100), LESS: times(95)}),))
-    tuned, _ = tune_table(EMPTY, results)
+    tuned, _ = LAYERS.enter(EMPTY, results)
     again = {FIRST: times(100), LESS: times(103), FEWER: times(104)}
     assert winner(again, tuned) == FIRST
     assert winner({**again, LESS: times(100.5)}, tuned) == LESS
@@ -151,7 +150,7 @@ def test_a_run_of_earlier_sources_leaves_no_entry(tmp_path: Path) -> None:
     file = tmp_path / f"{name}.json"
     file.write_bytes(read_record(RESULTS, name))
     found = Results.read(file)
-    tuned, verdicts = tune_table(EMPTY, found)
+    tuned, verdicts = LAYERS.enter(EMPTY, found)
     assert tuned.entries == () and len(verdicts) == len(found.records) == 12
 
 
@@ -303,15 +302,3 @@ def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     runner.invoke(app, ["tune", "--ranks", "2", "--experts-per-rank", "32", "--remote", "0.75", "--tables", str(tmp_path)])
     assert {one.remote for one in asked[1].points} == {0.75}
     assert [one.us for one in Table.read("NVIDIA H100", tmp_path).entries] == [95.0]
-
-
-def test_what_is_predicted_to_be_slow_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Sm90Config] = []
-    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
-    options = ["--preset", "flash", "--ranks", "8", "--tokens", "128", "--artifacts", str(tmp_path)]
-    result = runner.invoke(app, ["tune", "--compile-only", "--predict", *options])
-    assert result.exit_code == 0, result.output
-    every, problem = candidates(Point("flash", 128, 8).problem, 128, Host.typical().target), Point("flash", 128, 8).problem
-    left_out = {one.block_m for one in every} - {one.block_m for one in asked}
-    assert set(asked) < set(every) and left_out == {8, 16}
-    assert {every[0], choose(problem, Target(SM90, 132), 128)} <= set(asked)

@@ -96,10 +96,10 @@ def test_a_preset_has_every_configuration_of_a_table() -> None:
 
 def test_nearest_is_a_ratio() -> None:
     one = Table(DEFAULT_GPU, (entry(100), entry(200), entry(300)))
-    share = entry(1).share
+    share = Entry.share_of(entry(1))
     found = [near.tokens for near in one.near(share, entry(142).expected)]
     assert found == [200, 100], "142 is nearer to 100 in tokens, to 200 in ratio; 300 is out of reach"
-    assert one.near(share, 0) == one.near(share._replace(num_sms=78), entry(100).expected) == []
+    assert one.near(share, 0) == one.near(Entry.share_of(entry(1), num_sms=78), entry(100).expected) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"entries": [{}]}', "old"])
@@ -182,8 +182,8 @@ def test_what_a_user_measured_comes_before_the_packages(tmp_path: Path, monkeypa
     Table(DEFAULT_GPU, own).write(folder)
     found = tuned_table.__wrapped__(DEFAULT_GPU, Entry)
     assert {one.key for one in found.entries} == {one.key for one in (*own, *others)}
-    assert found.at(first.share, first.expected) == own[0] and found.at(own[1].share, own[1].expected) == own[1]
-    assert all(found.at(one.share, one.expected) == one for one in others)
+    assert found.at(*first.key) == own[0] and found.at(*own[1].key) == own[1]
+    assert all(found.at(*one.key) == one for one in others)
 
 
 # --- the committed tables

@@ -1,6 +1,5 @@
 """The layout algebra: every post-condition that a docstring states, on random layouts, by enumeration."""
 
-import os
 from itertools import product as combinations
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from drawn_layouts import layouts
 from layout_algebra import (
-    ComposedLayout,
     coalesce,
     complement,
     composition,
@@ -23,7 +21,7 @@ from layout_algebra import (
     same_function,
     swizzled,
 )
-from megamoe_dsl.hardware.operand_tile import SW32, SW64, SW128, Swizzle
+from megamoe_dsl.hardware.operand_tile import SW32, SW64, SW128
 from megamoe_dsl.layouts.layout import Layout, LayoutError, compact_strides, congruent, crd2idx, flatten, idx2crd, unflatten
 
 POWERS = (1, 2, 4, 8)
@@ -71,26 +69,6 @@ def test_a_mode_may_be_given_as_an_index(layout, data):
 def test_flatten_and_unflatten(layout):
     assert unflatten(flatten(layout.shape), layout.shape) == layout.shape
     assert flatten(unflatten(range(len(layout.leaves)), layout.shape)) == tuple(range(len(layout.leaves)))
-
-
-@pytest.fixture(scope="module")
-def int32():
-    os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
-    from cutlass import Int32
-
-    return Int32
-
-
-@EXAMPLES
-@given(layouts(), st.data())
-def test_traced_indices_equal_host_indices(int32, layout, data):
-    index = data.draw(st.integers(0, layout.size - 1))
-    coordinate = idx2crd(index, layout.shape)
-    assert int(layout(int32(index))) == layout(index)
-    assert int(layout(unflatten([int32(c) for c in flatten(coordinate)], layout.shape))) == layout(index)
-    assert [int(c) for c in flatten(idx2crd(int32(index), layout.shape))] == list(flatten(coordinate))
-    composed = ComposedLayout(Swizzle(64), 5, layout)
-    assert int(composed(int32(index))) == composed(index)
 
 
 # --- coalesce

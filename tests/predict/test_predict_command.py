@@ -12,7 +12,7 @@ from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
-from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers, worth_timing
+from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers
 from megamoe_dsl.presets import preset
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "16", "--topk", "2", "--ranks", "2"]
@@ -128,7 +128,6 @@ def test_results_of_eight_bits_take_less_traffic():
 def test_preference_needs_a_difference():
     assert prefers(100.0, 100 * (1 + NO_PREFERENCE)) is None and prefers(104.0, 100.0) is None
     assert prefers(100.0, 106.0) is True and prefers(106.0, 100.0) is False
-    assert worth_timing([100.0, 114.0, 130.0]) == [True, True, False]
 
 
 def test_a_recorded_load_is_the_records():

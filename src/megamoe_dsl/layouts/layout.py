@@ -3,22 +3,21 @@
     Layout((4, 8))                    (4,8):(1,4)    column-major
     Layout((4, (2, 4)), (2, (1, 8)))  nested modes
 
-Exact on Python ints, callable on traced DSL integers.  Shapes, strides and coordinates are nested tuples of integers; the first mode runs
-fastest everywhere.  Source: CuTe layout algebra (NVIDIA/cutlass, media/docs/cpp/cute/01_layout.md).
+Shapes, strides and coordinates are nested tuples of integers; the first mode runs fastest everywhere.  Source: CuTe layout algebra
+(NVIDIA/cutlass, media/docs/cpp/cute/01_layout.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import Any, TypeAlias
 
-from .arith import Int, div, is_host
-
 IntTuple: TypeAlias = "int | tuple[IntTuple, ...]"  # a positive or zero int, or a tuple of such
-
-Coordinate: TypeAlias = Any  # an `IntTuple` whose leaves may be traced integers
+Coordinate: TypeAlias = Any  # an `IntTuple`
 
 
 class LayoutError(ValueError):
@@ -44,71 +43,39 @@ def congruent(a: Coordinate, b: Coordinate) -> bool:
 
 
 def unflatten(leaves: Iterable[Any], profile: IntTuple) -> Any:
-    """The leaves nested as `profile` is.  Post-condition: flatten(unflatten(flatten(x), p)) == flatten(x), congruent to p."""
-    remaining = iter(leaves)
-
-    def build(part: IntTuple) -> Any:
-        return tuple(build(p) for p in part) if isinstance(part, tuple) else next(remaining)
-
-    return build(profile)
+    """The leaves nested as `profile` is."""
+    remaining = leaves if isinstance(leaves, Iterator) else iter(leaves)
+    return tuple(unflatten(remaining, part) for part in profile) if isinstance(profile, tuple) else next(remaining)
 
 
-def compact_strides(shape: IntTuple, start: int = 1) -> IntTuple:
-    """Column-major strides: leaf i has `start` times the product of the leaves before it."""
-    strides, current = [], start
-    for extent in flatten(shape):
-        strides.append(current)
-        current *= extent
-    return unflatten(strides, shape)
+def compact_strides(shape: IntTuple) -> IntTuple:
+    """Column-major strides: a leaf has the product of the leaves before it."""
+    return unflatten(accumulate((1, *flatten(shape)), mul), shape)
 
 
-def idx2crd(index: Int, shape: IntTuple) -> Coordinate:
+def idx2crd(index: int, shape: IntTuple) -> Coordinate:
     """The natural coordinate of an index, congruent to `shape`; the last leaf takes what is left over, however large.  Inverse of `crd2idx`
-    with compact strides.  Works on traced integers: divisions are unsigned, by constants."""
+    with compact strides."""
     if not isinstance(shape, tuple):
         return index
-    parts: list[Coordinate] = []
-    for position, part in enumerate(shape):
-        extent = product(part)
-        if position == len(shape) - 1:
-            parts.append(idx2crd(index, part))
-        elif extent == 1:
-            parts.append(idx2crd(_zero(index), part))
-        else:
-            quotient = div(index, extent)
-            parts.append(idx2crd(index - quotient * extent, part))
-            index = quotient
-    return tuple(parts)
+    parts = list[Coordinate]()
+    for part in shape[:-1]:
+        index, own = divmod(index, product(part))
+        parts.append(idx2crd(own, part))
+    return (*parts, *(idx2crd(index, part) for part in shape[-1:]))
 
 
-def _zero(index: Int) -> Int:
-    return 0 if is_host(index) else type(index)(0)
-
-
-def crd2idx(coordinate: Coordinate, shape: IntTuple, stride: IntTuple) -> Int:
+def crd2idx(coordinate: Coordinate, shape: IntTuple, stride: IntTuple) -> int:
     """Index of a coordinate: the inner product of natural coordinate and stride.  Any mode may be given as one integer, which stands for
-    `idx2crd` of it; integers may be traced.  Raises `LayoutError` when the coordinate's rank does not fit the shape."""
-    if isinstance(coordinate, tuple):
-        if not isinstance(shape, tuple) or len(coordinate) != len(shape):
-            raise LayoutError(f"coordinate {coordinate}: does not fit shape {shape}")
-        assert isinstance(stride, tuple)
-        terms = [crd2idx(c, s, d) for c, s, d in zip(coordinate, shape, stride, strict=True)]
-        return _sum(terms)
-    if isinstance(shape, tuple):
-        if not shape:
-            return 0
-        return crd2idx(idx2crd(coordinate, shape), shape, stride)
-    return coordinate * stride
-
-
-def _sum(terms: list[Int]) -> Int:
-    """Left to right, without a leading 0 that a traced addition would keep."""
-    if not terms:
-        return 0
-    total, *rest = terms
-    for term in rest:
-        total = total + term
-    return total
+    `idx2crd` of it.  Raises `LayoutError` when the coordinate's rank does not fit the shape."""
+    if isinstance(shape, tuple) and not isinstance(coordinate, tuple):
+        coordinate = idx2crd(coordinate, shape)
+    if not isinstance(coordinate, tuple):
+        return int(coordinate * stride)
+    if not isinstance(shape, tuple) or len(coordinate) != len(shape):
+        raise LayoutError(f"coordinate {coordinate}: does not fit shape {shape}")
+    assert isinstance(stride, tuple)
+    return sum(crd2idx(*one) for one in zip(coordinate, shape, stride, strict=True))
 
 
 _COMPACT: Any = None
@@ -118,9 +85,8 @@ _COMPACT: Any = None
 class Layout:
     """`shape` holds positive ints, `stride` non-negative ints nested alike; without a stride the layout is compact and column-major.
 
-    Calling it maps a coordinate, an index of the domain, or any mixture of both, to an index of the codomain; integers may be traced, and
-    may lie beyond the shape in the last leaf of a mode.  Raises `LayoutError` for shapes and strides that do not match or are out of
-    range.
+    Calling it maps a coordinate, an index of the domain, or any mixture of both, to an index of the codomain; integers may lie beyond the
+    shape in the last leaf of a mode.  Raises `LayoutError` for shapes and strides that do not match or are out of range.
     """
 
     shape: IntTuple
@@ -136,7 +102,7 @@ class Layout:
         if any(not isinstance(n, int) or n < 0 for n in flatten(self.stride)):
             raise LayoutError(f"stride {self.stride}: must hold non-negative integers")
 
-    def __call__(self, *coordinate: Coordinate) -> Int:
+    def __call__(self, *coordinate: Coordinate) -> int:
         return crd2idx(coordinate[0] if len(coordinate) == 1 else coordinate, self.shape, self.stride)
 
     @property

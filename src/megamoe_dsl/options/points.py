@@ -84,7 +84,6 @@ class TuneOptions(RunOptions):
     preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
     tokens: str = option(",".join(str(1 << n) for n in range(14)), TOKENS, PROBLEM)
     compile_only: bool = option(False, "Only make the kernels.")
-    predict: bool = option(False, "Leave out what the model of performance predicts to be far from the fastest (megamoe predict).")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A launch that is repeated without end runs at the highest clock at which its pow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -225,7 +225,6 @@ class Prediction:
 
 
 NO_PREFERENCE = 0.05  # Of the smaller time: choices that differ by less are equally good as far as the model knows.
-PRUNED = 0.15  # Choices that are predicted to be so much slower than the fastest are not worth timing.
 
 
 def prefers(one: float, other: float) -> bool | None:
@@ -233,7 +232,3 @@ def prefers(one: float, other: float) -> bool | None:
     if abs(one - other) <= NO_PREFERENCE * min(one, other):
         return None
     return one < other
-
-
-def worth_timing(times: Sequence[float]) -> list[bool]:
-    return [time <= (1 + PRUNED) * min(times) for time in times]

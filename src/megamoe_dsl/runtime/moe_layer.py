@@ -28,7 +28,7 @@ from ..quant import ExpertWeights
 from ..recipe import F32
 from ..reference import activate
 from ..shared_experts import SharedExperts
-from ..tuned import EpShare, LaunchEntry, tuned_table
+from ..tuned import LaunchEntry, tuned_table
 from .buffers import check_layout, check_weights
 from .custom_op import check_no_gradient
 from .ep.layer import EpMoE
@@ -135,8 +135,7 @@ def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
         return MEGA_MOE if fused else EP_MOE
     if not fused:
         return MOE
-    share = EpShare(problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, problem.recipe)
-    measured = tuned_table(gpu, LaunchEntry).by_share.get(share, ())
+    measured = tuned_table(gpu, LaunchEntry).by_share.get(LaunchEntry.share_of(problem), ())
     if not measured or not tokens:
         return MOE if problem.recipe == "fp8xfp8" else MEGA_MOE
     nearest = min(measured, key=lambda one: abs(log(one.tokens / tokens)))

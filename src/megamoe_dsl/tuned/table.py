@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from math import inf, log
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ..config_error import as_integer
 from ..json_file import FileError, read_json_object, replacing, tables_folder
@@ -46,20 +46,23 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """A check and its words, by the annotation of a field."""
 FP8 = "fp8xfp8"  # of entries that do not say
+LAYER = ("hidden", "intermediate", "experts_per_rank")
+Share = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What entries have in common: values of the declared types, and a share, what was measured apart from tokens or rows.
+    """What entries have in common: values of the declared types, and a share, what was measured apart from tokens or rows.  The number of
+    ranks does not matter: with equally many experts per rank a layer behaves alike.
 
     SUFFIX  of the files that hold them
-    SHARE   a class whose fields are some of the entry's
+    SHARE   fields of the entry that are its share
 
     Raises ValueError that names the first wrong field, its value and what is allowed.
     """
 
     SUFFIX: ClassVar[str]
-    SHARE: ClassVar[type[Any]]
+    SHARE: ClassVar[tuple[str, ...]]
 
     def __post_init__(self: Any) -> None:
         for one in fields(self):
@@ -68,9 +71,10 @@ class Measured:
             if not holds(value):
                 raise ValueError(f"{one.name} = {value!r}: must be {allowed}")
 
-    @property
-    def share(self) -> Any:
-        return self.SHARE(*(getattr(self, name) for name in self.SHARE._fields))
+    @classmethod
+    def share_of(cls, found: Any, **others: Any) -> Share:
+        """That of an entry, or of a problem whose `others` it does not have itself."""
+        return tuple(others[name] if name in others else getattr(found, name) for name in cls.SHARE)
 
     @property
     def expected(self: Any) -> float:
@@ -80,18 +84,14 @@ class Measured:
     @property
     def key(self) -> tuple[Any, float]:
         """What tells entries of a table apart."""
-        return self.share, self.expected
+        return self.share_of(self), self.expected
 
-
-class Share(NamedTuple):
-    """What one rank computes of a layer and with how many SMs.  The number of ranks does not matter: with equally many experts per rank a
-    layer behaves alike."""
-
-    hidden: int
-    intermediate: int
-    experts_per_rank: int
-    num_sms: int
-    recipe: str = FP8
+    @property
+    def winner(self: Any) -> str:
+        """The fields that were fastest, as text, and how fast."""
+        values = [getattr(self, one.name) for one in fields(self)]
+        chosen = [f"{name}={value}" for one in values if isinstance(one, Mapping) for name, value in one.items()]
+        return " ".join([*chosen, *(f"{one:.1f} us" for one in values if isinstance(one, float))])
 
 
 SHARED = {"block_m", "lookahead", "num_stages"}
@@ -111,7 +111,7 @@ class Entry(Measured):
     """
 
     SUFFIX = ""
-    SHARE = Share
+    SHARE = (*LAYER, "num_sms", "recipe")
 
     hidden: int
     intermediate: int
@@ -132,16 +132,6 @@ class Entry(Measured):
             raise ValueError(f"choice = {dict(self.choice)}: must have the fields {allowed}")
 
 
-class EpShare(NamedTuple):
-    """What a rank's part of a layer is apart from its tokens."""
-
-    hidden: int
-    intermediate: int
-    experts_per_rank: int
-    topk: int
-    recipe: str
-
-
 @dataclass(frozen=True)
 class EpEntry(Measured):
     """Which fields the halves of an expert-parallel layer are faster with; measured with so many tokens of each rank.
@@ -151,7 +141,7 @@ class EpEntry(Measured):
     """
 
     SUFFIX = "-ep"
-    SHARE = EpShare
+    SHARE = (*LAYER, "topk", "recipe")
 
     hidden: int
     intermediate: int
@@ -162,17 +152,6 @@ class EpEntry(Measured):
     recipe: str = FP8
     dispatch: Mapping[str, int] = field(default_factory=dict)
     combine: Mapping[str, int] = field(default_factory=dict)
-
-
-class GemmShare(NamedTuple):
-    """What a GEMM is apart from its rows."""
-
-    n: int
-    k: int
-    kind: str
-    num_groups: int
-    num_sms: int
-    recipe: str
 
 
 @dataclass(frozen=True)
@@ -186,7 +165,7 @@ class GemmEntry(Measured):
     """
 
     SUFFIX = "-gemm"
-    SHARE = GemmShare
+    SHARE = ("n", "k", "kind", "num_groups", "num_sms", "recipe")
 
     n: int
     k: int
@@ -209,7 +188,7 @@ class LaunchEntry(Measured):
     """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name; `results` as in `Entry`."""
 
     SUFFIX = "-launches"
-    SHARE = EpShare
+    SHARE = EpEntry.SHARE
 
     hidden: int
     intermediate: int
@@ -263,19 +242,19 @@ class Table(Generic[One]):
         kept = {one.key: one for one in (*self.entries, entry)}
         return Table(self.gpu, tuple(kept[key] for key in sorted(kept)), self.kind)
 
-    def at(self, share: Any, expected: float) -> One | None:
+    def at(self, share: Share, expected: float) -> One | None:
         return next((one for one in self.by_share.get(share, ()) if one.expected == expected), None)
 
-    def near(self, share: Any, expected: float) -> list[One]:
+    def near(self, share: Share, expected: float) -> list[One]:
         """Entries of a share within `REACH` of `expected` tokens per expert, the nearest first, in the ratio of their tokens."""
         within = [one for one in self.by_share.get(share, ()) if expected / REACH <= one.expected <= expected * REACH]
         return sorted(within, key=lambda one: abs(log(one.expected / expected)))
 
     @cached_property
-    def by_share(self) -> dict[Any, list[One]]:
-        found: dict[Any, list[One]] = {}
+    def by_share(self) -> dict[Share, list[One]]:
+        found: dict[Share, list[One]] = {}
         for one in self.entries:
-            found.setdefault(one.share, []).append(one)
+            found.setdefault(one.share_of(one), []).append(one)
         return found
 
 

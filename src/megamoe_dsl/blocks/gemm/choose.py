@@ -11,7 +11,7 @@ from typing import Any
 from ...hardware.operand_tile import BLOCK_K, ROW_BYTES
 from ...hardware.packed_tile import BLOCK_ROWS, PackedPart
 from ...target import Target
-from ...tuned import GemmEntry, GemmShare, tuned_table
+from ...tuned import GemmEntry, tuned_table
 from .config import GemmConfig, pairs_tiles
 from .epilogue import GATE_UP_ROWS
 from .problem import CONTIGUOUS, DENSE, MASKED, ROW_BLOCK, GemmProblem
@@ -109,8 +109,7 @@ def burst_of(problem: GemmProblem) -> int:
 
 def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) -> GemmEntry | None:
     """The measured point that speaks for so many rows of a group: one with as many or up to twice as many, or both with many."""
-    share = GemmShare(problem.n, problem.k, problem.kind, problem.num_groups, num_sms, problem.recipe)
-    found = tuned_table(gpu, GemmEntry).by_share.get(share, [])
+    found = tuned_table(gpu, GemmEntry).by_share.get(GemmEntry.share_of(problem, num_sms=num_sms), [])
     above = [one for one in found if expected <= one.expected <= 2 * expected]
     many = [one for one in found if min(one.expected, expected) >= MANY_ROWS and expected <= 4 * one.expected]
     return min(above, key=lambda one: one.expected, default=max(many, key=lambda one: one.expected, default=None))

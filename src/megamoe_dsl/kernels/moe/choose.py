@@ -10,7 +10,7 @@ from typing import Any
 from ...config_error import require, require_integer
 from ...problem import Problem
 from ...target import Target
-from ...tuned import Entry, Share, tuned_table
+from ...tuned import Entry, tuned_table
 from .config import MegaMoeConfig
 
 Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]
@@ -36,8 +36,7 @@ def choose(
         require(block_m in kind.tiles_of(problem), "block_m", block_m, f"one of {list(kind.tiles_of(problem))}")
     chosen = heuristics(problem, expected, block_m, num_sms)
     if gpu is not None and block_m is None:
-        share = Share(problem.hidden, problem.intermediate, problem.experts_per_rank, num_sms, problem.recipe)
-        for entry in tuned_table(gpu).near(share, expected):
+        for entry in tuned_table(gpu).near(Entry.share_of(problem, num_sms=num_sms), expected):
             if heuristics(problem, entry.expected, None, num_sms) == chosen:
                 return measured(kind, problem, entry).replace(**fields)
     return kind(problem, num_sms=num_sms, **{**chosen, **fields}) if fields else made(kind, problem, num_sms=num_sms, **chosen)

@@ -21,18 +21,12 @@ SWIGLU_WARPS = 16
 
 @dataclass(frozen=True)
 class LayerStage:
-    """One launch of the layer.
+    """One launch of the layer."""
 
-    name    the kernel is `moe_` and this name
-    warps   warps of a CTA, given the fused kernel's configuration
-    keeps   fields of the fused kernel's SMEM plan that the stage's roles share, in SMEM order
-    phase   the linear that the stage computes, as a grouped GEMM over the pool; None for the others
-    """
-
-    name: str
-    warps: Callable[[MegaMoeConfig], int]
-    keeps: tuple[str, ...]
-    phase: int | None = None
+    name: str  # the kernel is `moe_` and this name
+    warps: Callable[[MegaMoeConfig], int]  # warps of a CTA, given the fused kernel's configuration
+    keeps: tuple[str, ...]  # fields of the fused kernel's SMEM plan that the stage's roles share, in SMEM order
+    phase: int | None = None  # the linear that the stage computes, as a grouped GEMM over the pool; None for the others
 
 
 TILES = ("weights", "tokens", "cd", "sfb", "sfa", "decoded", "work_tiles", "tmem_address", "expert_table")
@@ -58,17 +52,11 @@ STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
 
 @lru_cache
 def stage_results(problem: Problem, pool_rows: int | None = None) -> Region:
-    """P = pool rows, H = hidden, I = intermediate.
-
-    | field   | shape         | written by | read by |
-    |---|---|---|---|
-    | fc1_out | bf16 [P, 2 I] | Linear1    | SwiGLU; columns in the order of the weights' rows |
-    | fc2_out | bf16 [P, H]   | Linear2    | combine |
-    """
+    """What linears leave for the stage after them, a row for each of the pool."""
     pool = pool_tokens(problem, pool_rows)
     return Region.stack(
         "results",
-        Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),
+        Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),  # columns in the order of the weights' rows
         Field("fc2_out", (pool, problem.hidden), BF16, TMA_ALIGNMENT),
     )
 
@@ -82,16 +70,12 @@ MOST_PUSHED = 2048  # channels: eight vectors of 16 bytes in each lane
 class StageConfig:
     """Compile-time choices of a stage; raises `ConfigError` where a field is out of range.
 
-    fused       configuration of the fused kernel, reduced by `of_stage`; the stage takes tile, pool layout and grid from it
-    stage       name of the stage (`LAYER_STAGES`)
-    num_stages  depth of the stage's own TMA ring; 0 chooses the deepest that fits
-
     Roles of the fused kernel run on it as they are: what a stage does not change is read from `fused`.
     """
 
-    fused: MegaMoeConfig
-    stage: str
-    num_stages: int = 0
+    fused: MegaMoeConfig  # configuration of the fused kernel, reduced by `of_stage`; the stage takes tile, pool layout and grid from it
+    stage: str  # name of the stage (`LAYER_STAGES`)
+    num_stages: int = 0  # depth of the stage's own TMA ring; 0 chooses the deepest that fits
 
     def __post_init__(self) -> None:
         require(self.stage in STAGE_NAMES, "stage", self.stage, "one of " + ", ".join(STAGE_NAMES))
@@ -135,12 +119,12 @@ class StageConfig:
 
     @property
     def registers(self) -> PerRole:
-        return self.fused.linear_registers or self.fused.registers
+        """Loaders have some, and the epilogue; where nothing is multiplied threads keep what they begin with."""
+        return (self.fused.linear_registers or self.fused.registers)._replace(dispatch=0) if self.multiplies else PerRole(0, 0, 0)
 
     @property
     def register_total(self) -> int | None:
-        loaders = LOADER_WARPS * self.registers.loader
-        return 32 * (loaders + self.fused.epilogue_warps * self.registers.epilogue) if self.multiplies else None
+        return 32 * (LOADER_WARPS * self.registers.loader + self.fused.epilogue_warps * self.registers.epilogue) or None
 
     @property
     def smem(self) -> SmemPlan:
