@@ -305,7 +305,7 @@ def calls_in_a_row(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Fuzzed
 def expert_trials(draw: st.DrawFn, sizes: Sizes) -> ExpertTrial:
     """In FP8 and BF16; gradients, and weights that are quantized, are of BF16."""
     most = {"max_experts_per_rank": sizes.experts_per_rank, "max_topk": sizes.topk, "max_tokens": sizes.tokens}
-    shape = draw(problems(max_hidden=sizes.hidden, max_intermediate=sizes.intermediate, max_ranks=1, **most))
+    shape = draw(problems(max_hidden=sizes.hidden, max_intermediate=sizes.intermediate, max_ranks=1, whole_tiles=True, **most))
     problem = replace(shape, fast_math=True, weigh_results=True, recipe=draw(st.sampled_from(("fp8xfp8", "bf16xbf16"))))
     ways = WAYS if not problem.formats.scaled and problem.activation_clamp is None else WAYS[:3]
     calls = draw(calls_in_a_row(problem, sizes.calls))
