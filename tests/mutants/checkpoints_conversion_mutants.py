@@ -90,7 +90,7 @@ CONVERSIONS = (
         "ExpertFile.metadata",
         "str(self.experts.checkpoint.path.resolve())",
         '""',
-        (f"{CONVERSION}::test_a_file_of_another_source_is_made_again",),
+        (f"{CONVERSION}::test_a_conversion_leaves_what_it_would_alone",),
     ),
     Host(
         "a file that is there is made again in every run",
@@ -146,6 +146,6 @@ CONVERSIONS = (
         "ExpertFile.metadata",
         "self.experts.checkpoint.path.resolve()",
         "self.experts.checkpoint.path",
-        (f"{CONVERSION}::test_a_file_of_another_source_is_made_again",),
+        (f"{CONVERSION}::test_a_conversion_leaves_what_it_would_alone",),
     ),
 )
