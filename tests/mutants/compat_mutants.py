@@ -242,7 +242,7 @@ CALLED = (
         (deep_gemm("l2_scales, far"),),
     ),
     Host(
-        "weights begin anywhere",
+        "weights of a transform begin anywhere",
         "missing check",
         "calls:_run",
         "check_aligned(place, tensor, TMA_ALIGNMENT)",

@@ -291,7 +291,7 @@ def fields_of_calls(problem: Problem) -> dict[str, st.SearchStrategy[Any]]:
 
 @st.composite
 def calls_in_a_row(draw: st.DrawFn, problem: Problem, most: int) -> tuple[FuzzedCall, ...]:
-    """Of a layer; each differs from the one before in one thing or two."""
+    """Calls of a layer, each of which differs from the one before in one thing or two."""
     named = fields_of_calls(problem)
     call, calls = draw(st.builds(FuzzedCall, **named)), []
     for field in draw(st.lists(st.sampled_from(tuple(named)), max_size=most - 1)):
@@ -303,11 +303,12 @@ def calls_in_a_row(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Fuzzed
 
 @st.composite
 def expert_trials(draw: st.DrawFn, sizes: Sizes) -> ExpertTrial:
-    """In FP8 and BF16; gradients, and weights that are quantized, are of BF16."""
+    """In FP8, and in BF16 without a clamp, whose calls have gradients."""
     most = {"max_experts_per_rank": sizes.experts_per_rank, "max_topk": sizes.topk, "max_tokens": sizes.tokens}
     shape = draw(problems(max_hidden=sizes.hidden, max_intermediate=sizes.intermediate, max_ranks=1, whole_tiles=True, **most))
-    problem = replace(shape, fast_math=True, weigh_results=True, recipe=draw(st.sampled_from(("fp8xfp8", "bf16xbf16"))))
-    ways = WAYS if not problem.formats.scaled and problem.activation_clamp is None else WAYS[:3]
+    recipe = draw(st.sampled_from(("fp8xfp8", "bf16xbf16")))
+    clamp, ways = (None, WAYS) if recipe == "bf16xbf16" else (shape.activation_clamp, WAYS[:3])
+    problem = replace(shape, fast_math=True, weigh_results=True, recipe=recipe, activation_clamp=clamp)
     calls = draw(calls_in_a_row(problem, sizes.calls))
     return ExpertTrial(problem, calls, tuple(draw(st.sampled_from(ways)) for _ in calls))
 
