@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,12 +26,17 @@ def layers_on(gpu: RecordedGpu, problem: Problem = MOE) -> Any:
     """Two layers on one buffer."""
     symmetric = SymmetricBuffer.allocate(problem)
     gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog)
-    layers = {name: MegaMoE(problem, symmetric=symmetric, bounds=(3,)) for name in ("first", "second")}
-    for name, layer in layers.items():
+
+    @cache
+    def made(name: str) -> MegaMoE:
+        layer = MegaMoE(problem, symmetric=symmetric, bounds=(3,))
         tensors = {"stats": layer.stats, **{one: getattr(layer.memory.weights, one) for one in ("fc1", "fc1_sf", "fc2", "fc2_sf")}}
         gpu.show(**{f"{name} {one}": tensor for one, tensor in tensors.items()})
         gpu.show(**{f"{name} maps {bound}": kernel.buffers.maps for bound, kernel in layer.kernels.items()})
-    return lambda layer, **given: layers[layer](**given)
+        return layer
+
+    made("first")
+    return lambda layer, **given: made(layer)(**given)
 
 
 def layer_call(tokens: int = 2) -> Call:
@@ -139,13 +145,17 @@ def ep_on(gpu: RecordedGpu) -> Any:
     symmetric = SymmetricBuffer.allocate(problem, region=ep_buffer(problem))
     gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog)
     fc1, fc2 = torch.zeros(4, 256, 256, dtype=FP8), torch.zeros(4, 256, 128, dtype=FP8)
-    layers = {}
-    for name in ("first", "second"):
+
+    @cache
+    def made(name: str) -> EpMoE:
         weights = ExpertWeights(fc1.clone(), torch.ones(4, 2, 2), fc2.clone(), torch.ones(4, 2, 1))
-        layer = layers[name] = EpMoE(problem, weights, activation=lambda rows: rows[:, :128], symmetric=symmetric)
+        layer = EpMoE(problem, weights, activation=lambda rows: rows[:, :128], symmetric=symmetric)
         own = {"rows": layer.rows, "acts": layer.acts.values, "acts_sf": layer.acts.scales, "nowhere": layer._nowhere}
         gpu.show(**{f"{name} {one}": tensor for one, tensor in {**own, **vars_of(weights)}.items()})
-    return lambda layer, **given: layers[layer](**given)
+        return layer
+
+    made("first")
+    return lambda layer, **given: made(layer)(**given)
 
 
 def vars_of(weights: ExpertWeights) -> dict[str, torch.Tensor]:
