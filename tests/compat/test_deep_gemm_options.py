@@ -230,14 +230,6 @@ def test_a_buffer_is_of_one_function(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             deep_gemm.fp8_fp4_mega_moe(y, *given(), eight)
 
 
-def test_weights_of_4_bits_of_another_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """DeepGEMM orders rows of W4A4 in another way than of W4A8: what is not in this project's shape is refused."""
-    with simulated_hopper(monkeypatch, tmp_path, SM100):
-        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type="mxf4xmxf4")
-        with pytest.raises(ProblemError, match=r"l1_weights\[0\] = .*as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"):
-            deep_gemm.fp8_fp4_mega_moe(torch.zeros(5, 256, dtype=torch.bfloat16), *weights_sm100("fp8xfp4"), buffer)
-
-
 def test_a_rank_has_its_part_of_all_tokens_rounded_up() -> None:
     """Of five tokens on four ranks, two; a bound of the caller's own counts for more."""
     problem, y = replace(PROBLEM, num_ranks=4), torch.zeros(1, 256)
