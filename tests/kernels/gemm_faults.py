@@ -40,10 +40,11 @@ from sm90_faults import (
 )
 
 from gather_runs import EVERYTHING_GATHERED, EVERYTHING_GATHERED_IN_PAIRS, GatherRun
-from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, artifact, groups
+from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, groups
 from gradient_runs import EVERYTHING_OF_GRADIENTS, EVERYTHING_SUMMED, EVERYTHING_SUMMED_FP8, VarlenKRun
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS, PLAIN_OF_PAIRS
 from pair_gemm_runs import PLAIN_SUBJECT, SUBJECT
+from ptx_of import artifact
 
 READ_WAIT = r"cp\.async\.bulk\.wait_group\.read \d;"
 COMMIT = r"cp\.async\.bulk\.commit_group;"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from ep_runs import poison, problem
-from mega_moe_runs import artifact
 
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
@@ -19,6 +18,7 @@ from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.training import train
 from megamoe_dsl.sim import Report
+from ptx_of import artifact
 from sweep import rarely
 
 FIELDS = {"block_m": 128, "block_n": 64, "num_sms": 2, "task_tokens": 2}

@@ -10,7 +10,6 @@ import torch
 from typer.testing import CliRunner
 
 from gather_runs import BF16
-from gemm_runs import artifact
 from gradient_runs import GRADIENT_BY_NAME, VARLEN_K_BY_NAME, VarlenKRun
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
@@ -25,6 +24,7 @@ from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from sweep import rarely, sample
 
 

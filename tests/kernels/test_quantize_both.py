@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl import ProblemError, k_grouped_gemm, quantize_both
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.runtime import k_grouped_gemm as operators
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from ptx_of import artifact
 
 E4M3 = torch.float8_e4m3fn
 HIDDEN, ROWS, TOKENS = 256, 384, 200

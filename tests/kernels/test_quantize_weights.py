@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl import ProblemError
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeWeightsProblem
 from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from ptx_of import artifact
 
 
 @pytest.mark.parametrize("transposed", [False, True])

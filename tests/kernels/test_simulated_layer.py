@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mega_moe_runs import artifact, problem
+from mega_moe_runs import problem
 
 from megamoe_dsl.arch import ARCHES
 from megamoe_dsl.cases import Case, random_case
@@ -15,6 +15,7 @@ from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.runtime.buffers import Bf16Inputs, Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_layer import SimulatedLayer
 from sweep import sample
 

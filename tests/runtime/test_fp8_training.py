@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl import ProblemError, moe, padded_rows, quantize_both
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.registry import choose
@@ -17,6 +16,7 @@ from megamoe_dsl.quant import quantize_weight_e4m3
 from megamoe_dsl.runtime import device_gradients, expert_gradients, k_grouped_gemm
 from megamoe_dsl.runtime.simulated import memory_of, simulate_gemm, simulate_launches
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from runtime.test_expert_training import DY, NAMES, assert_near, dy_of, in_float64, layer
 
 TARGET = Target(Target.typical("sm_90a").arch, 4)
