@@ -148,8 +148,8 @@ def checked_combine(
 @contextmanager
 def only_first_ranks(ep: SimulatedEp, count: int) -> Iterator[None]:
     """The others stay away."""
-    run = ep._run
-    with patch.object(ep, "_run", lambda memory, launches: run(memory, launches[:count])):
+    run = ep.simulator.run
+    with patch.object(ep.simulator, "run", lambda launches: run(launches[:count])):
         yield
 
 
