@@ -229,8 +229,8 @@ def test_functions_of_the_wheel_that_do_nothing_here(name: str) -> None:
     [
         ({"shared_l1_weights": (FACTORS, FACTORS)}, "shared_l1_weights = 'given': must be None: shared experts"),
         ({"shared_l2_weights": (FACTORS, FACTORS)}, "shared_l2_weights = 'given'"),
-        ({"use_x_scales": True}, "use_x_scales = True: must be False: no fused kernel here has NVFP4"),
-        ({"l1_alphas": FACTORS}, "l1_alphas = 'given': must be None: no fused kernel here has NVFP4"),
+        ({"use_x_scales": True}, "use_x_scales = True: must be False: no NVFP4 in the drop-in, MegaMoE has it"),
+        ({"l1_alphas": FACTORS}, "l1_alphas = 'given': must be None: no NVFP4 in the drop-in, MegaMoE has it"),
         ({"l2_alphas": FACTORS}, "l2_alphas = 'given'"),
         ({"l2_act_scales": FACTORS}, "l2_act_scales = 'given'"),
         ({"weight_layout": "trtllm"}, "weight_layout = 'trtllm': must be 'megamoe'"),
@@ -283,14 +283,6 @@ def test_a_buffer_is_of_one_function(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             deep_gemm.fp8_mega_moe(y, *given(), four)
         with pytest.raises(ProblemError, match="sym_buffer = 'one of fp8xfp8': must be one that fp8_fp4_mega_moe runs"):
             deep_gemm.fp8_fp4_mega_moe(y, *given(), eight)
-
-
-def test_weights_of_4_bits_of_another_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """DeepGEMM orders rows of W4A4 in another way than of W4A8: what is not in this project's shape is refused."""
-    with simulated_hopper(monkeypatch, tmp_path, SM100):
-        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, mma_type="mxf4xmxf4")
-        with pytest.raises(ProblemError, match=r"l1_weights\[0\] = .*as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"):
-            deep_gemm.fp8_fp4_mega_moe(torch.zeros(5, 256, dtype=torch.bfloat16), *weights_sm100("fp8xfp4"), buffer)
 
 
 def test_a_rank_has_its_part_of_all_tokens_rounded_up() -> None:

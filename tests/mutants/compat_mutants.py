@@ -75,7 +75,7 @@ ORDERS = (
         "transform_weights_for_mega_moe",
         "_utccp(interleave_gate_up(scale_bytes(fc1_sf)))",
         "_utccp(scale_bytes(fc1_sf))",
-        (f"{WEIGHTS}::test_sm100_is_the_layers_order_in_deep_gemms_shapes",),
+        (f"{WEIGHTS}::test_sm100_is_the_layers_order",),
     ),
     Host(
         "scales keep their rows' order on SM100",
@@ -83,7 +83,7 @@ ORDERS = (
         "transform_weights_for_mega_moe",
         "_utccp(scale_bytes(fc2_sf))",
         "fc2_sf",
-        (f"{WEIGHTS}::test_sm100_is_the_layers_order_in_deep_gemms_shapes", f"{WEIGHTS}::test_sm100_takes_what_deep_gemm_itself_made"),
+        (f"{WEIGHTS}::test_sm100_is_the_layers_order", f"{WEIGHTS}::test_sm100_has_deep_gemms_rows_in_tiles"),
     ),
     Host(
         "weights in E4M3 are taken for E2M1",
@@ -326,14 +326,6 @@ CALLED = (
         "name != mma.call",
         "False",
         (f"{OPTIONS}::test_a_buffer_is_of_one_function",),
-    ),
-    Host(
-        "rows of W4A4 may be in DeepGEMM's order",
-        "missing check",
-        "_in_kernel_order",
-        "l1[0].dim() != 5",
-        "False",
-        (f"{OPTIONS}::test_weights_of_4_bits_of_another_format",),
     ),
     Host(
         "tokens of all ranks are taken for one rank's",

@@ -15,7 +15,7 @@ from cutlass import Int32, Int64
 
 from ...device.mbarrier import LEADER, arrive_expect_cluster
 from ...device.ring import Stage
-from ...device.tma import load_tile
+from ...device.tma import load_box_3d, load_tile
 from ...device.warp import elect
 from ...hardware.operand_tile import KBlock
 
@@ -39,8 +39,16 @@ class PairOperand:
     k_block: cutlass.Constexpr[KBlock]
     num_bytes: cutlass.Constexpr[int]
 
-    def load_rows(self, destination: Any, full: Any, x: Any) -> None:
-        load_tile(destination, self.rows, full, x, self.row)
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        load_tile(destination, self.rows, full, k * self.k_block.row_bytes, self.row)
+
+
+@dataclass(frozen=True)
+class TiledWeights(PairOperand):
+    """Weights that lie in tiles; `row` counts these."""
+
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        load_box_3d(destination, self.rows, full, (0, self.row + k * self.k_block.weight_tiles, 0))
 
 
 @cute.jit
@@ -51,7 +59,7 @@ def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            tile.load_rows(stage.shared("tokens"), full, k * tile.k_block.row_bytes)
+            tile.load_rows(stage.shared("tokens"), full, k)
             if cutlass.const_expr(tile.k_block.words > 0):
                 load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
@@ -66,7 +74,7 @@ def load_weights(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            tile.load_rows(stage.shared("weights"), full, k * tile.k_block.row_bytes)
+            tile.load_rows(stage.shared("weights"), full, k)
             if cutlass.const_expr(tile.k_block.words > 0):
                 load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()

@@ -12,7 +12,6 @@ import torch
 from ...arch import Arch
 from ...problem import Problem, ProblemError, integer_between
 from ...quant import TransformedWeights, new_weights, weight_names
-from ...recipe import E2M1
 from ...runtime.buffers import check_output, check_tensor
 from .buffer import CallOptions, SymmBuffer
 from .names import MmaType, refuse
@@ -22,7 +21,7 @@ Weights = tuple[torch.Tensor, ...]
 """Codes and scales of one linear, and with biases its bias."""
 _PLACES = {"fc1": "l1_weights[0]", "fc1_sf": "l1_weights[1]", "fc1_bias": "l1_weights[2]"}
 _GIVEN_AS = _PLACES | {name.replace("fc1", "fc2"): place.replace("l1", "l2") for name, place in _PLACES.items()}
-_NO_NVFP4 = "no fused kernel here has NVFP4"
+_NO_NVFP4 = "no NVFP4 in the drop-in, MegaMoE has it"
 _NVFP4_ONLY = f"None: {_NO_NVFP4}"
 _SHARED = "shared experts are the last of a rank's routed ones"
 
@@ -114,7 +113,7 @@ def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
 
 _OWN_BF16 = "MegaMoE with recipe bf16xbf16, EpMoE, or moe on one GPU"
 bf16_mega_moe = _refused("bf16_mega_moe", f"megamoe_dsl.{_OWN_BF16}: no function here has BF16 weights")
-nvfp4_mega_moe = _refused("nvfp4_mega_moe", f"moe on one GPU: {_NO_NVFP4}")
+nvfp4_mega_moe = _refused("nvfp4_mega_moe", f"MegaMoE: {_NO_NVFP4}")
 transform_scales_for_mega_moe = _refused("transform_scales_for_mega_moe", f"transform_weights_for_mega_moe: {_NO_NVFP4}")
 get_block_m_for_mega_moe = _refused("get_block_m_for_mega_moe", f"none, as no caller lays scales out by it: {_SHARED}")
 
@@ -169,13 +168,7 @@ def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> 
     if len(l1) != len(l2) or len(l1) not in (2, 3):
         raise ProblemError("l2_weights", f"{len(l2)} tensors beside {len(l1)} of l1_weights", f"what {how} returns")
     if arch.has_tensor_memory:
-        packed = problem.formats.weights.element == E2M1  # in int8, here in uint8
-        l1, l2 = ((codes.view(torch.uint8) if packed else codes, scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
-        if problem.formats.packs_activations:
-            if l1[0].dim() != 5:
-                groups = "[experts, 2I/16, 2, 8, H/2], as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"
-                raise ProblemError(_GIVEN_AS["fc1"], f"{l1[0].dtype} {tuple(l1[0].shape)}", groups)
-            l1 = l1[0].flatten(1, 3), *l1[1:]
+        l1, l2 = ((codes, scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
     (fc1, fc1_sf, *biases1), (fc2, fc2_sf, *biases2) = l1, l2
     found = TransformedWeights(fc1, fc1_sf, fc2, fc2_sf, *biases1, *biases2)
     for name in weight_names(problem):

@@ -58,8 +58,8 @@ class GateUpOperand(PairOperand):
 
     expert: Int32
 
-    def load_rows(self, destination: Any, full: Any, x: Any) -> None:
-        load_box_5d(destination, self.rows, full, (x, 0, 0, self.row, self.expert))
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        load_box_5d(destination, self.rows, full, (k * self.k_block.row_bytes, 0, 0, self.row, self.expert))
 
 
 def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
