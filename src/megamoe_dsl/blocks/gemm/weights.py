@@ -232,6 +232,15 @@ class DecodedWeights(PackedWeights):
         decode_weights(ctx, warp)
 
 
+def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, MapFields]:
+    """Maps of a side of BF16 whose rows are K, 64 columns a box: of one row for gather4, and as `name` of a stage's where they are
+    sorted."""
+    if gathers:
+        return {name: operand_rows(args.a, 2 * columns, args.a_rows, 1)}
+    whole, row = (operand_rows(args.b, 2 * columns, args.m, rows) for rows in (K_ROWS, 1))
+    return {name: whole, "sorted_rows": row}
+
+
 RUN = 8  # rows of gate, then of up
 
 
@@ -246,6 +255,8 @@ def runs_of_gate_and_up(flat: MapFields, n: int, groups: int, interleaved: bool,
 @dataclass(frozen=True)
 class PairWeights:
     """Rows that follow one another in B."""
+
+    mn_major: ClassVar[bool] = False  # whether rows of shared memory are K
 
     def rows(self, config: Any, address: Any) -> MapFields:
         problem = config.problem
@@ -262,6 +273,44 @@ class PairWeights:
         from .sm100.load import weight_operand
 
         return weight_operand(ctx, tile)
+
+    def load(self, ctx: Any) -> None:
+        from .sm100.load import load_weights
+
+        load_weights(ctx)
+
+
+@dataclass(frozen=True)
+class PairTransposedWeights(PairWeights):
+    """B whose rows are K, also in shared memory: a box for every 64 columns."""
+
+    mn_major: ClassVar[bool] = True
+
+    def rows(self, config: Any, address: Any) -> MapFields:
+        problem = config.problem
+        return operand_rows(address, 2 * problem.n, problem.num_groups * problem.k, K_ROWS)
+
+    def operand(self, ctx: Any, tile: Any) -> Any:
+        from .sm100.load import transposed_operand
+
+        return transposed_operand(ctx, tile)
+
+
+@dataclass(frozen=True)
+class PairSortedColumns(PairWeights):
+    """The right side of sums over rows, MN-major.  gathers: whether a list says where its rows lie."""
+
+    gathers: bool
+
+    mn_major: ClassVar[bool] = True
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        return side_maps("weights", self.gathers, config.problem.k, args)
+
+    def load(self, ctx: Any) -> None:
+        from .sm100.varlen_k import load_right
+
+        load_right(ctx)
 
 
 @dataclass(frozen=True)

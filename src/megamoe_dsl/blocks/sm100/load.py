@@ -39,8 +39,12 @@ class PairOperand:
     k_block: cutlass.Constexpr[KBlock]
     num_bytes: cutlass.Constexpr[int]
 
-    def load_rows(self, destination: Any, full: Any, x: Any) -> None:
-        load_tile(destination, self.rows, full, x, self.row)
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        """Rows of K block `k`."""
+        load_tile(destination, self.rows, full, k * self.k_block.row_bytes, self.row)
+
+    def load_scales(self, destination: Any, full: Any, k: Any) -> None:
+        load_tile(destination, self.scales, full, self.scale_row, self.scale_k + k * self.k_block.words)
 
 
 @cute.jit
@@ -51,9 +55,9 @@ def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            tile.load_rows(stage.shared("tokens"), full, k * tile.k_block.row_bytes)
+            tile.load_rows(stage.shared("tokens"), full, k)
             if cutlass.const_expr(tile.k_block.words > 0):
-                load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
+                tile.load_scales(stage.shared("sfa"), full, k)
         stage = stage.next()
     return stage
 
@@ -66,8 +70,8 @@ def load_weights(stage: Stage, tile: PairOperand, k_blocks: Int32):
         full = stage.full & LEADER
         if elect():
             arrive_expect_cluster(full, tile.num_bytes)
-            tile.load_rows(stage.shared("weights"), full, k * tile.k_block.row_bytes)
+            tile.load_rows(stage.shared("weights"), full, k)
             if cutlass.const_expr(tile.k_block.words > 0):
-                load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
+                tile.load_scales(stage.shared("sfb"), full, k)
         stage = stage.next()
     return stage

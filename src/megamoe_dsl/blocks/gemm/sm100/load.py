@@ -10,8 +10,8 @@ from cutlass import Int32
 
 from ....device import tcgen05
 from ....device.ring import Ring, Stage
-from ....device.tma import load_box_5d
-from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....device.tma import load_box_5d, load_tile
+from ....hardware.operand_tile import BOX_BYTES, K_ROWS, SF_ATOM_ROWS
 from ....schedule.fused_moe import mma_tokens
 from ... import tiles
 from ...sm100 import load, mma
@@ -58,8 +58,8 @@ class GateUpOperand(PairOperand):
 
     expert: Int32
 
-    def load_rows(self, destination: Any, full: Any, x: Any) -> None:
-        load_box_5d(destination, self.rows, full, (x, 0, 0, self.row, self.expert))
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        load_box_5d(destination, self.rows, full, (k * self.k_block.row_bytes, 0, 0, self.row, self.expert))
 
 
 def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
@@ -67,6 +67,23 @@ def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
     whole, config = weight_operand(ctx, tile), ctx.config
     first = (tile.n_block * config.cluster + ctx.cta_rank) * config.weights.runs(config)
     return GateUpOperand(whole.rows, whole.scales, first, whole.scale_row, whole.scale_k, whole.k_block, whole.num_bytes, tile.group)
+
+
+@dataclass(frozen=True)
+class TransposedOperand(PairOperand):
+    """`row` is the first row of K, `scale_row` the first column; a box has 64 columns of a stage's rows of K."""
+
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        for box in range(self.num_bytes // BOX_BYTES):
+            x = (self.scale_row + box * K_ROWS) * 2
+            load_tile(destination + box * BOX_BYTES, self.rows, full, x, self.row + k * K_ROWS)
+
+
+def transposed_operand(ctx: GemmContext, tile: GemmTile) -> TransposedOperand:
+    """A CTA's columns of a B whose rows are K."""
+    whole = weight_operand(ctx, tile)
+    row = tile.group * ctx.config.problem.k
+    return TransposedOperand(whole.rows, whole.scales, row, whole.scale_row, 0, whole.k_block, whole.num_bytes)
 
 
 def first_gate(problem: GatherGemmProblem) -> int:
@@ -84,11 +101,12 @@ def issue_mma(ctx: GemmContext) -> None:
 def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> PairTile:
     """The tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
-    instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m))
+    mn_major = (config.weights.mn_major, config.rows.mn_major)
+    instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m), mn_major)
     kind = (config.mma, config.k_block)
     sums = (config.consumers, config.block_m)
     if not tmem.scaled:
-        return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums)
+        return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums, mn_major)
     first_scale = ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN
     scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
     return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)
