@@ -156,7 +156,7 @@ class GemmContext(TileContext):
     def source_row(self, tile: GemmTile) -> Any:
         """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""
         if self.config.problem.sums_rows:
-            return tile.row - tile.group * self.config.tile_rows
+            return tile.row - tile.group * self.config.problem.tile_rows
         if not self.config.problem.places_rows:
             return tile.row
         begin = load_shared_u32(self.shared("group_table", tile.group, 1))

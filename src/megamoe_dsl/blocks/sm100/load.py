@@ -43,9 +43,6 @@ class PairOperand:
         """Rows of K block `k`."""
         load_tile(destination, self.rows, full, k * self.k_block.row_bytes, self.row)
 
-    def load_scales(self, destination: Any, full: Any, k: Any) -> None:
-        load_tile(destination, self.scales, full, self.scale_row, self.scale_k + k * self.k_block.words)
-
 
 @cute.jit
 def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
@@ -57,7 +54,7 @@ def load_tokens(stage: Stage, tile: PairOperand, k_blocks: Int32):
             arrive_expect_cluster(full, tile.num_bytes)
             tile.load_rows(stage.shared("tokens"), full, k)
             if cutlass.const_expr(tile.k_block.words > 0):
-                tile.load_scales(stage.shared("sfa"), full, k)
+                load_tile(stage.shared("sfa"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage
 
@@ -72,6 +69,6 @@ def load_weights(stage: Stage, tile: PairOperand, k_blocks: Int32):
             arrive_expect_cluster(full, tile.num_bytes)
             tile.load_rows(stage.shared("weights"), full, k)
             if cutlass.const_expr(tile.k_block.words > 0):
-                tile.load_scales(stage.shared("sfb"), full, k)
+                load_tile(stage.shared("sfb"), tile.scales, full, tile.scale_row, tile.scale_k + k * tile.k_block.words)
         stage = stage.next()
     return stage

@@ -55,7 +55,7 @@ def load_left(ctx: GemmContext) -> None:
     side = Side("tokens", config.rows.listed_side, config.block_m // CLUSTER // K_ROWS)
 
     def column(tile: GemmTile) -> Any:
-        return ctx.source_row(tile) + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
+        return tile.row - tile.group * config.tile_rows + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
 
     tiles.load_tokens(ctx, ctx.first_stage, partial(fill, side=side, column=column), lambda ctx, tile: ctx.wait_rows(tile))
 
