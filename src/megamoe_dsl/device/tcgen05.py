@@ -38,11 +38,9 @@ def descriptor(low: Any, high: int) -> Any:
     return (Int64(high) << 32) | Int64(Uint32(low))
 
 
-def operand(low: Any, step: int, row_bytes: int, mn_major: bool, before: int = 0) -> Any:
+def operand(low: Any, step: int, high: int, mn_major: bool, before: int = 0) -> Any:
     """SMEM descriptor of K step `step` of an operand, `before` units behind `low`; of an MN-major one columns lie in boxes of 64."""
-    if mn_major:
-        return descriptor(low + (before + step * COLUMNS_STEP + COLUMNS_LOW), OPERAND_HIGH[ROW_BYTES])
-    return descriptor(low + (before + step * K_STEP), OPERAND_HIGH[row_bytes])
+    return descriptor(low + (before + (step * COLUMNS_STEP + COLUMNS_LOW if mn_major else step * K_STEP)), high)
 
 
 def allocate(result: Any, columns: int) -> None:

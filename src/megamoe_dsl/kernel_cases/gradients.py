@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ..arch import SM90, Arch
 from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
 from ..quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
+from ..reference.bounds import scaled_sums
 from ..reference.promoted import promoted_sums
 from ..reference.router import RouterMetadata, router_metadata
 from ..runtime.cpu_experts import gate_then_up, rows_of_w1
@@ -32,29 +34,50 @@ def drawn(generator: torch.Generator, exact: bool, *shape: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class VarlenKCase:
-    """Operands of sums over the rows of groups, of which group g has `counts[g]`; sorted rows behind the last group's are NaN."""
+    """Operands of sums over the rows of groups, of which group g has `counts[g]`, by the tensor core of `arch`; sorted rows behind the
+    last group's are NaN."""
 
     problem: VarlenKProblem
     tensors: VarlenKTensors | TransposedTensors
     counts: tuple[int, ...]
+    arch: Arch = SM90
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
-        """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core."""
-        t, p = self.tensors, self.problem
-        sums = self.sums_of_transposed(t, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
-        found = torch.stack(sums).float()
-        expected = (found + t.d if p.accumulate else found).to(t.d.dtype)
+        """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core, or what another order explains."""
+        t = self.tensors
+        if self.arch.has_tensor_memory and not exact:
+            sums, errors = zip(*(scaled_sums(*one) for one in self.sides()), strict=True)
+            total, error = torch.stack(sums), torch.stack(errors)
+            low, high = (self.stored((total + end).float()) for end in (-error, error))
+            return {"D": (t.d, low, high)}
+        found = self.sums_of_transposed(t, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
+        expected = self.stored(torch.stack(found).float())
         return {"D": (t.d, expected, expected)}
+
+    def stored(self, sums: torch.Tensor) -> torch.Tensor:
+        d = self.tensors.d
+        return (sums + d if self.problem.accumulate else sums).to(d.dtype)
+
+    def sides(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Left, its scales, right and its scales of each group, transposed."""
+        assert isinstance(self.tensors, VarlenKTensors)
+        for pair in self.rows_of_groups(self.tensors):
+            left, right = (one.T.contiguous() for one in pair)
+            yield left, no_scales(left), right, no_scales(right)
 
     def sums_of_transposed(self, t: TransposedTensors, exact: bool) -> list[torch.Tensor]:
         """Sums of E4M3 columns, promoted every 128, group by group."""
         return promoted_sums((t.left, t.left_sf), (t.right, t.right_sf), t.ends.tolist(), torch.float64 if exact else "hopper")
 
-    def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
-        p, total = self.problem, sum(self.counts)
+    def rows_of_groups(self, t: VarlenKTensors) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Left and right of each group."""
+        total = sum(self.counts)
         gathered = t.gathered[t.sources[:total].long()].split(self.counts)
-        left, right = gathered, t.sorted[:total].split(self.counts)
-        pairs = zip(right, left, strict=True) if p.transposes else zip(left, right, strict=True)
+        pairs = zip(gathered, t.sorted[:total].split(self.counts), strict=True)
+        return [pair[::-1] if self.problem.transposes else pair for pair in pairs]
+
+    def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
+        pairs = self.rows_of_groups(t)
         return [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
 
 
@@ -67,7 +90,7 @@ def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows:
     return values.to(torch.float8_e4m3fn), torch.exp2(torch.randint(-2, 3, (rows // SCALE_BLOCK, columns), generator=generator))
 
 
-def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> VarlenKCase:
+def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> VarlenKCase:
     """Drawn for these rows of each group, and a few sources more than rows; of operands that lie transposed 128 rows more, whose scales
     are NaN."""
     generator, rows = torch.Generator().manual_seed(seed), sum(counts)
@@ -77,13 +100,13 @@ def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0,
         sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK) for columns in (problem.n, problem.k)]
         for _, scales in sides:
             scales[-1] = torch.nan
-        return VarlenKCase(problem, TransposedTensors(*sides[0], *sides[1], ends, d), tuple(counts))
+        return VarlenKCase(problem, TransposedTensors(*sides[0], *sides[1], ends, d), tuple(counts), arch)
     tokens = rows // TOKENS_PER_ROW + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
     packed = drawn(generator, exact, rows + 3, problem.tile_columns)
     packed[rows:] = torch.nan
     tensors = VarlenKTensors(drawn(generator, exact, tokens, problem.tile_rows), packed, ends, sources, d)
-    return VarlenKCase(problem, tensors, tuple(counts))
+    return VarlenKCase(problem, tensors, tuple(counts), arch)
 
 
 @dataclass(frozen=True)

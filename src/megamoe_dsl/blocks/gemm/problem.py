@@ -42,7 +42,7 @@ class GemmProblem(CheckedProblem):
     output      type of D: bf16 or f32
     accumulate  D += A x B; only with output f32
     recipe      number formats of A and B, by name (recipe.py); each configuration allows those of its architecture
-    transposed_b  B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16 on SM90
+    transposed_b  B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16
     biases      f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
     """
 
@@ -188,7 +188,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
     fast_math   approximate exponential and reciprocal, as in `Problem`
     preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
     gradient  order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n]
-            (`GradientArguments`).  Empty: sums are nothing of the kind.  BF16 on SM90
+            (`GradientArguments`).  Empty: sums are nothing of the kind.  BF16, or FP8 on SM90
     """
 
     kind: str = PACKED

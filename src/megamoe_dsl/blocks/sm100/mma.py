@@ -87,7 +87,7 @@ class PairTile:
 @cute.jit
 def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
     """Runs in all lanes; one lane issues.  Returns the stage after the last of `k_blocks`."""
-    row_bytes, ids = tile.k_block.row_bytes, tile.scale_ids
+    high, ids = tcgen05.OPERAND_HIGH[tile.k_block.row_bytes], tile.scale_ids
     for k in cutlass.range(k_blocks, unroll=1):
         stage.wait_full()
         tcgen05.fence_after_sync()
@@ -98,11 +98,11 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
                 for i, scale_id in enumerate(ids):
                     step = word * len(ids) + i
                     for consumer in range(tile.consumers):
-                        own = consumer * (BLOCK_N * row_bytes >> 4)
+                        own = consumer * (BLOCK_N * tile.k_block.row_bytes >> 4)
                         tile.multiply(
                             tile.accumulator + consumer * tile.apart if consumer else tile.accumulator,
-                            tcgen05.operand(weights, step, row_bytes, tile.mn_major[0], own),
-                            tcgen05.operand(tokens, step, row_bytes, tile.mn_major[1]),
+                            tcgen05.operand(weights, step, high, tile.mn_major[0], own),
+                            tcgen05.operand(tokens, step, high, tile.mn_major[1]),
                             consumer,
                             scale_id,
                             Int32(1) if step else select(k == 0, Int32(0), Int32(1)),
