@@ -18,11 +18,10 @@ from pathlib import Path
 
 from halves.bits import SMALL
 from halves.run import ComparedRun
-from megamoe_dsl.bench.ep import Variant, well
+from megamoe_dsl.bench.ep import Variant
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import points_of
-from megamoe_dsl.bench.tuning import enter_ep_run as entered
-from megamoe_dsl.bench.tuning import read_ep_run as read_run
+from megamoe_dsl.bench.tuning import HALVES_ALONE
 from megamoe_dsl.kernels.moe.halves.gemm_part import WARPGROUPS
 from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
@@ -64,8 +63,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the JSON file")
     given = parser.parse_args()
     if given.what == "table":
-        gpu, records = read_run(given.folder)
-        print(f"wrote {entered(Table.read(gpu, kind=EpEntry), given.folder.name, records).write()}")
+        found = HALVES_ALONE.read(given.folder)
+        table, _ = HALVES_ALONE.enter(Table.read(found.gpu, kind=EpEntry), found)
+        print(f"wrote {table.write()}")
         return
     shape = {"preset": given.preset, "experts_per_rank": given.experts_per_rank, "tokens": given.tokens, "recipe": given.recipe}
     options = RunOptions(**shape, ranks=str(given.ranks))
@@ -76,11 +76,10 @@ def main() -> None:
         if given.what == "prepare":
             run.compile(Host.typical(), given.jobs)
             return
-        path, records = run.run(Host.find(), lambda line: print(line, flush=True))
+        found = run.run(Host.find())
     except ProblemError as error:
         parser.error(str(error))
-    print(f"wrote {path}")
-    sys.exit(not all(map(well, records)))
+    sys.exit(not all(map(run.right, found.records)))
 
 
 if __name__ == "__main__":

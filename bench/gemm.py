@@ -22,7 +22,7 @@ from pathlib import Path
 from gemms.counters import count, counters_table, launch_once
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm.point import MEASURED, MOST, find_points
-from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, passed, run_gemms
+from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, run_gemms
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.problem import ProblemError
@@ -40,14 +40,12 @@ def prepare(given: argparse.Namespace) -> None:
 def run(given: argparse.Namespace) -> None:
     """Checks and times, prints a table per point and writes a JSON file."""
     from gemms.baselines import Beside, find_package
-    from megamoe_dsl.bench.gemm.session import table
 
     find_package(given.baseline)
     run, host = GemmRun(given.points, given.folder, given.out, variants=True), Host.find()
     beside = Beside(ArtifactStore(given.folder), host.target, given.baseline)
-    path, records = run_gemms(run, host, lambda record: print(table(record), flush=True), beside.others, given.baseline)
-    print(f"wrote {path}")
-    sys.exit(not all(map(passed, records)))
+    found = run_gemms(run, host, beside.others, given.baseline)
+    sys.exit(not all(map(run.right, found.records)))
 
 
 def counters(given: argparse.Namespace) -> None:
@@ -62,12 +60,11 @@ def counters(given: argparse.Namespace) -> None:
 
 def tune(given: argparse.Namespace) -> None:
     """Writes the table of the GPU that the run was on."""
-    from megamoe_dsl.bench.tuning import enter_gemm_run as enter_run
-    from megamoe_dsl.bench.tuning import read_gemm_run as read_run
+    from megamoe_dsl.bench.tuning import GEMMS
     from megamoe_dsl.tuned import GemmEntry, Table
 
-    gpu, records = read_run(given.file)
-    table = enter_run(Table.read(gpu, kind=GemmEntry), given.file.name, records)
+    found = GEMMS.read(given.file)
+    table, _ = GEMMS.enter(Table.read(found.gpu, kind=GemmEntry), found)
     print(f"wrote {table.write()}: {len(table.entries)} entries")
 
 

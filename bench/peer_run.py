@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from cuda_library import CudaLibrary
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.results import heading, result_path, write
+from megamoe_dsl.bench.results import Recorded
 
 RANKS = 2
 LIMIT_S, WATCHDOG_S = 60.0, 20.0
@@ -44,16 +43,13 @@ def run_peer(
 ) -> None:
     """Jobs, which have a `name`, into a file of `name` in `out`, and a line for each: its times, and what `unit` says of each kernel beside
     them.  Ends the process, with 1 when a job failed."""
-    path, head, records = result_path(out, name), heading(), list[dict[str, Any]]()
+    found = Recorded(out, name)
 
     def show(job: Any, record: dict[str, Any]) -> None:
-        records.append({"name": job.name, **record})
-        write(path, head, records)
+        found.add({"name": job.name, **record})
         figures = [f"{kernel} {us:.0f} us{unit(record, kernel)}" for kernel, us in record.get("us", {}).items()]
         print(f"{job.name}: {record.get('error') or '; '.join(figures)}", flush=True)
 
     worker = RankWorker(partial(work, library=library, symbols=symbols, measure=measure), RANKS)
-    with tempfile.TemporaryDirectory() as folder:
-        run_jobs(worker, list(jobs), Path(folder), LIMIT_S, show, WATCHDOG_S)
-    print(f"wrote {path}")
-    sys.exit(any("error" in one for one in records))
+    run_jobs(worker, list(jobs), LIMIT_S, show, WATCHDOG_S)
+    sys.exit(any("error" in one for one in found.done().records))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.results import heading, result_path, write
+from megamoe_dsl.bench.results import Recorded, heading, result_path, write
 
 
 def save(folder: Path, kind: str, records: list[dict[str, Any]], *sites: Path | str | None) -> Path:
@@ -22,10 +22,7 @@ def save_each(
 ) -> list[dict[str, Any]]:
     """Writes the file anew with every record, so that what ends a run early leaves those before, and prints what `say` says of it; returns
     all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, head, saved = result_path(folder, kind), heading(*sites), list[dict[str, Any]]()
+    found = Recorded(folder, kind, *sites)
     for record in records:
-        saved.append(record)
-        write(path, head, saved)
-        print(say(record), flush=True)
-    return saved
+        print(say(found.add(record)), flush=True)
+    return found.records

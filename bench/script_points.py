@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.results import heading, result_path, write
+from megamoe_dsl.bench.results import Recorded
 from megamoe_dsl.presets import PRESETS
 
 
@@ -35,17 +34,12 @@ def record_points(
     """`run_jobs` of points, those of equal ranks together, each time in so many processes; returns the records.
 
     Each is printed, with `text_of` where its point did not fail, and written: the results file is there after every point."""
-    out.mkdir(parents=True, exist_ok=True)
-    path, head, records = result_path(out, kind), heading(*sites), list[dict[str, Any]]()
+    found = Recorded(out, kind, *sites)
 
     def save(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        write(path, head, records)
-        print(f"{point.name}: FAILED: {record['error']}" if "error" in record else text_of(records[-1]), flush=True)
+        added = found.add({"name": point.name, **record})
+        print(f"{point.name}: FAILED: {record['error']}" if "error" in record else text_of(added), flush=True)
 
     for ranks in dict.fromkeys(point.ranks for point in points):
-        mine = [point for point in points if point.ranks == ranks]
-        with tempfile.TemporaryDirectory() as folder:
-            run_jobs(RankWorker(work, ranks), mine, Path(folder), limit_s, save, watchdog_s)
-    print(f"wrote {path}")
-    return records
+        run_jobs(RankWorker(work, ranks), [point for point in points if point.ranks == ranks], limit_s, save, watchdog_s)
+    return list(found.done().records)

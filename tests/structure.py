@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "quant": {"arch", "hardware", "layouts", "lazy", "problem", "recipe"},
     "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},
     "cases": {"config_error", "cuda_device", "problem", "quant", "reference"},
-    "kernels": {*SHAPE, "blocks", "device", "sass", "schedule", "tuned"},
+    "kernels": {*SHAPE, "blocks", "device", "lazy", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "blocks", "kernels", "sim"},
     "artifact": {*SHAPE, "device", "blocks", "interrupts", "json_file", "kernels", "sass"},
     "presets": {*SHAPE, "artifact", "blocks", "kernels"},

@@ -257,12 +257,12 @@ def test_sampled_tokens_are_held_to_the_reference() -> None:
 
 
 @pytest.mark.usefixtures("cpu_group")
-def test_a_failed_or_hanging_job_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_or_hanging_job_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megamoe_dsl.bench.process_group.GRACE_S", 0.5)
     monkeypatch.setattr("megamoe_dsl.bench.process_group.MARGIN_S", 0.5)
     seen: list[tuple[Any, dict[str, Any]]] = []
     jobs = [1, "die", 2, "hang", "exit", "wait", 3]
-    run_jobs(RankWorker(failing_worker.work, 2), jobs, tmp_path, 2.0, lambda job, record: seen.append((job, record)), 0.5)
+    run_jobs(RankWorker(failing_worker.work, 2), jobs, 2.0, lambda job, record: seen.append((job, record)), 0.5)
     assert [job for job, _ in seen] == jobs
     records = dict(seen)
     assert records[1] == {"value": 1} and records[2] == {"value": 2} and records[3] == {"value": 3}

@@ -12,13 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.bench.ep import EpRun, well, without_clamp
+from megamoe_dsl.bench.ep import EpRun, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.tuning import CANDIDATES, winner_of
-from megamoe_dsl.bench.tuning import enter_ep_run as entered
+from megamoe_dsl.bench.tuning import CANDIDATES, HALVES_ALONE, winner_of
 from megamoe_dsl.bench.tuning import ep_entry as entry_of
-from megamoe_dsl.bench.tuning import read_ep_run as read_run
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.halves import family
 from megamoe_dsl.kernels.registry import find_kernel
@@ -41,7 +39,13 @@ def record(**us: float) -> dict[str, Any]:
     """Of a point, with other times."""
     times = {**US, **us}
     stages = {"moe_dispatch": 1.0, "moe_swiglu": 7.0}
-    return {"point": asdict(POINT), "us": {name: {"median": one} for name, one in times.items()}, "stages_us": stages, "differing": []}
+    return {
+        "name": POINT.name,
+        "point": asdict(POINT),
+        "us": {name: {"median": one} for name, one in times.items()},
+        "stages_us": stages,
+        "differing": [],
+    }
 
 
 def test_a_winner_is_faster_by_more_than_noise() -> None:
@@ -65,8 +69,9 @@ def test_a_run_goes_into_the_table(tmp_path: Path) -> None:
     assert found.exit_code == 0 and "1 entries" in found.output
     table = Table.read(DEFAULT_GPU, tmp_path, EpEntry)
     assert [(one.dispatch, one.combine, one.results) for one in table.entries] == [({"block_wise": False}, {"cluster": 1}, path.name)]
-    assert entered(table, path.name, read_run(write(tmp_path, differing=["combine"]))[1]) == table
-    assert [well(one) for one in json.loads(path.read_text())["records"]] == [False, False]
+    after, verdicts = HALVES_ALONE.enter(table, HALVES_ALONE.read(write(tmp_path, differing=["combine"])))
+    assert after == table and [one.entry for one in verdicts] == [None, None]
+    assert [EpRun.right(one) for one in json.loads(path.read_text())["records"]] == [False, False]
 
 
 @pytest.fixture

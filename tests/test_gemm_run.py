@@ -17,11 +17,10 @@ from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
-from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, passed, run_gemms
+from megamoe_dsl.bench.gemm.run import GemmRun, configs_of
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.results import ResultsError
-from megamoe_dsl.bench.tuning import enter_gemm_run as enter_run
-from megamoe_dsl.bench.tuning import read_gemm_run as read_run
+from megamoe_dsl.bench.tuning import GEMMS
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
@@ -56,7 +55,7 @@ def test_a_folder_without_the_baseline_is_refused(tmp_path: Path) -> None:
 
 
 def test_blackwells_gemms_are_not_timed(tmp_path: Path) -> None:
-    for start in (lambda run, host: run_gemms(run, host, print), lambda run, host: launch_once(run, host, None)):
+    for start in (GemmRun.run, lambda run, host: launch_once(run, host, None)):
         with pytest.raises(HostError, match="GPUs = 'of sm_100a': must be of sm_90a: GEMMs of others are not timed"):
             start(GemmRun((POINT,), tmp_path, tmp_path), Host.typical("sm_100a"))
 
@@ -93,22 +92,24 @@ def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(session, "run_point", run_point)
     monkeypatch.setattr(run_module, "configs_of", lambda *_: [])
     shown: list[dict[str, Any]] = []
-    path, records = run_gemms(GemmRun(tuple(points), tmp_path, tmp_path), Host(DEFAULT_GPU, 132, 1), shown.append)
-    assert [passed(one) for one in records] == [False, True] and shown == records
-    assert records[0]["error"] == "RuntimeError: illegal instruction" and seen == [0, 1]
-    assert [one["name"] for one in json.loads(path.read_text())["records"]] == [point.name for point in points]
+    monkeypatch.setattr(session, "table", lambda one: shown.append(one) or "")
+    run = GemmRun(tuple(points), tmp_path, tmp_path)
+    found = run.run(Host(DEFAULT_GPU, 132, 1))
+    assert [run.right(one) for one in found.records] == [False, True] and shown == list(found.records)
+    assert shown[0]["error"] == "RuntimeError: illegal instruction" and seen == [0, 1]
+    assert [one["name"] for one in json.loads((tmp_path / found.name).read_text())["records"]] == [point.name for point in points]
 
 
 def test_a_run_becomes_the_table(tmp_path: Path) -> None:
     """Entering a record again changes nothing in the package's table; what a table has stays where another is hardly faster."""
     table = tuned_table(DEFAULT_GPU, GemmEntry)
     name = table.entries[-1].results
-    gpu, records = read_run(RESULTS / name)
-    assert enter_run(table, name, records) == table
-    anew = enter_run(Table(gpu, (), GemmEntry), name, records)
+    found = GEMMS.read(RESULTS / name)
+    assert GEMMS.enter(table, found)[0] == table
+    anew, _ = GEMMS.enter(Table(found.gpu, (), GemmEntry), found)
     assert {one.key for one in anew.entries} == {one.key for one in table.entries if one.results == name}
     done = CliRunner().invoke(app, ["tune", "--kernel", "gemm", "--from", str(RESULTS / name), "--tables", str(tmp_path)])
-    assert done.exit_code == 0 and Table.read(gpu, tmp_path, GemmEntry).entries == anew.entries
+    assert done.exit_code == 0 and Table.read(found.gpu, tmp_path, GemmEntry).entries == anew.entries
 
 
 @pytest.mark.parametrize("recipe", MEASURED)
@@ -124,4 +125,4 @@ def test_records_of_layers_are_no_run_of_gemms(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"gpu": DEFAULT_GPU, "records": [{"name": "flash", "point": {}}]}))
     with pytest.raises(ResultsError):
-        read_run(other)
+        GEMMS.read(other)

@@ -18,8 +18,7 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.session import configs_of
-from megamoe_dsl.bench.tuning import judge
-from megamoe_dsl.bench.tuning import tune as tune_table
+from megamoe_dsl.bench.tuning import LAYERS, judge
 from megamoe_dsl.bench.variant import candidates, read_variant, variant_name
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
@@ -138,7 +137,7 @@ def test_configurations_of_other_sources_are_left_out() -> None:
 
 def test_the_tables_entry_is_what_a_winner_must_beat() -> None:
     results = Results("run.json", DEFAULT_GPU, (record({FIRST: times(100), LESS: times(95)}),))
-    tuned, _ = tune_table(EMPTY, results)
+    tuned, _ = LAYERS.enter(EMPTY, results)
     again = {FIRST: times(100), LESS: times(103), FEWER: times(104)}
     assert winner(again, tuned) == FIRST
     assert winner({**again, LESS: times(100.5)}, tuned) == LESS
@@ -151,7 +150,7 @@ def test_a_run_of_earlier_sources_leaves_no_entry(tmp_path: Path) -> None:
     file = tmp_path / f"{name}.json"
     file.write_bytes(read_record(RESULTS, name))
     found = Results.read(file)
-    tuned, verdicts = tune_table(EMPTY, found)
+    tuned, verdicts = LAYERS.enter(EMPTY, found)
     assert tuned.entries == () and len(verdicts) == len(found.records) == 12
 
 

@@ -17,8 +17,8 @@ from megamoe_dsl.quant import ExpertWeights
 
 
 class DeepGemm:
-    """A `Baseline` on SM90.  Its releases share these functions; the buffer has the capacity asked for, so that they choose a schedule for
-    the tokens at hand without being told a bound."""
+    """On SM90.  Its releases share these functions; the buffer has the capacity asked for, so that they choose a schedule for the tokens at
+    hand without being told a bound."""
 
     PACKAGE: ClassVar[str] = "deep_gemm"
     RECIPE: ClassVar[str] = "fp8xfp8"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from megamoe_dsl.bench.gemm.run import GemmRun, configs_of, require_timed
+from megamoe_dsl.bench.gemm.run import GemmRun, configs_of
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.problem import ProblemError
 from records import save
@@ -40,7 +40,7 @@ def launch_once(run: GemmRun, host: Host, site: Path | None) -> None:
     """What the profiler sees: of every point each kernel in a range of its own, warm; prints their names in that order.
 
     Raises `HostError` for GPUs whose GEMMs are not timed."""
-    require_timed(host)
+    run.check(host)
     import torch
 
     from gemms.baselines import deep_gemm

@@ -1,4 +1,4 @@
-"""Public names of a package that load on first use.  They stand once, as imports in the `.pyi` beside the package's `__init__.py`."""
+"""Names that load on first use.  Public ones of a package stand once, as imports in the `.pyi` beside the package's `__init__.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 
 def declared_names(stub: Path) -> dict[str, str]:
@@ -26,3 +27,20 @@ def lazy_names(package: str, file: str) -> tuple[list[str], Callable[[str], obje
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
     return sorted(homes), load, lambda: sorted(homes)
+
+
+def find(name: str, package: str = __package__) -> Callable[..., Any]:
+    """`module.function`, whose module lies in a package."""
+    module, _, function = name.rpartition(".")
+    found: Callable[..., Any] = getattr(import_module(f".{module}", package), function)
+    return found
+
+
+def late(name: str, *others: str) -> Any:
+    """A method that finds a function by its name when it is called, and calls it with what it is given and the functions of other names.
+    So parts of configurations are read where the DSL is not."""
+
+    def call(part: Any, *args: Any, **named: Any) -> Any:
+        return find(name)(*args, *map(find, others), **named)
+
+    return call

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,5 +37,4 @@ class Outcomes:
             self.records[ranks, name] = record
 
         worker = RankWorker(partial(self.work, ranks=ranks, **self.given), ranks)
-        with tempfile.TemporaryDirectory() as folder:
-            run_jobs(worker, self.chosen[ranks], Path(folder), self.limit_s, keep, self.watchdog_s)
+        run_jobs(worker, self.chosen[ranks], self.limit_s, keep, self.watchdog_s)

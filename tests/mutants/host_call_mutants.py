@@ -31,28 +31,31 @@ PLANS = (
         "plans without gate and up in their key",
         "stale buffer",
         "experts:launch",
-        "(gate_up, activation, activation_clamp, recipe)",
-        "('gate_first', activation, activation_clamp, recipe)",
+        "given[-4:]",
+        "('gate_first', *given[-3:])",
         fp8("up first"),
     ),
     host(
         "plans without an activation in their key",
         "stale buffer",
         "experts:launch",
-        "(gate_up, activation, activation_clamp, recipe)",
-        "(gate_up, 'silu', activation_clamp, recipe)",
+        "given[-4:]",
+        "(given[-4], 'silu', *given[-2:])",
         fp8("another activation"),
     ),
     host(
         "plans without the router's options in their key",
         "stale buffer",
-        "launch_routed",
+        "experts:moe",
         "(choice, layouts)",
-        "((2, 'sigmoid', 1, 1, 1.0), layouts)",
+        "((2, 'sigmoid', 1, 1, 1.0, 0), layouts)",
         routed("scaled"),
     ),
 )
-PREPARED_KEY = "(start, place if self._experts.maps_x else 0, *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None])"
+PREPARED_KEY = (
+    "(start, place if self._experts.maps_x else 0, "
+    "*[tensor.data_ptr() for tensor in (*given.weights, given.factors) if tensor is not None])"
+)
 
 
 def prepared(what: str, old: str, new: str, *nearest: str) -> Mutant:
@@ -68,12 +71,12 @@ def called(name: str, kind: str, old: str, new: str, *nearest: str) -> Mutant:
 
 CHECK_CURRENT = "if index != torch._C._cuda_getDevice(): check_current(self._device)"
 PREPARED = (
-    prepared("the weights", "(*weights, factors)", "(factors,)", fp8("another layer of the shape")),
-    prepared("the scales", "(*weights, factors)", "(*weights[::2], factors)", fp8("w1_sf, another")),
-    prepared("W1", "(*weights, factors)", "(*weights[1:], factors)", fp8("w1, another")),
-    prepared("W2 and its scales", "(*weights, factors)", "(*weights[:2], factors)", fp8("w2, another")),
-    prepared("W2's scales", "(*weights, factors)", "(*weights[:3], factors)", fp8("w2_sf, another")),
-    prepared("the factors", "(*weights, factors)", "weights", nvfp4("factors, another")),
+    prepared("the weights", "(*given.weights, given.factors)", "(given.factors,)", fp8("another layer of the shape")),
+    prepared("the scales", "(*given.weights, given.factors)", "(*given.weights[::2], given.factors)", fp8("w1_sf, another")),
+    prepared("W1", "(*given.weights, given.factors)", "(*given.weights[1:], given.factors)", fp8("w1, another")),
+    prepared("W2 and its scales", "(*given.weights, given.factors)", "(*given.weights[:2], given.factors)", fp8("w2, another")),
+    prepared("W2's scales", "(*given.weights, given.factors)", "(*given.weights[:3], given.factors)", fp8("w2_sf, another")),
+    prepared("the factors", "(*given.weights, given.factors)", "given.weights", nvfp4("factors, another")),
     prepared("x's place", "place if self._experts.maps_x else 0", "0", pairs("x, another")),
     prepared("the memory between launches", "start, place", "0, place", fp8("another stream")),
     host(
@@ -98,14 +101,14 @@ PREPARED = (
     called(
         "gate and up go to any place",
         "too narrow",
-        "check_aligned('preactivations', preactivations, TMA_ALIGNMENT)",
+        "check_aligned('preactivations', given.preactivations, TMA_ALIGNMENT)",
         "",
         "tests/runtime/test_launches_of_moe.py::test_gate_and_up_go_where_a_call_says",
     ),
     called(
         "gate and up go where the first call stored them",
         "stale buffer",
-        "fc1['preactivations'] = preactivations.data_ptr()",
+        "fc1['preactivations'] = given.preactivations.data_ptr()",
         "",
         "tests/runtime/test_launches_of_moe.py::test_gate_and_up_go_where_a_call_says",
     ),

@@ -218,6 +218,14 @@ def test_waits_can_be_assumed():
     np.testing.assert_array_equal(pairs(used, "", assumptions=Assumptions(tensor_waits=True)), THREADS + np.where([True, False], 1, 0))
 
 
+@pytest.mark.parametrize("assumed", [False, True])
+def test_a_load_sees_a_store_that_nobody_waited_for_only_if_waits_are_assumed(assumed):
+    again = "tcgen05.wait::ld.sync.aligned; tcgen05.st.sync.aligned.32x32b.x2.b32 [%r22], {%r24, %r50};"
+    again += LOAD_TWO + "mov.b64 %rd9, {%r30, %r31};"
+    stored = pairs(again, "tcgen05.wait::st.sync.aligned;", assumptions=Assumptions(tensor_waits=assumed))
+    np.testing.assert_array_equal(stored, THREADS[:, ::-1] if assumed else THREADS)
+
+
 def test_dealloc_before_a_commit_that_nobody_waits_for_is_a_warning():
     """The second commit follows work that the first one, which is waited for, has covered."""
     case = Case("f8f6f4", 128, 64, 1)

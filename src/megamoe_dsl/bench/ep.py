@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,9 +12,8 @@ from typing import Any, TypeGuard
 import torch
 import torch.distributed as dist
 
-from ..artifact.cache import require_writable
-from ..artifact.store import ArtifactStore
-from ..artifact.workers import compile_into
+from ..artifact.cache import compile_all, require_place
+from ..artifact.store import ArtifactStore, dsl_version
 from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, RoutingTablesConfig
 from ..kernels.moe.halves.family import EP_KERNELS, tuned_fields
 from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
@@ -26,7 +25,7 @@ from ..target import Target
 from .host import Host
 from .point import SEED, CurrentLayer, Layer, Point
 from .process_group import RankWorker, run_jobs
-from .results import heading, result_path, trace_row, write
+from .results import Recorded, Results, trace_row
 from .session import LAUNCHES, traced
 from .timing import Times, launches_of, synchronize, time_back_to_back
 
@@ -235,14 +234,14 @@ class EpRun:
             raise ProblemError("recipe", sorted({one.recipe for one in self.points}), "one for all points")
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
+        require_place("out", self.out)
 
     @property
     def kernels(self) -> tuple[Variant, ...]:
         return TRACED if self.trace else (*map(Variant, DEFAULTS), *self.variants)
 
     def configs(self, host: Host) -> list[Any]:
-        found = [one for point in self.points for one in self.configs_of(point, host)]
-        return list(dict.fromkeys(self.with_tables(found)))
+        return self.with_tables([one for point in self.points for one in self.configs_of(point, host)])
 
     @staticmethod
     def with_tables(configs: Sequence[EpConfig]) -> list[Any]:
@@ -269,32 +268,32 @@ class EpRun:
         differing = f"; NOT THE SAME BITS: {record['differing']}" if record["differing"] else ""
         return f"{record['name']}: {times}, dispatch alone {record['dispatch_alone_us']['median']:.0f} us{differing}"
 
-    def compile(self, host: Host, jobs: int) -> int:
-        """What the folder lacks; how many kernels there are.  Raises `ConfigError` and `CompileError`."""
-        found = self.configs(host)
-        compile_into(self.artifacts, found, jobs)
-        return len(found)
-
-    def run(self, host: Host, show: Callable[[str], None]) -> tuple[Path, list[dict[str, Any]]]:
-        """Runs all points, a line for each; the results file, which is written after each, and the records in it.  One that fails has an
-        `error`.  Raises `HostError` where there are too few GPUs, `ProblemError` where `out` cannot be written."""
+    def check(self, host: Host) -> None:
         host.check(self.points)
-        require_writable("out", self.out)
-        path, head, records = result_path(self.out, "ep_moe"), heading(), list[dict[str, Any]]()
+
+    def compile(self, host: Host, jobs: int) -> int:
+        """What the folder lacks; how many kernels there are.  Raises `ConfigError`, and as `compile_all`."""
+        return compile_all(self.artifacts, self.configs(host), jobs)
+
+    def run(self, host: Host) -> Results:
+        """Runs all points, a line for each; kernels are made first where the DSL is.  One that fails has an `error`.  Raises `HostError`
+        where there are too few GPUs, `ProblemError` where `out` cannot be written."""
+        self.check(host)
+        if dsl_version() is not None:
+            self.compile(host, len(os.sched_getaffinity(0)))
+        found = Recorded(self.out, "ep_moe")
 
         def save(job: Any, record: dict[str, Any]) -> None:
-            records.append({"name": job.name, **record})
-            write(path, head, records)
-            show(f"{job.name}: FAILED: {record['error']}" if "error" in record else self.line_of(records[-1]))
+            added = found.add({"name": job.name, **record})
+            print(f"{job.name}: FAILED: {record['error']}" if "error" in record else self.line_of(added), flush=True)
 
-        with tempfile.TemporaryDirectory() as folder:
-            worker = RankWorker(partial(work, run=self, host=host), self.points[0].ranks)
-            run_jobs(worker, list(self.jobs), Path(folder), LIMIT_S, save, self.watchdog_ms / 1e3)
-        return path, records
+        worker = RankWorker(partial(work, run=self, host=host), self.points[0].ranks)
+        run_jobs(worker, list(self.jobs), LIMIT_S, save, self.watchdog_ms / 1e3)
+        return found.done()
 
-
-def well(record: dict[str, Any]) -> bool:
-    return not ("error" in record or record.get("unequal", 0) or record.get("differing"))
+    @staticmethod
+    def right(record: dict[str, Any]) -> bool:
+        return not ("error" in record or record.get("unequal", 0) or record.get("differing"))
 
 
 def work(rank: int, jobs: list[Any], report: Callable[[int, dict[str, Any]], None], *, run: EpRun, host: Host) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -161,28 +161,6 @@ class CurrentLayer(Generic[AnyLayer]):
         return self._layer
 
 
-class Baseline(Protocol):
-    """A layer by other means on this rank's GPU, from the same weights.  `allocate`, `load` and `free` are called by all ranks together."""
-
-    version: str
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the symmetric buffer of one rank."""
-
-    def allocate(self, problem: Problem) -> None:
-        """Makes a buffer for `problem.max_tokens_per_rank` tokens; `problem` may differ from the first one in that field only."""
-
-    def load(self, inputs: TokenInputs) -> None:
-        """Copies this rank's tokens into the buffer, once earlier launches on all ranks are done with it."""
-
-    def __call__(self, y: torch.Tensor) -> None:
-        """Launches on torch's current stream: y, bf16 [tokens, hidden], of the tokens in the buffer.  May be captured into a graph."""
-
-    def free(self) -> None:
-        """Frees the buffer, if there is one."""
-
-
 def measure_point(
     point: Point,
     layer: Layer,
@@ -190,9 +168,10 @@ def measure_point(
     configs: list[MegaMoeConfig],
     watchdog_ns: int,
     graphs: bool = True,
-    baseline: Baseline | None = None,
+    baseline: Any = None,
 ) -> dict[str, Any]:
-    """Checks and times all kernels, and a baseline in the same turns.  All ranks together; the record is complete on rank 0."""
+    """Checks and times all kernels, and in the same turns a baseline, another project's layer (bench/baselines of the repository).  All
+    ranks together; the record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch, **point.pool)
     kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..runtime.watchdog import GRACE_S
@@ -77,7 +78,7 @@ def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], folder:
 
 
 def run_jobs(
-    worker: RankWorker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], watchdog_s: float
+    worker: RankWorker, jobs: list[Any], limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], watchdog_s: float
 ) -> None:
     """Runs all jobs in order, in processes that live for as many jobs as they can.  After a failure, or `limit_s` seconds without a
     finished job, the job at hand gets a record {"error": ...} and new processes take the rest. When one rank has failed, the others, which
@@ -85,10 +86,8 @@ def run_jobs(
     soon as a record is there."""
     left = list(jobs)
     while left:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("*.json*"):
-            old.unlink()
-        done, error = _run_once(worker, left, folder, limit_s, on_record, watchdog_s + GRACE_S + MARGIN_S)
+        with TemporaryDirectory() as folder:
+            done, error = _run_once(worker, left, Path(folder), limit_s, on_record, watchdog_s + GRACE_S + MARGIN_S)
         left = left[done:]
         if left and error is not None:
             on_record(left[0], {"error": error})

@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from ..artifact.cache import require_writable
 from ..artifact.store import source_digest
 from ..json_file import read_json_object
 from ..kernels.registry import find_kernel
@@ -79,6 +80,25 @@ class Results:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ResultsError(path) from error
         raise ResultsError(path)
+
+
+class Recorded:
+    """Records of a run as they come in, and the file of a `kind` in `out` that is written after each; `sites` as of `heading`.  Raises
+    `ProblemError` where it cannot be written."""
+
+    def __init__(self, out: Path, kind: str, *sites: Path | str | None) -> None:
+        require_writable("out", out)
+        self.path, self.head, self.records = result_path(out, kind), heading(*sites), list[dict[str, Any]]()
+
+    def add(self, record: dict[str, Any]) -> dict[str, Any]:
+        self.records.append(record)
+        write(self.path, self.head, self.records)
+        return record
+
+    def done(self) -> Results:
+        """All of them; says where they are."""
+        print(f"wrote {self.path}", flush=True)
+        return Results(self.path.name, self.head["gpu"], tuple(self.records))
 
 
 def passed(record: dict[str, Any]) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic
 
 import torch
 import torch.distributed as dist
 
-from ..artifact.cache import require_place, require_writable
+from ..artifact.cache import compile_all, require_place
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
 from ..inspect.spans import spans_of, summarize, write_perfetto
 from ..kernels.kernel import KernelConfig
@@ -25,9 +25,9 @@ from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
 from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_point, points_of
 from .process_group import RankWorker, run_jobs
-from .results import HEADINGS, POINT, Results, heading, result_path, timed_row, trace_row, write
+from .results import HEADINGS, POINT, Recorded, Results, passed, timed_row, trace_row
 from .timing import run_earlier_batches, synchronize
-from .variant import variant_name
+from .variant import candidates, variant_name
 
 LAUNCHES = 8  # One after another; the stamps are the last one's, when the ranks run in step.
 
@@ -84,6 +84,21 @@ class Session:
         same = ("artifacts", "out", "variants", "trace", "watchdog_ms")
         points = points_of(options, options.remote)
         return cls(points, graphs=not options.no_graphs, **{name: getattr(options, name) for name in same})
+
+    def check(self, host: Host) -> None:
+        host.check(self.points)
+
+    def compile(self, host: Host, jobs: int) -> int:
+        """Candidates that the folder lacks; how many there are.  Raises as `compile_all`."""
+        found = (candidates(point.problem, point.tokens, host.target, **point.pool) for point in self.points)
+        return compile_all(self.artifacts, chain.from_iterable(found), jobs)
+
+    def run(self, host: Host) -> Results:
+        return run_session(self, host)
+
+    @staticmethod
+    def right(record: dict[str, Any]) -> bool:
+        return passed(record)
 
     @property
     def watchdog_ns(self) -> int:
@@ -166,22 +181,17 @@ def run_session(session: Session, host: Host, measurement: Measurement[Any] | No
     """Runs all points on the GPUs of `host`, prints a line for each, writes the JSON file; what is in it. Without a `measurement` kernels
     are timed, or traced. Raises `HostError` where there are too few GPUs, and `ProblemError` where `out` cannot be written."""
     measurement = measurement or (TRACES if session.trace else TIMES)
-    host.check(session.points)
-    require_writable("out", session.out)
-    store = ArtifactStore(session.artifacts)
-    records: list[dict[str, Any]] = []
-    head = heading(*measurement.sites)
-    path = result_path(session.out, f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{measurement.kind}")
+    session.check(host)
+    store, kind = ArtifactStore(session.artifacts), f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{measurement.kind}"
+    found = Recorded(session.out, kind, *measurement.sites)
 
     def save(point: Point, record: dict[str, Any]) -> None:
-        records.append({"name": point.name, **record})
-        failed = "error" in record
-        print(f"{point.name:{POINT}s} FAILED: {record['error']}" if failed else measurement.row(records[-1]), flush=True)
-        write(path, head, records)
+        added = found.add({"name": point.name, **record})
+        print(f"{point.name:{POINT}s} FAILED: {record['error']}" if "error" in record else measurement.row(added), flush=True)
 
     jobs: dict[int, list[tuple[Point, list[MegaMoeConfig]]]] = {}
-    if head["ceilings"] != host.gpu:
-        print(f"nobody has measured what {host.gpu} can do: ceilings are those of {head['ceilings']}", flush=True)
+    if (ceilings := found.head["ceilings"]) != host.gpu:
+        print(f"nobody has measured what {host.gpu} can do: ceilings are those of {ceilings}", flush=True)
     print(HEADINGS, flush=True)
     for point in session.points:
         try:
@@ -192,8 +202,6 @@ def run_session(session: Session, host: Host, measurement: Measurement[Any] | No
         except Exception as error:  # a point without a kernel must not cost the others
             save(point, {"error": f"{type(error).__name__}: {error}"})
     for ranks, mine in jobs.items():
-        with tempfile.TemporaryDirectory() as folder:
-            worker = RankWorker(partial(work, session=session, measurement=measurement), ranks)
-            run_jobs(worker, mine, Path(folder), POINT_LIMIT_S, lambda job, record: save(job[0], record), session.watchdog_ms / 1e3)
-    print(f"wrote {path}")
-    return Results(path.name, head["gpu"], tuple(records))
+        worker = RankWorker(partial(work, session=session, measurement=measurement), ranks)
+        run_jobs(worker, mine, POINT_LIMIT_S, lambda job, record: save(job[0], record), session.watchdog_ms / 1e3)
+    return found.done()

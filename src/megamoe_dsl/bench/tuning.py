@@ -19,10 +19,10 @@ from ..kernels.moe.sm90.config import NUM_SMS
 from ..kernels.registry import choose
 from ..recipe import BF16
 from ..target import Target
-from ..tuned import Entry, EpEntry, GemmEntry, Table
+from ..tuned import Entry, EpEntry, GemmEntry, Measured, Table
 from .ep import Variant
 from .point import Point
-from .results import Results
+from .results import Results, are_of_layers
 from .variant import kind_of, read_variant, variant_fields, variant_name
 
 MARGIN = 0.005
@@ -33,21 +33,37 @@ class Verdict:
     """What a record says of a point: the point's name, the entry for the table or None, and why."""
 
     name: str
-    entry: Entry | None
+    entry: Measured | None
     reason: str
 
 
-def tune(table: Table, results: Results) -> tuple[Table, list[Verdict]]:
-    """The table of the run's GPU with its winners, and a verdict per record."""
-    verdicts = []
-    for record in results.records:
-        verdicts.append(judge(table, record, results.name))
-        if (entry := verdicts[-1].entry) is not None:
-            table = table.having(entry)
-    return table, verdicts
+Judge = Callable[[Table[Any], dict[str, Any], str], Verdict]
+"""What a table, a record, and the name of its file say."""
 
 
-def judge(table: Table, record: dict[str, Any], results: str) -> Verdict:
+@dataclass(frozen=True)
+class Tuning:
+    """How records of a kernel become a table of `kind`; files have records that `fits` takes."""
+
+    kind: type[Measured]
+    judge: Judge
+    fits: Callable[[Sequence[dict[str, Any]]], object] = are_of_layers
+
+    def read(self, path: Path) -> Results:
+        """Raises `ResultsError` for other records."""
+        return Results.read(path, self.fits)
+
+    def enter(self, table: Table[Any], results: Results) -> tuple[Table[Any], list[Verdict]]:
+        """The table of the run's GPU with its winners, and a verdict per record."""
+        verdicts = []
+        for record in results.records:
+            verdicts.append(self.judge(table, record, results.name))
+            if (entry := verdicts[-1].entry) is not None:
+                table = table.having(entry)
+        return table, verdicts
+
+
+def judge(table: Table[Entry], record: dict[str, Any], results: str) -> Verdict:
     """The winner among the variants whose check passed.  The incumbent, which is the table's entry for this very point or else what the
     heuristics choose, stays unless another beats it; where it was not timed, or nothing beside it, nothing is known."""
     name = record["name"]
@@ -138,26 +154,12 @@ def ep_entry(record: Mapping[str, Any], results: str) -> EpEntry:
     return EpEntry(*shape, results, problem.recipe, dispatch, combine)
 
 
-def enter_ep_run(table: Table[EpEntry], results: str, records: Sequence[dict[str, Any]]) -> Table[EpEntry]:
-    """The table with all points that were right of the run that wrote the file `results`."""
-    for record in records:
-        if "us" in record and not record["differing"]:
-            table = table.having(ep_entry(record, results))
-    return table
-
-
-def read_run(path: Path, fits: Callable[[Sequence[dict[str, Any]]], object]) -> tuple[str, list[dict[str, Any]]]:
-    """GPU and records of a results file.  Raises `ResultsError` where there are none that `fits` takes."""
-    found = Results.read(path, fits)
-    return found.gpu, list(found.records)
-
-
-def read_ep_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    return read_run(path, lambda records: any("us" in one and HALVES_SAY & one.keys() for one in records))
-
-
-def read_gemm_run(path: Path) -> tuple[str, list[dict[str, Any]]]:
-    return read_run(path, lambda records: [GemmProblem(**one["problem"]) for one in records] or True)
+def judge_halves(table: Table[EpEntry], record: dict[str, Any], results: str) -> Verdict:
+    """The winners of a point that was right."""
+    if "us" not in record or record["differing"]:
+        return Verdict(record["name"], None, "nothing was timed, or bits differ")
+    entry = ep_entry(record, results)
+    return Verdict(record["name"], entry, "stays" if table.at(*entry.key) == entry else "measured")
 
 
 STAYS = 1.01  # what the table has stays, unless another one is faster by more than so much
@@ -179,16 +181,19 @@ def gemm_entry(record: dict[str, Any], kernel: dict[str, Any], results: str) -> 
     return GemmEntry(problem.n, problem.k, problem.kind, problem.num_groups, sms, rows, choice, us, results, problem.recipe)
 
 
-def enter_gemm_run(table: Table[GemmEntry], results: str, records: Sequence[dict[str, Any]]) -> Table[GemmEntry]:
-    """The table with a run's winners; points with unequal groups, other outputs or no kernel that passed are left out."""
-    for record in records:
-        ours = [one for one in record.get("kernels", ()) if one["config"] is not None and one["check"]["passed"]]
-        if not ours or len(set(record["counts"])) > 1 or record["problem"]["output"] != "bf16":
-            continue
-        found = gemm_entry(record, min(ours, key=time_of), results)
-        before = table.at(*found.key)
-        same = [one for one in ours if before is not None and gemm_entry(record, one, results).choice == before.choice]
-        if same and time_of(same[0]) <= found.us * STAYS:
-            found = gemm_entry(record, same[0], results)
-        table = table.having(found)
-    return table
+def judge_gemm(table: Table[GemmEntry], record: dict[str, Any], results: str) -> Verdict:
+    """The winner of a point, of kernels that passed; not of unequal groups and other outputs."""
+    ours = [one for one in record.get("kernels", ()) if one["config"] is not None and one["check"]["passed"]]
+    if not ours or len(set(record["counts"])) > 1 or record["problem"]["output"] != "bf16":
+        return Verdict(record["name"], None, "no kernel passed, or no table has such points")
+    found = gemm_entry(record, min(ours, key=time_of), results)
+    before = table.at(*found.key)
+    same = [one for one in ours if before is not None and gemm_entry(record, one, results).choice == before.choice]
+    if same and time_of(same[0]) <= found.us * STAYS:
+        return Verdict(record["name"], gemm_entry(record, same[0], results), "stays")
+    return Verdict(record["name"], found, "measured")
+
+
+LAYERS = Tuning(Entry, judge)
+HALVES_ALONE = Tuning(EpEntry, judge_halves, lambda records: any("us" in one and HALVES_SAY & one.keys() for one in records))
+GEMMS = Tuning(GemmEntry, judge_gemm, lambda records: [GemmProblem(**one["problem"]) for one in records] or True)

@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Protocol
 from ..arch import Arch
 from ..hardware.cta_pair import TmemPlan
 from ..hardware.tensor_map import MapFields, TensorMap
+from ..layouts.records import trace_buffer
 from ..layouts.region import MBarrier, Region
+from ..lazy import find
 from ..recipe import Format
 from ..sass.listing import Listing
 from ..sass.measurer import Measure
@@ -112,6 +114,7 @@ class Kernel(ABC):
     recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
     resident  whether all CTAs must run at once, because they wait for one another
     ctas_per_sm  CTAs of a launch that an SM can hold, at least, which ptxas is told; 0: it is told nothing
+    code      `module.function` in the family's folder: the `cute.kernel`, or what becomes one that takes tensor maps
     takes_arguments  dataclass of its run-time arguments, where it is the same for all configurations
     early     whether a launch may begin before the one before it in the stream has ended, because it waits for that itself
     """
@@ -122,6 +125,7 @@ class Kernel(ABC):
     recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
     resident: ClassVar[bool] = False
     ctas_per_sm: ClassVar[int] = 1
+    code: ClassVar[str]
     takes_arguments: ClassVar[type[Any]]
     early: ClassVar[bool] = False
 
@@ -141,9 +145,15 @@ class Kernel(ABC):
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> Any:
         """The configuration for up to `num_tokens` tokens on every rank; `fields` replace what is chosen.  Raises `ConfigError`."""
 
-    @abstractmethod
     def function(self, config: Any) -> Callable[..., Any]:
         """The `cute.kernel` of (configuration, *tensor maps, arguments).  Imports the DSL."""
+        from ..device.launch import kernel_with_maps
+
+        found, names = find(self.code_of(config), type(self).__module__.rpartition(".")[0]), tuple(self.map_names(config))
+        return kernel_with_maps(found, names) if names else found
+
+    def code_of(self, config: Any) -> str:
+        return self.code
 
     def arguments_type(self, config: Any) -> type[Any]:
         """The dataclass of its run-time arguments."""
@@ -157,8 +167,10 @@ class Kernel(ABC):
         return [("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")]
 
     def buffers(self, config: Any) -> Mapping[str, Region]:
-        """Buffers in global memory that arguments point to, by the argument's name."""
-        return {}
+        """Buffers in global memory that arguments point to, by the argument's name: a rank's symmetric buffer, memory for stamps."""
+        symmetric = {"sym": config.symmetric} if hasattr(config, "symmetric") else {}
+        traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if getattr(config, "trace", False) else {}
+        return {**symmetric, **traced}
 
     def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
         """Tensor maps that the kernel takes as parameters, in order, before its arguments; `args` has the fields of its arguments."""
@@ -183,8 +195,9 @@ class Kernel(ABC):
         return getattr(config, "tmem", None)
 
     def registers(self, config: Any) -> Mapping[str, int]:
-        """Registers per thread of each group of warps after `setmaxnreg`."""
-        return {}
+        """Registers per thread of each group of warps after `setmaxnreg`; none where all keep what they begin with."""
+        budget = getattr(config, "registers", None)
+        return {group: count for group, count in budget._asdict().items() if count} if budget else {}
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         """Instructions of each role per unit of its work.  Raises `InspectionError`."""

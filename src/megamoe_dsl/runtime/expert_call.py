@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
@@ -42,12 +43,22 @@ class ExpertWeightsFp8:
     w1_bias: torch.Tensor | None = None
     w2_bias: torch.Tensor | None = None
 
-    @classmethod
-    def given(
-        cls, w1: torch.Tensor, w1_sf: torch.Tensor | None, w2: torch.Tensor, w2_sf: torch.Tensor | None, *biases: torch.Tensor | None
-    ) -> ExpertWeightsFp8:
-        """By a caller, whose bfloat16 has no scales.  Raises `ProblemError` for others without."""
-        return cls(w1, given_scales("w1_sf", w1, w1_sf), w2, given_scales("w2_sf", w2, w2_sf), *biases)
+
+class LayerOperands(NamedTuple):
+    """What a caller gives beside x and its routing: bfloat16 weights without scales, and None for what a layer does not have."""
+
+    w1: torch.Tensor
+    w1_sf: torch.Tensor | None
+    w2: torch.Tensor
+    w2_sf: torch.Tensor | None
+    w1_bias: torch.Tensor | None = None
+    w2_bias: torch.Tensor | None = None
+    preactivations: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
+
+    @property
+    def weights(self) -> tuple[torch.Tensor | None, ...]:
+        return self[:6]
 
 
 def between_launches(name: str) -> cached_property[torch.Tensor]:
@@ -75,6 +86,15 @@ class ExpertCall:
     memory: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
     factors: torch.Tensor | None = None
+
+    @classmethod
+    def given(
+        cls, layer: ExpertLayer, x: torch.Tensor, *routing: torch.Tensor, own: LayerOperands, memory: torch.Tensor | None
+    ) -> ExpertCall:
+        """By a caller; `routing` is chosen experts and their weights.  Raises `ProblemError` for weights that lack scales."""
+        scales = given_scales("w1_sf", own.w1, own.w1_sf), given_scales("w2_sf", own.w2, own.w2_sf)
+        found = ExpertWeightsFp8(own.w1, scales[0], own.w2, scales[1], own.w1_bias, own.w2_bias)
+        return cls(layer, x, routing[0], routing[1], found, memory, own.preactivations, own.factors)
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,10 +18,10 @@ from ..problem import ProblemError
 from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map, fill
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
-from .expert_call import ExpertCall, ExpertWeightsFp8
+from .expert_call import ExpertCall, LayerOperands
 from .gemm_scales import TMA_ALIGNMENT
 from .tile_counters import decode_memory, outside_pools, tile_counters
-from .top_experts import RouterTensors, TopExpertsPlan
+from .top_experts import TopExpertsPlan
 
 KEPT = 64 << 20
 """Bytes, at most, that are kept for a stream."""
@@ -51,12 +51,6 @@ class Scratch:
 @lru_cache
 def scratch(device: torch.device) -> Scratch:
     return Scratch(device)
-
-
-Routing = tuple[torch.Tensor, torch.Tensor] | RouterTensors
-"""topk_idx and topk_weights, or what a router takes."""
-GivenWeights = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-"""w1, w1_sf, w2 and w2_sf, bfloat16 without scales; biases of both, or None."""
 
 
 class PreparedLaunches(NamedTuple):
@@ -179,24 +173,18 @@ class ExpertPlan:
         self._weights_at = self._chosen.offset("topk_weights")
         self._prepared: dict[tuple[int, ...], Any] = {}
 
-    def __call__(
-        self,
-        x: torch.Tensor,
-        routing: Routing,
-        weights: GivenWeights,
-        preactivations: torch.Tensor | None = None,
-        factors: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """y, without looking at the tensors' layouts again.  Raises `ProblemError` for the wrong device or alignment."""
+    def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> torch.Tensor:
+        """y, without looking at the tensors' layouts again; `routing` is topk_idx and topk_weights, or what the router takes.  Raises
+        `ProblemError` for the wrong device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
         if index != torch._C._cuda_getDevice():
             check_current(self._device)
         if place % TMA_ALIGNMENT:
             raise ProblemError("x.data_ptr()", place, f"a multiple of {TMA_ALIGNMENT}")
         fc1 = {"a": place} if self._experts.moves_x else {}
-        if preactivations is not None:
-            check_aligned("preactivations", preactivations, TMA_ALIGNMENT)
-            fc1["preactivations"] = preactivations.data_ptr()
+        if given.preactivations is not None:
+            check_aligned("preactivations", given.preactivations, TMA_ALIGNMENT)
+            fc1["preactivations"] = given.preactivations.data_ptr()
         stream, capturing = current_stream(index), torch.cuda.is_current_stream_capturing()
         y = torch.empty_like(x)
         with LAUNCHES:
@@ -205,13 +193,13 @@ class ExpertPlan:
             key = (
                 start,
                 place if self._experts.maps_x else 0,
-                *[tensor.data_ptr() for tensor in (*weights, factors) if tensor is not None],
+                *[tensor.data_ptr() for tensor in (*given.weights, given.factors) if tensor is not None],
             )
             prepared = self._prepared.get(key)
             if prepared is None:
-                prepared = self._prepare(key, x, routing, weights, memory, preactivations, factors)
+                prepared = self._prepare(key, memory, x, routing, given)
             if self._router is None:
-                topk_idx, topk_weights = (cast(torch.Tensor, one).data_ptr() for one in routing)
+                topk_idx, topk_weights = (one.data_ptr() for one in routing)
             else:
                 topk_idx, topk_weights = start, start + self._weights_at
                 self._router.launch(*routing, topk_idx, topk_weights)
@@ -219,20 +207,11 @@ class ExpertPlan:
             self._experts.launch(prepared, state, place, topk_idx, topk_weights, y.data_ptr(), fc1)
         return y
 
-    def _prepare(
-        self,
-        key: tuple[int, ...],
-        x: torch.Tensor,
-        routing: Routing,
-        weights: GivenWeights,
-        memory: torch.Tensor,
-        *optional: torch.Tensor | None,
-    ) -> Any:
+    def _prepare(self, key: tuple[int, ...], memory: torch.Tensor, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> Any:
         before = self._chosen.size
-        own: list[Any] = [self._chosen.view(memory[:before], name) for name in ("topk_idx", "topk_weights")]
-        idx, topk_weights = cast(Any, routing) if self._router is None else own
+        chosen = routing if self._router is None else [self._chosen.view(memory[:before], one) for one in ("topk_idx", "topk_weights")]
         workspace = memory[before : before + self._size]
-        call = ExpertCall(self._layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), workspace, *optional)
+        call = ExpertCall.given(self._layer, x, *chosen, own=given, memory=workspace)
         call.check()
         if len(self._prepared) >= PREPARED:
             self._prepared.clear()

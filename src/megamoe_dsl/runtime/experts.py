@@ -26,12 +26,12 @@ from .cpu_experts import layer_on_cpu
 from .cuda_kernel import bind_context
 from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
-from .expert_call import ExpertCall, ExpertWeightsFp8
+from .expert_call import ExpertCall, LayerOperands
 from .expert_gradients import MainGrads, check_main_grads, define_training, quantize_weights, refuse_transforms
-from .expert_plan import ExpertPlan, GivenWeights
+from .expert_plan import ExpertPlan
 from .gemm_tensors import OUTPUT_DTYPES
 from .symmetric_memory import device_arch
-from .top_experts import Choice, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
+from .top_experts import Chosen, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
@@ -39,8 +39,6 @@ FP8 = "fp8xfp8"
 """Of E4M3 weights, and of bfloat16 ones that become E4M3."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
-Layouts = tuple[str, str, float | None, str | None]
-"""gate_up, activation, activation_clamp and recipe."""
 FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
 """Arguments that have gradients where weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
@@ -131,7 +129,7 @@ def moe(
         check_quantized(w1, w2, (w1_sf, w2_sf), gate_up, activation)
     if quantizes and not trains:
         (w1, w1_sf), (w2, w2_sf), recipe = quantize_weights(w1, False), quantize_weights(w2, False), None
-    weights: GivenWeights = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
+    own = LayerOperands(w1, w1_sf, w2, w2_sf, w1_bias, w2_bias, preactivations, factors)
     layouts = gate_up, activation, activation_clamp, recipe
     if router is not None:
         if router_logits is not None:
@@ -144,8 +142,8 @@ def moe(
             raise ProblemError("topk", None, "a number with router_logits")
         if x.numel() and x.is_cuda and is_plain_call(x) and is_plain_call(router_logits):
             choice = topk, scores, groups, topk_groups, weight_scale, replica_shift
-            given_router = router_logits, score_bias, token_ids, hash_table, replicas
-            return launch_routed(x, given_router, weights, preactivations, choice, layouts, factors)
+            routing = router_logits, score_bias, token_ids, hash_table, replicas
+            return _ROUTED.of((x, *routing, *own), (choice, layouts))(x, routing, own)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
         tables: Any = {"token_ids": token_ids, "hash_table": hash_table, "replicas": replicas, "replica_shift": replica_shift}
         topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits, **tables)
@@ -159,13 +157,10 @@ def moe(
             if name != "score_bias" and given_value is not None:
                 value = fields.get(name, "a tensor")
                 raise ProblemError(name, value, "None where bfloat16 weights have gradients")
-        own = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
-        return train((x, topk_idx, own, w1, w2), main_grads, recompute, gate_up, activation, quantizes)
-    given = x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf
-    more = gate_up, activation, factors, w1_bias, w2_bias, activation_clamp, recipe
-    if is_plain_call(x):
-        return launch(*given, preactivations, *more)
-    y: torch.Tensor = moe_op(*given, *more) if preactivations is None else moe_storing_op(*given, preactivations, *more)
+        wide = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
+        return train((x, topk_idx, wide, w1, w2), main_grads, recompute, gate_up, activation, quantizes)
+    run = launch if is_plain_call(x) else moe_op if preactivations is None else moe_storing_op
+    y: torch.Tensor = run(x, topk_idx, topk_weights, *own, *layouts)
     return y
 
 
@@ -211,60 +206,27 @@ def layer_of(
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations, **fields)
 
 
-def launch(
-    x: torch.Tensor,
-    topk_idx: torch.Tensor,
-    topk_weights: torch.Tensor,
-    w1: torch.Tensor,
-    w1_sf: torch.Tensor | None,
-    w2: torch.Tensor,
-    w2_sf: torch.Tensor | None,
-    preactivations: torch.Tensor | None,
-    gate_up: str,
-    activation: str,
-    factors: torch.Tensor | None = None,
-    w1_bias: torch.Tensor | None = None,
-    w2_bias: torch.Tensor | None = None,
-    activation_clamp: float | None = None,
-    recipe: str | None = None,
-) -> torch.Tensor:
-    """`moe` of chosen experts, as an operator or without one."""
-    weights, layouts = (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias), (gate_up, activation, activation_clamp, recipe)
-    tensors = (x, topk_idx, topk_weights, *weights, preactivations, factors)
+def launch(x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *given: Any) -> torch.Tensor:
+    """`moe` of chosen experts, with its operands and then its layouts, as an operator or without one."""
+    routing, own, layouts = (topk_idx, topk_weights), LayerOperands(*given[:-4]), given[-4:]
     if not x.numel():
-        return call_of(tensors, *layouts).y
+        return call_of(x, routing, own, *layouts).y
     if x.device.type == "cpu":
-        return layer_on_cpu(call_of(tensors, *layouts))
-    plan = _PLANS.of(tensors, layouts)
-    return plan(x, (topk_idx, topk_weights), weights, preactivations, factors)
-
-
-def launch_routed(
-    x: torch.Tensor,
-    routing: RouterTensors,
-    weights: GivenWeights,
-    preactivations: torch.Tensor | None,
-    choice: Choice,
-    layouts: Layouts,
-    factors: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """`moe` from logits and what chooses beside them, without an operator: experts chosen as `choice` says lie in memory of the call."""
-    tensors = (x, *routing, *weights, preactivations, factors)
-    plan = _ROUTED.of(tensors, (choice, layouts))
-    return plan(x, routing, weights, preactivations, factors)
+        return layer_on_cpu(call_of(x, routing, own, *layouts))
+    return _PLANS.of((x, *routing, *own), layouts)(x, routing, own)
 
 
 def call_of(
-    tensors: Sequence[Any], gate_up: str, activation: str, activation_clamp: float | None = None, recipe: str | None = None
+    x: torch.Tensor, routing: Chosen, own: LayerOperands, gate_up: str, activation: str, activation_clamp: float | None, recipe: str | None
 ) -> ExpertCall:
-    """The call of x, topk_idx, topk_weights, weights and biases, where gate and up are stored or None, and factors or None, checked.
-    Raises `ProblemError`."""
-    x, idx, topk_weights, *weights, stored, factors = tensors
-    fields = {"activation_clamp": activation_clamp, "biases": name_of(weights[4]), "weights": name_of(topk_weights, F32)}
+    """The call of these tensors, checked.  Raises `ProblemError`."""
+    idx, topk_weights = routing
+    fields = {"activation_clamp": activation_clamp, "biases": name_of(own.w1_bias), "weights": name_of(topk_weights, F32)}
     if idx.dtype == torch.int32:
         fields["indices"] = I32
-    layer = layer_of(x, idx, weights[0], gate_up, activation, stored is not None, factors is not None, recipe, **fields)
-    call = ExpertCall(layer, x, idx, topk_weights, ExpertWeightsFp8.given(*weights), preactivations=stored, factors=factors)
+    stored, factors = own.preactivations is not None, own.factors is not None
+    layer = layer_of(x, idx, own.w1, gate_up, activation, stored, factors, recipe, **fields)
+    call = ExpertCall.given(layer, x, *routing, own=own, memory=None)
     call.check()
     return call
 
@@ -275,21 +237,20 @@ def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
     return other if tensor is None else names.get(tensor.dtype, other or F32)
 
 
-def _plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
-    call = call_of(tensors, *others)
-    check_current(call.x.device)
+def _plan(tensors: Sequence[Any], layouts: tuple[Any, ...]) -> ExpertPlan:
+    x, idx, topk_weights, *own = tensors
+    call = call_of(x, (idx, topk_weights), LayerOperands(*own), *layouts)
+    check_current(x.device)
     return ExpertPlan(call)
 
 
 def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
-    x, *router, w1, w1_sf, w2, w2_sf, w1_bias, w2_bias, stored, factors = tensors
-    choice, layouts = others
-    logits, weights = router[0], (w1, w1_sf, w2, w2_sf, w1_bias, w2_bias)
-    problem = problem_of(cast(RouterTensors, tuple(router)), choice)
+    (x, *router), (choice, layouts) = tensors[:6], others
+    logits, problem = router[0], problem_of(cast(RouterTensors, tuple(router)), choice)
     check_device("router_logits", logits, x.device)
     slots = (len(logits), problem.topk)
     chosen = logits.new_empty(slots, dtype=torch.int64), logits.new_empty(slots, dtype=torch.float32)
-    call = call_of((x, *chosen, *weights, stored, factors), *layouts)
+    call = call_of(x, chosen, LayerOperands(*tensors[6:]), *layouts)
     check_current(x.device)
     return ExpertPlan(call, TopExpertsPlan(problem, x.device, choice[-1]))
 
@@ -299,9 +260,9 @@ def _fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
 
 
 _PLANS, _ROUTED = CallPlans(_plan), CallPlans(_routed_plan)
-_TENSORS = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor? w1_sf, Tensor w2, Tensor? w2_sf"
-_FIELDS = "float? activation_clamp=None, str? recipe=None"
-_OTHERS = f"str gate_up, str activation, Tensor? factors=None, Tensor? w1_bias=None, Tensor? w2_bias=None, {_FIELDS}"
+_CHOSEN = "Tensor x, Tensor topk_idx, Tensor topk_weights"
+_WEIGHTS = "Tensor w1, Tensor? w1_sf, Tensor w2, Tensor? w2_sf, Tensor? w1_bias, Tensor? w2_bias"
+_OTHERS = "Tensor? factors, str gate_up, str activation, float? activation_clamp, str? recipe"
 
 
 def _training(
@@ -314,17 +275,14 @@ def _training(
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
     (w1, w1_sf), (w2, w2_sf) = ((quantize_weights(one, False) if quantizes else (one, None)) for one in (w1, w2))
-    return launch(x, topk_idx, topk_weights, w1, w1_sf, w2, w2_sf, None if recompute else stored, gate_up, activation), stored
+    own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
+    return launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, None), stored
 
 
-def _without_preactivations(*given: Any) -> torch.Tensor:
-    return launch(*(*given[:7], None, *given[7:]))
-
-
-moe_op = define("moe", f"({_TENSORS}, {_OTHERS}) -> Tensor", _without_preactivations, _fake)
+moe_op = define("moe", f"({_CHOSEN}, {_WEIGHTS}, Tensor? preactivations, {_OTHERS}) -> Tensor", launch, _fake)
 """`moe` of chosen experts, as an operator that changes none of its arguments."""
 
-moe_storing_op = define("moe_storing", f"({_TENSORS}, Tensor(a!) preactivations, {_OTHERS}) -> Tensor", launch, _fake)
+moe_storing_op = define("moe_storing", f"({_CHOSEN}, {_WEIGHTS}, Tensor(a!) preactivations, {_OTHERS}) -> Tensor", launch, _fake)
 """`moe` of chosen experts that stores gate and up, as an operator."""
 
 moe_training_op = define_training(_training)

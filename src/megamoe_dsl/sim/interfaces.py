@@ -29,7 +29,7 @@ class Assumptions:
     Kernels, as many public ones are; without these it is a finding or an error:
 
     tensor_fences        `tcgen05.fence` need not stand around tcgen05 operations
-    tensor_waits         results of `tcgen05.ld` are there before `tcgen05.wait::ld`
+    tensor_waits         `tcgen05.ld` and `tcgen05.st` are done when they are issued, before `tcgen05.wait::ld` and `::st`
     load_uninitialized   loads of shared memory that nobody wrote are a warning and give NaNs: rows of padding
     store_uninitialized  TMA stores of such memory are a warning
 

@@ -86,6 +86,13 @@ class Measured:
         """What tells entries of a table apart."""
         return self.share_of(self), self.expected
 
+    @property
+    def winner(self: Any) -> str:
+        """The fields that were fastest, as text, and how fast."""
+        values = [getattr(self, one.name) for one in fields(self)]
+        chosen = [f"{name}={value}" for one in values if isinstance(one, Mapping) for name, value in one.items()]
+        return " ".join([*chosen, *(f"{one:.1f} us" for one in values if isinstance(one, float))])
+
 
 SHARED = {"block_m", "lookahead", "num_stages"}
 CHOICES = (frozenset({*SHARED, "cluster"}), frozenset({*SHARED, "store_block_m", "epilogue_warpgroups", "block_k"}))

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...artifact.cache import require_place, require_writable
+from ...artifact.cache import compile_all, require_place
 from ...artifact.store import ArtifactStore, dsl_version
-from ...artifact.workers import compile_into
 from ...blocks.gemm.config import GemmConfig
 from ...kernels.registry import find_kernel
 from ...target import Target
 from ..host import Host, HostError
-from ..results import heading, result_path, write
+from ..results import Recorded, Results
 from .point import MOST, GemmPoint, candidates, within_reach
 
 if TYPE_CHECKING:
@@ -33,12 +32,26 @@ class GemmRun:
     def __post_init__(self) -> None:
         require_place("out", self.out)
 
+    def check(self, host: Host) -> None:
+        """Raises `HostError` for GPUs whose GEMMs are not timed."""
+        if host.arch != GemmConfig.arch:
+            raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
+
+    def compile(self, host: Host, jobs: int) -> int:
+        """Candidates that the folder lacks; how many there are.  Raises as `compile_all`."""
+        return compile_candidates(self.points, self.artifacts, jobs)
+
+    def run(self, host: Host) -> Results:
+        return run_gemms(self, host)
+
+    @staticmethod
+    def right(record: dict[str, Any]) -> bool:
+        return "error" not in record and all(one["check"] is None or one["check"]["passed"] for one in record["kernels"])
+
 
 def compile_candidates(points: tuple[GemmPoint, ...], folder: Path, jobs: int, most: int = MOST) -> int:
-    """Compiles what the folder lacks of the points' candidates; how many there are.  Raises `CompileError`."""
-    configs = list(dict.fromkeys(config for point in points for config in candidates(point, most)))
-    compile_into(folder, configs, jobs)
-    return len(configs)
+    """Compiles what the folder lacks of the points' candidates; how many there are.  Raises as `compile_all`."""
+    return compile_all(folder, (config for point in points for config in candidates(point, most)), jobs)
 
 
 def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants: bool) -> list[GemmConfig]:
@@ -57,37 +70,17 @@ def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants:
     return within_reach(point, there)
 
 
-def require_timed(host: Host) -> None:
-    if host.arch != GemmConfig.arch:
-        raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
+def run_gemms(run: GemmRun, host: Host, others: Callable[[GemmPoint, PointInputs], Others] | None = None, *sites: Path | None) -> Results:
+    """Checks and times point by point, a table for each. One that fails has an `error`.  `others`, with packages of `sites`, take turns
+    with every point's kernels. Raises `ProblemError` and `HostError`."""
+    from .session import run_point, table
 
-
-def run_gemms(
-    run: GemmRun,
-    host: Host,
-    show: Callable[[dict[str, Any]], None],
-    others: Callable[[GemmPoint, PointInputs], Others] | None = None,
-    *sites: Path | None,
-) -> tuple[Path, list[dict[str, Any]]]:
-    """Checks and times point by point; the results file, written after every point, and its records. One that fails has an `error`.
-    `others`, with packages of `sites`, take turns with every point's kernels. Raises `ProblemError` and `HostError`."""
-    from .session import run_point
-
-    require_timed(host)
-    require_writable("out", run.out)
-    run.out.mkdir(parents=True, exist_ok=True)
-    path, head = result_path(run.out, "gemm"), heading(*sites)
-    store, records = ArtifactStore(run.artifacts), list[dict[str, Any]]()
+    run.check(host)
+    found, store = Recorded(run.out, "gemm", *sites), ArtifactStore(run.artifacts)
     for point in run.points:
         try:
             record = run_point(point, configs_of(store, point, host.target, run.variants), store, others=others)
         except (RuntimeError, ValueError) as error:
             record = {**point.describe(), "error": f"{type(error).__name__}: {error}"}
-        records.append(record)
-        write(path, head, records)
-        show(record)
-    return path, records
-
-
-def passed(record: dict[str, Any]) -> bool:
-    return "error" not in record and all(one["check"] is None or one["check"]["passed"] for one in record["kernels"])
+        print(table(found.add(record)), flush=True)
+    return found.done()

@@ -11,30 +11,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GemmArguments:
-    """What the launching function takes; it makes the tensor maps, which the kernel gets by value.
+    """What the launching function takes; it makes the tensor maps, which the kernel gets by value."""
 
-    a         e4m3 or bf16 [m, k]; of E2M1 two in a byte [m, k / 2]
-    a_sf      f32 [k / 128, a_sf_ld], of which the first m columns count; of UE8M0 words in UTCCP order (hardware/operand_tile.py);
-              0 of a number format without scales, as b_sf and a_sf_ld
-    b         e4m3 or bf16 [num_groups, n, k], or E2M1 [num_groups, n, k / 2]
-    b_sf      f32 [num_groups, ceil(n / 128), k / 128]; of UE8M0 words in UTCCP order [num_groups, k / 128, n rounded up to 128]
-    d         bf16 or f32 [m, n]
-    groups    where rows belong (i32): contiguous [m / 128], the group or -1; packed [num_groups], where each group's rows end; masked
-              [num_groups], rows of each group; 0 for a dense problem
-    counter   u32, 0 before the first launch and after each, where tiles are scheduled at run time; no two launches at once; else 0
-    m         rows
-    a_sf_ld   a multiple of 4, of UE8M0 of 128, at least m
-    """
-
-    a: Int64
+    a: Int64  # e4m3 or bf16 [m, k]; of E2M1 two in a byte [m, k / 2]
+    # f32 [k / 128, a_sf_ld], of which the first m columns count; of UE8M0 words in UTCCP order (hardware/operand_tile.py); 0 of a
+    # number format without scales, as b_sf and a_sf_ld
     a_sf: Int64
-    b: Int64
-    b_sf: Int64
-    d: Int64
+    b: Int64  # e4m3 or bf16 [num_groups, n, k], or E2M1 [num_groups, n, k / 2]
+    b_sf: Int64  # f32 [num_groups, ceil(n / 128), k / 128]; of UE8M0 words in UTCCP order [num_groups, k / 128, n rounded up to 128]
+    d: Int64  # bf16 or f32 [m, n]
+    # where rows belong (i32): contiguous [m / 128], the group or -1; packed [num_groups], where each group's rows end; masked
+    # [num_groups], rows of each group; 0 for a dense problem
     groups: Int64
-    counter: Int64
-    m: Int32
-    a_sf_ld: Int32
+    counter: Int64  # u32, 0 before the first launch and after each, where tiles are scheduled at run time; no two launches at once; else 0
+    m: Int32  # rows
+    a_sf_ld: Int32  # a multiple of 4, of UE8M0 of 128, at least m
 
 
 @dataclass(frozen=True)
@@ -45,12 +36,10 @@ class GatherGemmArguments(GemmArguments):
     a_sf     where rows are gathered f32 [a_rows, a_sf_ld], of which the first k / 128 columns count; else [k / 128, a_sf_ld], of which the
              first a_rows do
     d        bf16 [d_rows, n]; of gate and up e4m3 or bf16 [d_rows, n / 2]
-    d_sf     f32 [n / 256, d_sf_ld] of gate and up, of which the first d_rows columns count; else 0, and of bf16
-    sources  i32 [m], the row of A of each row, where they are gathered; else 0
     """
 
-    d_sf: Int64
-    sources: Int64
+    d_sf: Int64  # f32 [n / 256, d_sf_ld] of gate and up, of which the first d_rows columns count; else 0, and of bf16
+    sources: Int64  # i32 [m], the row of A of each row, where they are gathered; else 0
     d_sf_ld: Int32
     a_rows: Int32
     d_rows: Int32
@@ -88,18 +77,12 @@ class StoringArguments:
 
 @dataclass(frozen=True)
 class GradientArguments:
-    """Of a GEMM whose sums are gradients of activated gate and up; `d` has those of gate and up, bf16 [d_rows, 2 n].
+    """What a GEMM also takes whose sums are gradients of activated gate and up; its `d` has those of gate and up, bf16 [d_rows, 2 n]."""
 
-    gate_up      bf16 [d_rows, 2 n], as stored
-    row_weights  f32 [m], the top-k weight of each row
-    weighted     bf16 [d_rows, n], the activated product times it
-    dots         f32 [ceil(n / 128), m], each row's products of sums and activated product over 128 columns
-    """
-
-    gate_up: Int64
-    row_weights: Int64
-    weighted: Int64
-    dots: Int64
+    gate_up: Int64  # bf16 [d_rows, 2 n], as stored
+    row_weights: Int64  # f32 [m], the top-k weight of each row
+    weighted: Int64  # bf16 [d_rows, n], the activated product times it
+    dots: Int64  # f32 [ceil(n / 128), m], each row's products of sums and activated product over 128 columns
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from ...config_error import require
 from ...hardware.tensor_map import MapFields, TensorMapDtype
+from ...lazy import find, late
 from ...recipe import Format
 from ..sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
 from ..sm100.pair_stage import byte_rows
@@ -47,20 +48,14 @@ class Store(Epilogue):
         box, swizzle = (tile.store_columns, tile.store_rows), 0 if problem.output == F32 else tile.store_swizzle
         return {"d": MapFields(args.d, kind, dims, pitch, box, swizzle, L2_PROMOTION)}
 
-    def finish(self, config: Any) -> Callable[..., Any]:
-        from .store import finish_rows
-
-        return finish_rows
+    finish = late("blocks.gemm.store.finish_rows")
 
 
 @dataclass(frozen=True)
 class StoreTransposed(Store):
     """Sums go to D, whose columns are the wgmma's rows."""
 
-    def finish(self, config: Any) -> Callable[..., Any]:
-        from .varlen_k import finish_transposed
-
-        return finish_transposed
+    finish = late("blocks.gemm.varlen_k.finish_transposed")
 
 
 @dataclass(frozen=True)
@@ -81,10 +76,7 @@ class AddSums(Store):
         columns = config.problem.d_columns
         return {"d": MapFields(args.d, TensorMapDtype.F32, (columns, args.d_rows), (4 * columns,), self.box, self.swizzle)}
 
-    def finish(self, config: Any) -> Callable[..., Any]:
-        from .varlen_k import add_sums
-
-        return add_sums
+    finish = late("blocks.gemm.varlen_k.add_sums")
 
 
 @dataclass(frozen=True)
@@ -100,10 +92,8 @@ class ActivateGateUp(Store):
         require(config.block_n == GATE_UP_ROWS, "block_n", config.block_n, f"{GATE_UP_ROWS} for gate and up")
         check_rows_of_warpgroups(config, "gate and up")
 
-    def finish(self, config: Any) -> Callable[..., Any]:
-        from .gate_up import finish_gate_up, finish_gate_up_bf16
-
-        return finish_gate_up if config.tile.scaled else finish_gate_up_bf16
+    def finish(self, ctx: Any, *tile: Any) -> None:  # type: ignore[override]
+        find("blocks.gemm.gate_up.finish_gate_up" if ctx.config.tile.scaled else "blocks.gemm.gate_up.finish_gate_up_bf16")(ctx, *tile)
 
 
 @dataclass(frozen=True)
@@ -117,10 +107,7 @@ class GateUpGradient(Store):
         check_rows_of_warpgroups(config, "a gradient")
         require(config.block_n % DOT_COLUMNS == 0, "block_n", config.block_n, f"a multiple of {DOT_COLUMNS} for a gradient")
 
-    def finish(self, config: Any) -> Callable[..., Any]:
-        from .gate_up_gradient import finish_gradient
-
-        return finish_gradient
+    finish = late("blocks.gemm.gate_up_gradient.finish_gradient")
 
 
 @dataclass(frozen=True)
@@ -140,10 +127,7 @@ class StorePasses(Epilogue):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return {}
 
-    def finish(self, ctx: Any, tile: Any, column: Any, group: Any, warp: Any, lane: Any) -> None:
-        from .sm100.epilogue import store_tile_of
-
-        store_tile_of(ctx, tile, column, group, warp, lane)
+    finish = late("blocks.gemm.sm100.epilogue.store_tile_of")
 
     def end(self) -> None:
         """What a warp waits for behind its last tile: nothing reads shared memory any more."""
@@ -164,14 +148,10 @@ class ScatterPasses(Epilogue):
         return {"d": MapFields(args.d, TensorMapDtype.BF16, dims, pitch, (HALF_CHANNELS, 1), HALF_BYTES)}
 
     def part(self) -> Callable[..., Any]:
-        from .sm100.epilogue import finish_results
-
-        return finish_results
+        return find("blocks.gemm.sm100.epilogue.finish_results")
 
     def finish(self, ctx: Any, tile: Any, column: Any, group: Any, warp: Any, lane: Any) -> None:
-        from .sm100.epilogue import finish_tile
-
-        finish_tile(ctx, tile, column, group, warp, lane, self.part())
+        find("blocks.gemm.sm100.epilogue.finish_tile")(ctx, tile, column, group, warp, lane, self.part())
 
     def end(self) -> None:
         from ...device.tma import wait_group_read

@@ -15,6 +15,7 @@ from ...hardware.operand_tile import SF_ATOM_ROWS
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align
 from ...layouts.region import F32, U16, U32, Field, MBarrier
+from ...lazy import find, late
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
 from .tile import GATHER_WARPS, L2_PROMOTION, LANES, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, transposed_side
 from .weights import side_maps
@@ -67,9 +68,7 @@ class LoadedRows(RowSource):
         return {"tokens": tokens, "tokens_part": tokens_part, "sfa": scales if tile.scaled else unused}
 
     def load(self, ctx: Any, number: Any) -> None:
-        from .load import load_tokens
-
-        load_tokens(ctx)
+        find("blocks.gemm.load.load_tokens")(ctx)
 
 
 @dataclass(frozen=True)
@@ -110,10 +109,7 @@ class ListedRows(RowSource):
             return Field("sfa", (num_stages, align(4 * rows, 128) // 4), F32, 128)
         return Field("sfa", (self.scale_places(num_stages), rows * self.at_once), F32, 128)
 
-    def load(self, ctx: Any, number: Any) -> None:
-        from .gather import gather_tokens
-
-        gather_tokens(ctx, number)
+    load = late("blocks.gemm.gather.gather_tokens")
 
     def read_stage(self, first: Any) -> Any:
         from cutlass import Int32
@@ -131,10 +127,7 @@ class GatheredColumns(ListedRows):
     own_warps: ClassVar[int] = 0
     arrivals: ClassVar[int] = 32 * warps
 
-    def load(self, ctx: Any, number: Any) -> None:
-        from .varlen_k import gather_columns
-
-        gather_columns(ctx, number)
+    load = late("blocks.gemm.varlen_k.gather_columns")
 
 
 @dataclass(frozen=True)
@@ -166,15 +159,8 @@ class PairRows(RowSource):
     def fill_tables(self, ctx: Any) -> None:
         """What the scheduler's warp does before the roles begin."""
 
-    def schedule(self, ctx: Any) -> None:
-        from .tile_scheduler import schedule_tiles
-
-        schedule_tiles(ctx)
-
-    def load(self, ctx: Any) -> None:
-        from .sm100.load import load_tokens
-
-        load_tokens(ctx)
+    schedule = late("blocks.gemm.tile_scheduler.schedule_tiles")
+    load = late("blocks.gemm.sm100.load.load_tokens")
 
     def row_in_atom(self, row: Any) -> Any:
         """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
@@ -261,35 +247,14 @@ class BroughtRows(RowSource):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return {"tokens": token_rows(config, args.a, args.a_rows, 1 if self.gathers else config.block_m // config.cluster)}
 
-    def fill_tables(self, ctx: Any) -> None:
-        from .tile_scheduler import fill_tables
-
-        fill_tables(ctx)
-
-    def schedule(self, ctx: Any) -> None:
-        from .tile_scheduler import schedule_experts
-
-        schedule_experts(ctx)
-
-    def load(self, ctx: Any) -> None:
-        from .sm100.gather import list_rows
-
-        list_rows(ctx)
-
-    def multiply(self, ctx: Any) -> None:
-        from .sm100.gather import multiply_or_announce
-
-        multiply_or_announce(ctx)
-
-    def gather(self, ctx: Any, thread: Any) -> None:
-        from .sm100.gather import gather_tokens
-
-        gather_tokens(ctx, thread)
+    fill_tables = late("blocks.gemm.tile_scheduler.fill_tables")
+    schedule = late("blocks.gemm.tile_scheduler.schedule_experts")
+    load = late("blocks.gemm.sm100.gather.list_rows")
+    multiply = late("blocks.gemm.sm100.gather.multiply_or_announce")
+    gather = late("blocks.gemm.sm100.gather.gather_tokens")
 
     def first_stage(self, first: Any) -> Any:
-        from .sm100.gather import CopiedStage
-
-        return CopiedStage(**vars(first)) if self.copies else first
+        return find("blocks.gemm.sm100.gather.CopiedStage")(**vars(first)) if self.copies else first
 
     def row_in_atom(self, row: Any) -> Any:
         return 0

@@ -12,6 +12,7 @@ from ...hardware.packed_tile import ENTRY_BYTES, LINE_BYTES, SHIFTS, PackedPart,
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align, minimum
 from ...layouts.region import F32, U8, U32, Field, MBarrier
+from ...lazy import find, late
 from ..sm100.pair_stage import scale_words, weight_rows
 from .problem import INTERLEAVED, GemmProblem
 from .tile import BURST_PROMOTION, WARPS_PER_GROUP, TileShape, operand_rows, part, promotion, transposed_side
@@ -62,15 +63,10 @@ class WholeRows:
     def share(self, share: Any) -> Any:
         return share
 
-    def load(self, ctx: Any) -> None:
-        from .load import load_weights
-
-        load_weights(ctx)
+    load = late("blocks.gemm.load.load_weights")
 
     def multiply(self, ctx: Any, warp: Any) -> None:
-        from .math import math
-
-        math(ctx, warp, ctx.config.epilogue.finish(ctx.config))
+        find("blocks.gemm.math.math")(ctx, warp, ctx.config.epilogue.finish)
 
 
 @dataclass(frozen=True)
@@ -84,10 +80,7 @@ class TransposedWeights(WholeRows):
         problem = config.problem
         return {"weights": operand_rows(args.b, 2 * problem.n, problem.num_groups * problem.k, K_ROWS)}
 
-    def load(self, ctx: Any) -> None:
-        from .load import load_weights, transposed_tile
-
-        load_weights(ctx, transposed_tile)
+    load = late("blocks.gemm.load.load_weights", "blocks.gemm.load.transposed_tile")
 
 
 @dataclass(frozen=True)
@@ -102,10 +95,7 @@ class SortedColumns(WholeRows):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return {"weights": operand_rows(args.b, 2 * config.problem.tile_columns, args.m, K_ROWS)}
 
-    def load(self, ctx: Any) -> None:
-        from .varlen_k import load_columns
-
-        load_columns(ctx)
+    load = late("blocks.gemm.varlen_k.load_columns")
 
 
 @dataclass(frozen=True)
@@ -127,14 +117,9 @@ class ScaledColumns(WholeRows):
         return columns // 4
 
     def share(self, share: Any) -> Any:
-        from ..sm90.share import ColumnScaledShare
+        return find("blocks.sm90.share.ColumnScaledShare")(**vars(share))
 
-        return ColumnScaledShare(**vars(share))
-
-    def load(self, ctx: Any) -> None:
-        from .load import load_weights, summed_tile
-
-        load_weights(ctx, summed_tile)
+    load = late("blocks.gemm.load.load_weights", "blocks.gemm.load.summed_tile")
 
 
 @dataclass(frozen=True)
@@ -149,10 +134,7 @@ class GateUpRows(WholeRows):
         second = index == (not self.up_first)
         return (first >> 1) + second * (problem.scale_rows // 2)
 
-    def load(self, ctx: Any) -> None:
-        from .load import gate_and_up, load_weights
-
-        load_weights(ctx, gate_and_up)
+    load = late("blocks.gemm.load.load_weights", "blocks.gemm.load.gate_and_up")
 
 
 def packed_maps(address: Any, part: PackedPart, lines: int) -> list[MapFields]:
@@ -178,15 +160,8 @@ class PackedWeights(WholeRows):
         lines = problem.num_groups * lines_of(problem.n, problem.k_blocks)
         return dict(zip(self.map_names, packed_maps(args.b, PackedPart(config.block_n), lines), strict=True))
 
-    def load(self, ctx: Any) -> None:
-        from .load import load_weights, packed_tile
-
-        load_weights(ctx, packed_tile)
-
-    def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding import compute_columns, multiply
-
-        multiply(ctx, warp, compute_columns)
+    load = late("blocks.gemm.load.load_weights", "blocks.gemm.load.packed_tile")
+    multiply = late("blocks.gemm.decoding.multiply", "blocks.gemm.decoding.compute_columns")
 
 
 @dataclass(frozen=True)
@@ -221,15 +196,8 @@ class DecodedWeights(PackedWeights):
             *others,
         )
 
-    def multiply(self, ctx: Any, warp: Any) -> None:
-        from .decoding import compute_rows, multiply
-
-        multiply(ctx, warp, compute_rows)
-
-    def decode(self, ctx: Any, warp: Any) -> None:
-        from .decoding import decode_weights
-
-        decode_weights(ctx, warp)
+    multiply = late("blocks.gemm.decoding.multiply", "blocks.gemm.decoding.compute_rows")
+    decode = late("blocks.gemm.decoding.decode_weights")
 
 
 def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, MapFields]:
@@ -269,10 +237,7 @@ class PairWeights:
         width, height = align(problem.n, SF_ATOM_ROWS), problem.num_groups * problem.k_words
         return {"weights": weights, "sfb": scale_words(args.b_sf, width, height, config.stage.weight_rows, config.k_block)}
 
-    def operand(self, ctx: Any, tile: Any) -> Any:
-        from .sm100.load import weight_operand
-
-        return weight_operand(ctx, tile)
+    operand = late("blocks.gemm.sm100.load.weight_operand")
 
     def load(self, ctx: Any) -> None:
         from .sm100.load import load_weights
@@ -333,7 +298,4 @@ class PairGateUpWeights(PairWeights):
         flat = weight_rows(address, problem.k, problem.n, config.k_block)
         return runs_of_gate_and_up(flat, problem.n, problem.num_groups, self.order == INTERLEAVED, self.runs(config))
 
-    def operand(self, ctx: Any, tile: Any) -> Any:
-        from .sm100.load import gate_up_operand
-
-        return gate_up_operand(ctx, tile)
+    operand = late("blocks.gemm.sm100.load.gate_up_operand")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -10,9 +10,8 @@ from ...config_error import ConfigError
 from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
-from .arguments import DecodeArguments
 from .config import GROUPS, TOKENS, DecodeConfig
-from .problem import DecodeProblem
+from .problem import DecodeArguments, DecodeProblem
 
 MOST_WORK = 1 << 25
 """Tokens by weights of an expert's Linear2: with more the fused kernel is faster (docs/lab/one_gpu.md)."""
@@ -47,14 +46,10 @@ class DecodeKernel(Kernel):
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")}
     takes_arguments = DecodeArguments
     early = True
+    code = "kernel.decode_kernel"
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
         return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
-
-    def function(self, config: DecodeConfig) -> Callable[..., Any]:
-        from .kernel import kernel_of
-
-        return kernel_of(config)
 
     def label(self, config: DecodeConfig) -> str:
         p = config.problem

@@ -7,7 +7,6 @@ and the last 8 are those warpgroups.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -19,7 +18,7 @@ from ...blocks.gemm.context import prefetch_maps
 from ...blocks.gemm.problem import BF16, I32
 from ...blocks.weighted_sum import PER_LANE
 from ...device.e2m1 import store_table
-from ...device.launch import addresses, kernel_with_maps
+from ...device.launch import addresses
 from ...device.memory import (
     VECTOR,
     fence_async_shared,
@@ -38,11 +37,11 @@ from ...device.memory import (
     store_v4,
 )
 from ...device.warp import ballot, lanes_below, popc
-from .arguments import DecodeArguments
 from .config import ABSENT, GROUPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights
 from .math import math
+from .problem import DecodeArguments
 
 MASKED = -1
 
@@ -184,7 +183,3 @@ def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> No
     places = addresses(config.map_names, maps)
     cta = Int32(cute.arch.block_idx()[0])
     run(DecodeContext(config, args, places, shared_memory(config.region), cta, args.memory), warp, thread)
-
-
-def kernel_of(config: DecodeConfig) -> Callable[..., Any]:
-    return kernel_with_maps(decode_kernel, config.map_names)

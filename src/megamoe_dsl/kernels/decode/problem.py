@@ -1,15 +1,18 @@
-"""A layer of a few tokens on one GPU.  Every constraint is checked here."""
+"""A layer of a few tokens on one GPU.  Every constraint is checked here.  Arguments of a launch; pointers are 64-bit addresses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ...activation import SILU
 from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 from ...hardware.packed_tile import TILE_ROWS
 from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem, Problem, ProblemError
 from ...recipe import BF16, E2M1
+
+if TYPE_CHECKING:
+    from cutlass import Int32, Int64
 
 FC1, FC2 = range(2)  # the linears
 
@@ -69,3 +72,20 @@ class DecodeProblem(ActivatingProblem):
 
     def k(self, phase: int) -> int:
         return (self.hidden, self.intermediate)[phase]
+
+
+@dataclass(frozen=True)
+class DecodeArguments:
+    """Tokens, weights and what lies between the linears."""
+
+    x: Int64  # bf16 [num_tokens, hidden], 16-byte aligned
+    topk_idx: Int64  # i64, or i32, [num_tokens, topk]; what is no expert masks a slot
+    topk_weights: Int64  # f32, or bf16, [num_tokens, topk]
+    w1: Int64  # e4m3 or bf16 [num_experts, 2 intermediate, hidden]; e2m1 as `TransformedWeights`
+    w1_sf: Int64  # f32 [num_experts, 2 intermediate / 128, hidden / 128] with e4m3, else 0
+    w2: Int64  # [num_experts, hidden, intermediate], as w1
+    w2_sf: Int64  # f32 [num_experts, hidden / 128, intermediate / 128], as w1_sf
+    y: Int64  # bf16 [num_tokens, hidden], 16-byte aligned
+    stats: Int64  # i32 [num_experts], to which each expert's rows are added, or 0
+    memory: Int64  # what a launch leaves for the next one on it (`DecodeConfig.memory`); no two launches at once
+    num_tokens: Int32

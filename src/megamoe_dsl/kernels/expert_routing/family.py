@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...layouts.region import Region
@@ -43,11 +43,7 @@ class TopExpertsKernel(RoutingKernel):
 
     name = "top_experts"
     problem = TopExpertsProblem
-
-    def function(self, config: TokensConfig) -> Callable[..., Any]:
-        from .top_experts import top_experts_kernel
-
-        return top_experts_kernel
+    code = "top_experts.top_experts_kernel"
 
     def label(self, config: Any) -> str:
         return f"e{config.problem.num_experts}-k{config.problem.topk}-{config.problem.scores}-{self.name}"
@@ -63,11 +59,7 @@ class RouteKernel(RoutingKernel):
     problem = RoutingProblem
     resident = True
     configs: ClassVar[Mapping[str, type[RouteConfig]]] = dict.fromkeys(ROUTED, RouteConfig)
-
-    def function(self, config: RouteConfig) -> Callable[..., Any]:
-        from .route import route_kernel
-
-        return route_kernel
+    code = "route.route_kernel"
 
     def arguments_type(self, config: RouteConfig) -> type[RouteArguments]:
         return FactoredRouteArguments if config.problem.formats.activations.factor else RouteArguments
@@ -86,11 +78,7 @@ class SumKernel(RoutingKernel):
     name = "topk_sum"
     problem = SumProblem
     takes_arguments = SumArguments
-
-    def function(self, config: TokensConfig) -> Callable[..., Any]:
-        from .topk_sum import topk_sum_kernel
-
-        return topk_sum_kernel
+    code = "topk_sum.topk_sum_kernel"
 
     def label(self, config: Any) -> str:
         return f"{config.problem.hidden}-k{config.problem.topk}-{self.name}"
@@ -102,11 +90,7 @@ class QuantizeBothKernel(RoutingKernel):
     name = "quantize_both"
     problem = QuantizeProblem
     takes_arguments = QuantizeArguments
-
-    def function(self, config: TokensConfig) -> Callable[..., Any]:
-        from .quantize_both import quantize_both_kernel
-
-        return quantize_both_kernel
+    code = "quantize_both.quantize_both_kernel"
 
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
         return super().choose(problem, target, num_tokens, **{"num_sms": CTAS_PER_SM * target.num_sms, **fields})
@@ -120,11 +104,7 @@ class QuantizeWeightsKernel(QuantizeBothKernel):
 
     name = "quantize_weights"
     problem = QuantizeWeightsProblem  # type: ignore[assignment]
-
-    def function(self, config: TokensConfig) -> Callable[..., Any]:
-        from .quantize_weights import quantize_weights_kernel
-
-        return quantize_weights_kernel
+    code = "quantize_weights.quantize_weights_kernel"
 
     def arguments_type(self, config: TokensConfig) -> type[WeightArguments]:  # type: ignore[override]
         return WeightArguments

@@ -23,8 +23,6 @@ from ...blocks.gemm.problem import GEMM_RECIPES, SUMMED_RECIPES, GatherGemmProbl
 from ...blocks.gemm.sm100.choose import choose as choose_pair_gemm
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.tensor_map import TensorMap
-from ...layouts.records import trace_buffer
-from ...layouts.region import Region
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
@@ -58,14 +56,10 @@ class GemmKernel(Kernel):
     configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig, "sm_100a": Sm100GemmConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
     early = True
+    code = "kernel.gemm_kernel"
 
     def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> BaseGemmConfig:
         return CHOOSE[target.arch.name](problem, target, num_tokens, **fields)
-
-    def function(self, config: Any) -> Callable[..., Any]:
-        from .kernel import kernel_of
-
-        return kernel_of(config)
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
         """With factors where the number formats have them, biases, an address of gate and up where they are stored, and of stamps."""
@@ -105,10 +99,6 @@ class GemmKernel(Kernel):
         measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm
         return measure(Measurer(config, listing))
 
-    def registers(self, config: Any) -> Mapping[str, int]:
-        """Per thread of the loaders' warpgroup, of those that multiply and of one that decodes; on SM100 they keep what they begin with."""
-        return {group: count for group, count in config.registers._asdict().items() if count} if config.registers else {}
-
 
 class VarlenKKernel(GemmKernel):
     """D[g] = left^T x right over the rows of each group: gradients of weights.  In BF16 one side's rows are gathered, in FP8 both sides
@@ -140,9 +130,6 @@ class GatherGemmKernel(GemmKernel):
     name = "gather_gemm"
     problem = GatherGemmProblem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": ("fp8xfp8", "bf16xbf16"), "sm_100a": Sm100GemmConfig.recipes}
-
-    def buffers(self, config: Any) -> Mapping[str, Region]:
-        return {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
 
     def parameters(
         self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode

@@ -7,7 +7,6 @@ and the first warp lists rows for them; the last are the epilogue's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -36,7 +35,7 @@ from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tiles
 from ...blocks.sm100 import pair_warps
 from ...device.e2m1 import store_table
-from ...device.launch import addresses, kernel_with_maps
+from ...device.launch import addresses
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP = range(3)
 
@@ -173,7 +172,3 @@ def gemm_kernel(config: Any, args: GemmArguments, *maps: Any) -> None:
     """Rows of A as they lie, or of experts, gathered or sorted; B that is decoded comes as codes and records."""
     warp, places, smem = cute.arch.warp_idx(), addresses(config.map_names, maps), shared_memory(config.smem.region)
     run(GemmContext(config, args, places, smem, cute.arch.block_idx()[0], rank_in_cluster(config)), warp)
-
-
-def kernel_of(config: Any) -> Callable[..., Any]:
-    return kernel_with_maps(gemm_kernel, config.map_names)

@@ -11,30 +11,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What every launch of the layer, or of a stage of it, takes.
+    """What every launch of the layer, or of a stage of it, takes."""
 
-    sym              this rank's symmetric buffer (layouts/symmetric.py)
-    peers            u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
-    maps             table of tensor maps (memory_plan.py)
-    y                bf16 [num_tokens, hidden], the output
-    stats            i32[experts_per_rank] to which received tokens are added, or 0
-    num_tokens       tokens of this rank
-    rank             this rank's index
-    watchdog         record for a wait that exceeds its limit (layouts/records.py)
-    watchdog_ns      the limit in nanoseconds
-    trace            stamps of a traced kernel (layouts/records.py), or 0
-    """
-
-    sym: Int64
-    peers: Int64
-    maps: Int64
-    y: Int64
-    stats: Int64
-    num_tokens: Int32
-    rank: Int32
-    watchdog: Int64
-    watchdog_ns: Int64
-    trace: Int64
+    sym: Int64  # this rank's symmetric buffer (layouts/symmetric.py)
+    peers: Int64  # u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
+    maps: Int64  # table of tensor maps (memory_plan.py)
+    y: Int64  # bf16 [num_tokens, hidden], the output
+    stats: Int64  # i32[experts_per_rank] to which received tokens are added, or 0
+    num_tokens: Int32  # tokens of this rank
+    rank: Int32  # this rank's index
+    watchdog: Int64  # record for a wait that exceeds its limit (layouts/records.py)
+    watchdog_ns: Int64  # the limit in nanoseconds
+    trace: Int64  # stamps of a traced kernel (layouts/records.py), or 0
 
 
 @dataclass(frozen=True)
@@ -63,24 +51,16 @@ class StageArguments:
 
 @dataclass(frozen=True)
 class GemmCombineArguments:
-    """As `DispatchGemmArguments`, with
-
-    acts        e4m3 [P, intermediate], by the rows of Linear1's result; what lies between experts does not matter
-    acts_sf     f32 [intermediate / 128, P]
-    weights     e4m3 [El, hidden, intermediate]
-    weights_sf  f32 [El, hidden / 128, intermediate / 128]
-    y           bf16 [num_tokens, hidden]
-    num_tokens  tokens of this rank
-    """
+    """What a launch of Linear2 and combine takes; formats and addresses as of `DispatchGemmArguments`."""
 
     sym: Int64
     peers: Int64
-    acts: Int64
-    acts_sf: Int64
-    weights: Int64
-    weights_sf: Int64
-    y: Int64
-    num_tokens: Int32
+    acts: Int64  # e4m3 [P, intermediate], by the rows of Linear1's result; what lies between experts does not matter
+    acts_sf: Int64  # f32 [intermediate / 128, P]
+    weights: Int64  # e4m3 [El, hidden, intermediate]
+    weights_sf: Int64  # f32 [El, hidden / 128, intermediate / 128]
+    y: Int64  # bf16 [num_tokens, hidden]
+    num_tokens: Int32  # tokens of this rank
     rank: Int32
     watchdog: Int64
     watchdog_ns: Int64
@@ -101,46 +81,28 @@ class RoutingTablesArguments:
 @dataclass(frozen=True)
 class DispatchGemmArguments:
     """P = pool rows (layouts/symmetric.py), El = local experts.  Formats are those of fp8xfp8; of bf16xbf16 operands are bf16, and nobody
-    reads scales.
+    reads scales."""
 
-    sym          this rank's symmetric buffer (layouts/symmetric.py)
-    peers        u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
-    weights      e4m3 [El, 2 intermediate, hidden]
-    weights_sf   f32 [El, 2 intermediate / 128, hidden / 128]
-    out          bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
-    rank         this rank's index
-    watchdog     record for a wait that exceeds its limit (layouts/records.py)
-    watchdog_ns  the limit in nanoseconds
-    """
-
-    sym: Int64
-    peers: Int64
-    weights: Int64
-    weights_sf: Int64
-    out: Int64
-    rank: Int32
-    watchdog: Int64
-    watchdog_ns: Int64
+    sym: Int64  # this rank's symmetric buffer (layouts/symmetric.py)
+    peers: Int64  # u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
+    weights: Int64  # e4m3 [El, 2 intermediate, hidden]
+    weights_sf: Int64  # f32 [El, 2 intermediate / 128, hidden / 128]
+    out: Int64  # bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
+    rank: Int32  # this rank's index
+    watchdog: Int64  # record for a wait that exceeds its limit (layouts/records.py)
+    watchdog_ns: Int64  # the limit in nanoseconds
 
 
 @dataclass(frozen=True)
 class PreDispatchArguments:
-    """What a launch that quantizes one rank's tokens takes.
+    """What a launch that quantizes one rank's tokens takes."""
 
-    sym            this rank's symmetric buffer
-    x              bf16 [num_tokens, hidden], 16-byte aligned
-    topk_idx       i64 [num_tokens, topk]
-    topk_weights   f32 [num_tokens, topk]
-    num_tokens     tokens of this rank
-    padded_tokens  at least num_tokens: rows up to here are masked
-    """
-
-    sym: Int64
-    x: Int64
-    topk_idx: Int64
-    topk_weights: Int64
-    num_tokens: Int32
-    padded_tokens: Int32
+    sym: Int64  # this rank's symmetric buffer
+    x: Int64  # bf16 [num_tokens, hidden], 16-byte aligned
+    topk_idx: Int64  # i64 [num_tokens, topk]
+    topk_weights: Int64  # f32 [num_tokens, topk]
+    num_tokens: Int32  # tokens of this rank
+    padded_tokens: Int32  # at least num_tokens: rows up to here are masked
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from ...arch import SM90, SM100
 from ...hardware.tensor_map import TensorMap
-from ...layouts.records import trace_buffer
-from ...layouts.region import Region
 from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
@@ -45,12 +43,8 @@ class MegaMoeKernel(Kernel):
         kind = self.configs[target.arch.name]
         return choose(kind, HEURISTICS[target.arch.name], problem, target, num_tokens, fields)
 
-    def function(self, config: MegaMoeConfig) -> Callable[..., Any]:
-        if config.arch == SM90:
-            from .sm90.kernel import mega_moe_kernel
-        else:
-            from .sm100.kernel import mega_moe_kernel  # type: ignore[assignment]
-        return mega_moe_kernel
+    def code_of(self, config: MegaMoeConfig) -> str:
+        return f"{'sm90' if config.arch == SM90 else 'sm100'}.kernel.mega_moe_kernel"
 
     def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
         """Layers with biases have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
@@ -65,7 +59,7 @@ class MegaMoeKernel(Kernel):
         ring = f"a ring of {config.ring_blocks} blocks, of which Linear1 may be {config.window} ahead"
         budget, problem = config.registers, config.problem
         values = problem.experts_per_rank * 3 * problem.hidden * problem.intermediate
-        weights, symmetric = values * problem.formats.weights.bytes_per_value / MIB, self.buffers(config)["sym"].size / MIB
+        weights, symmetric = values * problem.formats.weights.bytes_per_value / MIB, config.symmetric.size / MIB
         return [
             *zip(("tile", "epilogue"), config.facts, strict=True),
             ("experts that Linear1 is ahead", config.lookahead),
@@ -77,18 +71,9 @@ class MegaMoeKernel(Kernel):
             ("memory per rank", f"{weights:,.0f} MiB of weights, {symmetric:,.0f} MiB of symmetric buffer"),
         ]
 
-    def buffers(self, config: MegaMoeConfig) -> Mapping[str, Region]:
-        traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
-        return {"sym": config.symmetric, **traced}
-
     def tensor_maps(self, config: MegaMoeConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
         """`addresses` of sym and of the weights fc1, fc1_sf, fc2, fc2_sf in kernel order."""
         return TENSOR_MAPS[config.arch.name](config, addresses["sym"], addresses)
-
-    def registers(self, config: MegaMoeConfig) -> Mapping[str, int]:
-        budget = config.registers
-        decode = {"decode": budget.decode} if budget.decode else {}
-        return {"dispatch": budget.dispatch, "loader": budget.loader, "epilogue": budget.epilogue, **decode}
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
         return MEASURES[config.arch.name](Measurer(config, listing))

@@ -258,7 +258,10 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
         access = _access(w, int(address(w)[w.first(mask)]), layout, [])
         access.values = [value(w) for value in values]
         tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.st")
-        tensor_thread(w).stores.append(access)
+        if w.world.assumptions.tensor_waits:
+            access.store(w)
+        else:
+            tensor_thread(w).stores.append(access)
 
     return run
 

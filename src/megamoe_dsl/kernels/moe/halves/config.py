@@ -18,7 +18,7 @@ from ....problem import Problem
 from ..config import PerRole, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
-from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows
+from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 from .smem_plan import COMMUNICATION_WARPS, EpSmemPlan
 
 Half = Literal["dispatch", "combine"]
@@ -111,6 +111,10 @@ class EpConfig(ABC):
     @abstractmethod
     def keeps(self) -> Kept:
         """What its symmetric buffer has beyond what every configuration needs."""
+
+    @property
+    def symmetric(self) -> Region:
+        return symmetric_buffer(self.problem, self.keeps)
 
     # --- the GEMM
     @property
@@ -335,7 +339,6 @@ class RoutingTablesConfig:
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
     launch: ClassVar[EpLaunch] = EpLaunch.TABLES
-    keeps: ClassVar[Kept] = Kept.NOTHING
     num_threads: ClassVar[int] = LANES * WARPS
 
     problem: Problem
@@ -360,6 +363,10 @@ class RoutingTablesConfig:
     @property
     def arch(self) -> Arch:
         return ARCHES[self.arch_name]
+
+    @property
+    def symmetric(self) -> Region:
+        return symmetric_buffer(self.problem)
 
     @property
     def tokens_at_a_time(self) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ....blocks.gemm.arguments import TraceArguments
 from ....hardware.cta_pair import TmemPlan
 from ....hardware.tensor_map import MapFields
-from ....layouts.records import trace_buffer
-from ....layouts.region import Region
 from ....problem import Problem
 from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer
@@ -19,7 +17,6 @@ from ...kernel import Kernel, with_parts
 from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
 from .gemm_part import PARTS
-from .layouts.symmetric import symmetric_buffer
 
 RECIPES_BY_ARCH = {name: part.recipes for name, part in PARTS.items()}
 
@@ -40,6 +37,7 @@ class EpKernel(Kernel):
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     resident = True
+    code = "kernel.half_kernel"
 
     def __init__(self, name: str, config: type[EpConfig], arguments: type[Any]) -> None:
         self.name, self.configs, self.takes_arguments = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
@@ -60,16 +58,6 @@ class EpKernel(Kernel):
         recipe = config.problem.recipe
         formats = "" if recipe == config.part.recipes[0] else f"-{recipe}"
         return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}{formats}"
-
-    def buffers(self, config: EpConfig) -> Mapping[str, Region]:
-        traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if config.trace else {}
-        return {"sym": symmetric_buffer(config.problem, config.keeps), **traced}
-
-    def function(self, config: EpConfig) -> Callable[..., Any]:
-        from ....device.launch import kernel_with_maps
-        from .kernel import half_kernel
-
-        return kernel_with_maps(half_kernel, config.gemm.map_names)
 
     def facts(self, config: EpConfig) -> list[tuple[str, object]]:
         order = ("order", f"tasks handed out at run time, {config.gemm.group_m} row blocks together")
@@ -101,6 +89,8 @@ class RoutingTablesKernel(Kernel):
     """Where every token goes, and who fetches it, from the experts of all ranks' tokens: what dispatch and combine read."""
 
     name = "routing_tables"
+    code = "tables.routing_tables_kernel"
+    takes_arguments = RoutingTablesArguments
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = dict.fromkeys(PARTS, RoutingTablesConfig)
@@ -112,17 +102,6 @@ class RoutingTablesKernel(Kernel):
 
     def label(self, config: RoutingTablesConfig) -> str:
         return f"{self.name.replace('_', '-')}-{config.problem.label}"
-
-    def buffers(self, config: RoutingTablesConfig) -> Mapping[str, Region]:
-        return {"sym": symmetric_buffer(config.problem)}
-
-    def function(self, config: RoutingTablesConfig) -> Callable[..., Any]:
-        from .tables import routing_tables_kernel
-
-        return routing_tables_kernel
-
-    def arguments_type(self, config: RoutingTablesConfig) -> type[RoutingTablesArguments]:
-        return RoutingTablesArguments
 
 
 EP_KERNELS = (

@@ -7,22 +7,6 @@ ring's blocks (schedule/fused_moe.py).
 The workspace, at its start, has the control words of the rank (article 3.3.1).  Zero before the first launch; every launch
 leaves it zero again, except for what only grows: the barrier counters, the epoch, and the sums of counts with what has been seen of them.
 
-| field                 | meaning |
-|---|---|
-| launch_epoch          | launches so far; SM 0 adds one when all CTAs have read it |
-| grid_arrivals         | one counter per rank barrier: CTAs that arrived, over all launches; only SM 0 waits for it |
-| rank_signal           | one counter per rank barrier: ranks that arrived, over all launches; every CTA waits for it |
-| tile_counter          | tile numbers that clusters have fetched, beyond the first of each (schedule) |
-| expert_send_count     | tokens of this rank for that expert; also the counter that CTAs reserve slots by |
-| expert_recv_count     | tokens that a source rank sends to a local expert; not zero between launches, each rank replaces its own |
-| expert_recv_count_sum | over all launches; low word: tokens; high word: reports of ranks, each sent after the rank's indices and counts |
-| expert_counts_seen    | the part of expert_recv_count_sum that earlier launches of this rank have used: the rest belongs to this launch |
-| fc1_arrival_count      | tokens of a pool block whose data is in the pool |
-| fc2_arrival            | bit n: the n-th 64 (SM90: 128) channels of the block's activations are there; of more than 64 parts: how many |
-| fc2_read_count         | of a pool that is a ring: epilogue warps that have read what a Linear2 tile of the block needs of the pool |
-| src_token_topk_idx    | token * topk + slot at the source |
-| token_src_metadata    | address of the combine row that a pool token's result goes to |
-
 A token names an expert once, so a rank sends at most T tokens to it: src_token_topk_idx is [El, R, T] (the article reserves R * T).
 For token_src_metadata the article keeps rank, token and slot (12 bytes); the address is what the epilogue needs, and finding it once per
 token in dispatch spares every Linear2 tile the look-up.
@@ -123,19 +107,22 @@ def workspace(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Reg
     blocks = whole_pool(problem) // smallest_block_m(arch, problem.formats)
     return Region.stack(
         "workspace",
-        Field("launch_epoch", (1,), U32),
-        Field("grid_arrivals", (len(RankBarrier),), U32),
-        Field("rank_signal", (len(RankBarrier),), U32),
-        Field("tile_counter", (1,), U32),
-        Field("expert_send_count", (problem.num_experts,), U32),
-        Field("expert_recv_count", (ranks, local), U64),
+        Field("launch_epoch", (1,), U32),  # launches so far; SM 0 adds one when all CTAs have read it
+        Field("grid_arrivals", (len(RankBarrier),), U32),  # CTAs that arrived, over all launches; only SM 0 waits for it
+        Field("rank_signal", (len(RankBarrier),), U32),  # ranks that arrived, over all launches; every CTA waits for it
+        Field("tile_counter", (1,), U32),  # tile numbers that clusters have fetched, beyond the first of each (schedule)
+        Field("expert_send_count", (problem.num_experts,), U32),  # of this rank's tokens; CTAs reserve slots by it
+        Field("expert_recv_count", (ranks, local), U64),  # tokens from each rank; not zero between launches, each replaces its own
+        # Over all launches; low word: tokens; high word: reports of ranks, each sent after the rank's indices and counts.
         Field("expert_recv_count_sum", (local,), U64),
-        Field("expert_counts_seen", (local,), U64),
-        Field("fc1_arrival_count", (blocks,), U32),
+        Field("expert_counts_seen", (local,), U64),  # what earlier launches of this rank have used of that: the rest is this launch's
+        Field("fc1_arrival_count", (blocks,), U32),  # tokens of a pool block whose data is in the pool
+        # Bit n: the n-th 64 (SM90: 128) channels of the block's activations are there; of more than 64 parts: how many.
         Field("fc2_arrival", (blocks,), U64),
+        # Epilogue warps that have read what a Linear2 tile of the block needs of the pool.
         *((Field("fc2_read_count", (blocks,), U32),) if is_ring(problem, pool_rows) else ()),
-        Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),
-        Field("token_src_metadata", (pool_tokens(problem, pool_rows),), U64),
+        Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),  # token * topk + slot at the source
+        Field("token_src_metadata", (pool_tokens(problem, pool_rows),), U64),  # address of the combine row that its result goes to
     )
 
 
@@ -157,28 +144,11 @@ def rows_field(name: str, rows: int, form: Format, channels: int) -> Field:
 
 @lru_cache
 def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Region:
-    """One rank's buffer, with a token pool of at most `pool_rows`.
+    """One rank's buffer, with a token pool of at most `pool_rows`.  A comment says who writes a field, and who reads it.
 
-    T = max_tokens_per_rank, K = topk, H = hidden, I = intermediate, P = pool rows, P' = scale words per K block.
-
-    | field           | shape          | written by | read by |
-    |---|---|---|---|
-    | x               | e4m3 [T, H]    | host       | dispatch of any rank |
-    | x_sf            | u8 [T, H/32]   | host       | dispatch of any rank; K-major, rows filled up to whole words |
-    | topk_idx        | i64 [T, K]     | host       | dispatch, combine; -1 masks a slot |
-    | topk_weights    | f32 [T, K]     | host       | dispatch of any rank |
-    | fc1_acts         | e4m3 [P, H]    | dispatch   | token loader |
-    | fc1_sf           | u32 [H/128, P']| dispatch   | token loader; M-major, UTCCP order |
-    | fc1_topk_weights | f32 [P]        | dispatch   | Linear1 epilogue |
-    | fc2_acts         | e4m3 [P, I]    | Linear1 epilogue| token loader |
-    | fc2_sf           | u32 [I/128, P']| Linear1 epilogue| token loader; M-major, UTCCP order |
-    | combine         | bf16 [K, T, H] | Linear2 epilogue of any rank | combine |
-
-    E2M1 activations: x u8 [T, H/2], fc1_acts u8 [P, H/2], fc2_acts u8 [P, I/2], two values in a byte.
-    FP32 scales, one per 128 channels: x_sf f32 [T, H/128], fc1_sf and fc2_sf f32.  Without tensor memory P' = P: M-major in pool order.
-    Either way there is one 32-bit word of scales per token and 128 channels, of which the last may be fewer.
-    BF16 activations: x bf16 [T, H], fc1_acts bf16 [P, H], fc2_acts bf16 [P, I]; fields of scales are empty.
-    E4M3 results: combine u8 [K, T, row], H values, H/128 scales and what fills the last line of 128 bytes (`CombineRow`).
+    x_sf is K-major, rows filled up to whole words; fc1_sf and fc2_sf are M-major: a 32-bit word for a token and 128 channels, of which the
+    last may be fewer, in UTCCP order with tensor memory, else in pool order.  Two E2M1 share a byte; BF16 has no scales.  E4M3 results: H
+    values, H / 128 scales and what fills the last line of 128 bytes (`CombineRow`).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem, pool_rows)
@@ -191,14 +161,14 @@ def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None)
     return Region.stack(
         "symmetric buffer",
         workspace(problem, arch, pool_rows),
-        rows_field("x", tokens, activations, hidden),
-        Field("x_sf", (tokens, scale_row(problem)), scale, TMA_ALIGNMENT),
-        Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),
-        Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),
-        rows_field("fc1_acts", pool, activations, hidden),
-        Field("fc1_sf", (words, sf_rows), word, TMA_ALIGNMENT),
-        Field("fc1_topk_weights", (pool,), F32, TMA_ALIGNMENT),
-        rows_field("fc2_acts", pool, between, intermediate),
-        Field("fc2_sf", (between_words, sf_rows), word, TMA_ALIGNMENT),
-        Field("combine", *results, TMA_ALIGNMENT),
+        rows_field("x", tokens, activations, hidden),  # host to dispatch of any rank
+        Field("x_sf", (tokens, scale_row(problem)), scale, TMA_ALIGNMENT),  # host to dispatch of any rank
+        Field("topk_idx", (tokens, topk), I64, TMA_ALIGNMENT),  # host to dispatch, combine; -1 masks a slot
+        Field("topk_weights", (tokens, topk), F32, TMA_ALIGNMENT),  # host to dispatch of any rank
+        rows_field("fc1_acts", pool, activations, hidden),  # dispatch to token loader
+        Field("fc1_sf", (words, sf_rows), word, TMA_ALIGNMENT),  # dispatch to token loader
+        Field("fc1_topk_weights", (pool,), F32, TMA_ALIGNMENT),  # dispatch to Linear1 epilogue
+        rows_field("fc2_acts", pool, between, intermediate),  # Linear1 epilogue to token loader
+        Field("fc2_sf", (between_words, sf_rows), word, TMA_ALIGNMENT),  # Linear1 epilogue to token loader
+        Field("combine", *results, TMA_ALIGNMENT),  # Linear2 epilogue of any rank to combine
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ....layouts.region import Region
 from ....problem import Problem
 from ....target import Target
 from ...kernel import Kernel, with_parts
@@ -21,6 +20,7 @@ class PreDispatchKernel(Kernel):
 
     name = "pre_dispatch"
     ctas_per_sm = 0
+    code = "inputs.pre_dispatch_kernel"
     problem = Problem
     configs: ClassVar[Mapping[str, type[PreDispatchConfig]]] = dict.fromkeys(MegaMoeKernel.configs, PreDispatchConfig)
     recipes = MegaMoeKernel.recipes
@@ -30,11 +30,6 @@ class PreDispatchKernel(Kernel):
         problem.check_num_tokens(num_tokens)
         return PreDispatchConfig(problem, **{"num_sms": CTAS_PER_SM * target.num_sms, "arch_name": target.arch.name, **fields})
 
-    def function(self, config: PreDispatchConfig) -> Callable[..., Any]:
-        from .inputs import pre_dispatch_kernel
-
-        return pre_dispatch_kernel
-
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
         """With scales where tokens have them, and the rank's first shared expert where there are such."""
         return with_parts(PreDispatchArguments, {QuantizedArguments: config.quantized, SharedArguments: config.shared})
@@ -42,6 +37,3 @@ class PreDispatchKernel(Kernel):
     def label(self, config: PreDispatchConfig) -> str:
         given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")
         return f"{config.problem.label}-pre{given}"
-
-    def buffers(self, config: PreDispatchConfig) -> Mapping[str, Region]:
-        return {"sym": config.symmetric}

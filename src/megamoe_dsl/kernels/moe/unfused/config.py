@@ -58,17 +58,11 @@ STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
 
 @lru_cache
 def stage_results(problem: Problem, pool_rows: int | None = None) -> Region:
-    """P = pool rows, H = hidden, I = intermediate.
-
-    | field   | shape         | written by | read by |
-    |---|---|---|---|
-    | fc1_out | bf16 [P, 2 I] | Linear1    | SwiGLU; columns in the order of the weights' rows |
-    | fc2_out | bf16 [P, H]   | Linear2    | combine |
-    """
+    """What linears leave for the stage after them, a row for each of the pool."""
     pool = pool_tokens(problem, pool_rows)
     return Region.stack(
         "results",
-        Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),
+        Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),  # columns in the order of the weights' rows
         Field("fc2_out", (pool, problem.hidden), BF16, TMA_ALIGNMENT),
     )
 
@@ -135,12 +129,12 @@ class StageConfig:
 
     @property
     def registers(self) -> PerRole:
-        return self.fused.linear_registers or self.fused.registers
+        """Loaders have some, and the epilogue; where nothing is multiplied threads keep what they begin with."""
+        return (self.fused.linear_registers or self.fused.registers)._replace(dispatch=0) if self.multiplies else PerRole(0, 0, 0)
 
     @property
     def register_total(self) -> int | None:
-        loaders = LOADER_WARPS * self.registers.loader
-        return 32 * (loaders + self.fused.epilogue_warps * self.registers.epilogue) if self.multiplies else None
+        return 32 * (LOADER_WARPS * self.registers.loader + self.fused.epilogue_warps * self.registers.epilogue) or None
 
     @property
     def smem(self) -> SmemPlan:

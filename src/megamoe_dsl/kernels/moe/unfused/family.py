@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ....arch import Arch
@@ -53,11 +53,8 @@ class StageKernel(Kernel):
         """The stage of the fused kernel's choice for the target.  Raises `ConfigError`."""
         return StageConfig(FUSED.choose(problem, target, num_tokens, **fields), self.stage.name, num_stages)
 
-    def function(self, config: StageConfig) -> Callable[..., Any]:
-        from . import kernel
-
-        stages = {"dispatch": kernel.dispatch_kernel, "swiglu": kernel.swiglu_kernel, "combine": kernel.combine_kernel}
-        return stages.get(config.stage, kernel.linear_kernel)
+    def code_of(self, config: StageConfig) -> str:
+        return f"kernel.{'linear' if config.multiplies else config.stage}_kernel"
 
     def arguments_type(self, config: StageConfig) -> type[Arguments]:
         """Those of the fused kernel, where the stage multiplies, and the stage's."""
@@ -72,7 +69,7 @@ class StageKernel(Kernel):
         return [("tile", config.facts[0]), *super().facts(config), ("stages", config.num_stages)]
 
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
-        return {"sym": config.symmetric, "results": config.results}
+        return {**super().buffers(config), "results": config.results}
 
     def tensor_maps(self, config: StageConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
         """The fused kernel's; `addresses` of sym and of the weights in kernel order."""
@@ -80,9 +77,6 @@ class StageKernel(Kernel):
 
     def tmem(self, config: StageConfig) -> TmemPlan | None:
         return super().tmem(config.fused) if config.multiplies else None
-
-    def registers(self, config: StageConfig) -> Mapping[str, int]:
-        return {"loader": config.registers.loader, "epilogue": config.registers.epilogue} if config.multiplies else {}
 
 
 STAGES = tuple(StageKernel(stage) for stage in LAYER_STAGES)

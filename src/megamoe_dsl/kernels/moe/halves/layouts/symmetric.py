@@ -69,46 +69,23 @@ def scales(problem: Problem, name: str, *shape: int, dtype: DType) -> tuple[Fiel
 def kept_fields(keeps: Kept, rows: int, hidden: int) -> tuple[Field, ...]:
     """Fields that only ways that are not the usual one read."""
     parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
-    places = Field("sources", (rows,), I32, ALIGNMENT), Field("stored", (rows,), U32, ALIGNMENT)
-    results = Field("finished", (2, parts), U32, ALIGNMENT), Field("kept", (rows, hidden), BF16, ALIGNMENT)
+    places = (
+        Field("sources", (rows,), I32, ALIGNMENT),  # dispatch to tail warps: the row where a row's token lies
+        Field("stored", (rows,), U32, ALIGNMENT),  # dispatch to tail warps: the launch, from 1, that has stored the token of a row
+    )
+    results = (
+        Field("finished", (2, parts), U32, ALIGNMENT),  # Linear2 to who sends: warps that have done a part, of every other launch
+        Field("kept", (rows, hidden), BF16, ALIGNMENT),  # Linear2 to who sends results, or combine of any rank: those of this rank's rows
+    )
     return (*(places if keeps >= Kept.PLACES else ()), *(results if keeps >= Kept.RESULTS else ()))
 
 
 @lru_cache
 def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
-    """T = max_tokens_per_rank, K = topk, H = hidden, P = pool rows, R = ranks, E = experts, El = local ones.
-    A pair is a token and one of its slots, token * K + slot.
+    """A rank's buffer.  A comment says who writes a field, and who reads it; a pair is a token and one of its slots, token * topk + slot.
 
-    | field         | shape            | written by | read by |
-    |---|---|---|---|
-    | launch_epoch  | u32 [3]          | SM 0       | all: launches of a kernel so far |
-    | grid_arrivals | u32 [3, 4]       | all CTAs   | SM 0: CTAs at a rank barrier, over all launches |
-    | rank_signal   | u32 [3, 4]       | SM 0 of any rank | all CTAs: ranks at a rank barrier, over all launches |
-    | tile_counter  | u32 [3]          | schedulers | schedulers: tiles handed out, beyond the first of each CTA; 0 between launches |
-    | task_counter  | u32 [3]          | communication warps | communication warps: tasks handed out; 0 between launches |
-    | arrivals      | u32 [2, P / 8]   | dispatch   | token loader: rows of a block or expert that are there, of every other launch |
-    | x             | e4m3 [T, H]      | host       | dispatch of any rank |
-    | x_sf          | f32 [T, H / 128] | host       | dispatch of any rank |
-    | topk_idx      | i64 [T, K]       | host       | dispatch of any rank, combine |
-    | topk_weights  | f32 [T, K]       | host       | combine |
-    | splits        | i32 [2, R, E]    | tables of rank r | tables: its tokens for each expert, of every other launch |
-    | pulls         | i32 [2, R]       | tables of rank r | tables: how many pairs it has for this rank |
-    | pair_rows     | i32 [T, K]       | tables     | dispatch of any rank, combine: row of a pair on its expert's rank, or -1 |
-    | send_pairs    | i32 [R, T min(K, El)] | tables | dispatch of rank r: the pairs that it fetches |
-    | recv_pairs    | i32 [R]          | tables     | scheduler: how many it fetches of each rank |
-    | expert_rows   | i32 [El]         | tables     | scheduler: rows of each local expert |
-    | fc1_acts      | e4m3 [P, H]      | dispatch   | token loader |
-    | fc1_sf        | f32 [H / 128, P] | dispatch   | token loader |
-    | destinations  | u64 [P]          | dispatch   | Linear2: where a row's result goes, on its token's rank |
-    | results       | bf16 [T K, H]    | Linear2 of any rank | combine: of this rank's pairs |
-    | sources       | i32 [P]          | dispatch   | tail warps: the row where a row's token lies |
-    | stored        | u32 [P]          | dispatch   | tail warps: the launch, from 1, that has stored the token of a row |
-    | finished      | u32 [2, P H / 4096] | Linear2 | who sends results: warps that have done a part of a block, of every other launch |
-    | kept          | bf16 [P, H]      | Linear2    | who sends results, or combine of any rank: those of this rank's rows |
-
-    `sources` and `stored` exist from `Kept.PLACES` on, `finished` and `kept` with `Kept.RESULTS`, which takes memory for all rows.
-    E2M1 tokens: x and fc1_acts u8 [.., H / 2], two values in a byte.  UE8M0 scales: x_sf u8 [T, H / 32]; fc1_sf u32 [H / 128, P], the four
-    of a row and 128 channels in a word, in UTCCP order.  BF16 tokens: x bf16 [T, H] and fc1_acts bf16 [P, H], without x_sf and fc1_sf.
+    Two E2M1 share a byte.  UE8M0 scales: x_sf has bytes, fc1_sf the four of a row and 128 channels in a word, in UTCCP order.  BF16 tokens
+    have neither.
     """
     activations = problem.formats.activations
     scale, word = (U8, U32) if activations.scale == UE8M0 else (F32, F32)
@@ -117,26 +94,28 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     launches, barriers = len(EpLaunch), len(EpBarrier)
     return Region.stack(
         "symmetric buffer",
-        Field("launch_epoch", (launches,), U32),
-        Field("grid_arrivals", (launches, barriers), U32),
-        Field("rank_signal", (launches, barriers), U32),
-        Field("tile_counter", (launches,), U32),
-        Field("task_counter", (launches,), U32),
+        Field("launch_epoch", (launches,), U32),  # SM 0 to all: launches of a kernel so far
+        Field("grid_arrivals", (launches, barriers), U32),  # all CTAs to SM 0: CTAs at a rank barrier, over all launches
+        Field("rank_signal", (launches, barriers), U32),  # SM 0 of any rank to all CTAs: ranks at a rank barrier, over all launches
+        Field("tile_counter", (launches,), U32),  # of schedulers: tiles handed out, beyond the first of each CTA; 0 between launches
+        Field("task_counter", (launches,), U32),  # of communication warps: tasks handed out; 0 between launches
+        # dispatch to token loader: rows of a block or expert that are there, of every other launch
         Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
-        rows_field("x", tokens, activations, hidden),
-        *scales(problem, "x_sf", tokens, activations.scales_of(hidden), dtype=scale),
-        Field("topk_idx", (tokens, topk), I64, ALIGNMENT),
-        Field("topk_weights", (tokens, topk), F32, ALIGNMENT),
+        rows_field("x", tokens, activations, hidden),  # host to dispatch of any rank
+        *scales(problem, "x_sf", tokens, activations.scales_of(hidden), dtype=scale),  # host to dispatch of any rank
+        Field("topk_idx", (tokens, topk), I64, ALIGNMENT),  # host to dispatch of any rank, combine
+        Field("topk_weights", (tokens, topk), F32, ALIGNMENT),  # host to combine
+        # tables of rank r to tables: its tokens for each expert, of every other launch
         Field("splits", (2, problem.num_ranks, problem.num_experts), I32, ALIGNMENT),
-        Field("pulls", (2, problem.num_ranks), I32, ALIGNMENT),
-        Field("pair_rows", (tokens, topk), I32, ALIGNMENT),
-        Field("send_pairs", (problem.num_ranks, send_capacity(problem)), I32, ALIGNMENT),
-        Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),
-        Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),
-        rows_field("fc1_acts", rows, activations, hidden),
-        *scales(problem, "fc1_sf", words, rows, dtype=word),
-        Field("destinations", (rows,), U64, ALIGNMENT),
-        Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),
+        Field("pulls", (2, problem.num_ranks), I32, ALIGNMENT),  # tables of rank r to tables: how many pairs it has for this rank
+        Field("pair_rows", (tokens, topk), I32, ALIGNMENT),  # tables to dispatch of any rank, combine: row on its expert's rank, or -1
+        Field("send_pairs", (problem.num_ranks, send_capacity(problem)), I32, ALIGNMENT),  # tables to dispatch of rank r: what it fetches
+        Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),  # tables to scheduler: how many it fetches of each rank
+        Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),  # tables to scheduler: rows of each local expert
+        rows_field("fc1_acts", rows, activations, hidden),  # dispatch to token loader
+        *scales(problem, "fc1_sf", words, rows, dtype=word),  # dispatch to token loader
+        Field("destinations", (rows,), U64, ALIGNMENT),  # dispatch to Linear2: where a row's result goes, on its token's rank
+        Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),  # Linear2 of any rank to combine: of this rank's pairs
         *kept_fields(keeps, rows, hidden),
     )
 
@@ -145,7 +124,7 @@ def field_address(config: Any, base: Any, name: str, *index: Any) -> Any:
     """Address in the symmetric buffer that starts at `base`, for a kernel of this configuration: of the fields that launches have for
     themselves, its own."""
     own = (int(config.launch),) if name in PER_LAUNCH else ()
-    return symmetric_buffer(config.problem, config.keeps).address(base, name, *own, *index)
+    return config.symmetric.address(base, name, *own, *index)
 
 
 ROW_BLOCK = 128
