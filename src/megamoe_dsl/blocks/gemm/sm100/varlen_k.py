@@ -61,6 +61,7 @@ def load_left(ctx: GemmContext) -> None:
 
 
 def load_right(ctx: GemmContext) -> None:
+    """A CTA has 128 columns of each tile."""
     side = Side("weights", ctx.config.weights.gathers, BLOCK_N // K_ROWS)
 
     def column(tile: GemmTile) -> Any:
