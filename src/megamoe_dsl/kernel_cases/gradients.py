@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
 from ..arch import SM90, Arch
 from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
-from ..quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
+from ..hardware.operand_tile import CHANNELS_PER_SCALE
+from ..quant import inverse_utccp_scale_order, no_scales, quantize_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
 from ..reference.bounds import scaled_sums
 from ..reference.promoted import promoted_sums
 from ..reference.router import RouterMetadata, router_metadata
 from ..runtime.cpu_experts import gate_then_up, rows_of_w1
 from ..runtime.gather_tensors import GatherTensors, GradientTensors
+from ..runtime.gemm_scales import scale_words
 from ..runtime.gemm_tensors import OUTPUT_DTYPES
 from ..runtime.varlen_k_tensors import TransposedTensors, VarlenKTensors
-from .gather import TOKENS_PER_ROW, rows_of
+from .gather import NAN_BYTE, TOKENS_PER_ROW, rows_of
 from .gemm import UNTOUCHED, Compared
 
 DOT_ERROR = 1e-6
@@ -45,9 +48,9 @@ class VarlenKCase:
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
         """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core, or what another order explains."""
         t = self.tensors
-        if self.arch.has_tensor_memory and not exact:
+        if self.arch.has_tensor_memory:
             sums, errors = zip(*(scaled_sums(*one) for one in self.sides()), strict=True)
-            total, error = torch.stack(sums), torch.stack(errors)
+            total, error = torch.stack(sums), torch.stack(errors) * (not exact)
             low, high = (self.stored((total + end).float()) for end in (-error, error))
             return {"D": (t.d, low, high)}
         found = self.sums_of_transposed(t, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
@@ -60,8 +63,16 @@ class VarlenKCase:
 
     def sides(self) -> Iterator[tuple[torch.Tensor, ...]]:
         """Left, its scales, right and its scales of each group, transposed."""
-        assert isinstance(self.tensors, VarlenKTensors)
-        for pair in self.rows_of_groups(self.tensors):
+        t = self.tensors
+        if isinstance(t, TransposedTensors):
+            words = [inverse_utccp_scale_order(sf)[: len(side)] for side, sf in ((t.left, t.left_sf), (t.right, t.right_sf))]
+            sides = [(side, SCALE_BLOCK) for side in (t.left, t.right)], [(sf, SCALE_BLOCK // CHANNELS_PER_SCALE) for sf in words]
+            for first, end in pairwise([0, *t.ends.tolist()]):
+                cut = [[one[:, first * width // SCALE_BLOCK : end * width // SCALE_BLOCK] for one, width in some] for some in sides]
+                (left, right), (left_sf, right_sf) = cut
+                yield left, left_sf, right, right_sf
+            return
+        for pair in self.rows_of_groups(t):
             left, right = (one.T.contiguous() for one in pair)
             yield left, no_scales(left), right, no_scales(right)
 
@@ -81,13 +92,23 @@ class VarlenKCase:
         return [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
 
 
-def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes [columns, rows] and scales [rows / 128, columns]; of small integers the scales are powers of two."""
+def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int, promoted: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes [columns, rows] and scales [rows / 128, columns], or words of those for 32; of small integers the scales are powers of two.
+    Scales of the last 128 rows are NaN."""
     values = drawn(generator, exact, columns, rows).float()
+    if not promoted:
+        codes, sf = quantize_e4m3(values)
+        if exact:
+            codes = values.to(torch.float8_e4m3fn)
+            sf = torch.randint(125, 130, sf.shape, generator=generator, dtype=torch.uint8)
+        sf[:, -SCALE_BLOCK // CHANNELS_PER_SCALE :] = NAN_BYTE
+        return codes, scale_words(sf)
+    codes, scales = values.to(torch.float8_e4m3fn), torch.exp2(torch.randint(-2, 3, (rows // SCALE_BLOCK, columns), generator=generator))
     if not exact:
         codes, sf = quantize_e4m3_f32(values)
-        return codes, sf.T.contiguous()
-    return values.to(torch.float8_e4m3fn), torch.exp2(torch.randint(-2, 3, (rows // SCALE_BLOCK, columns), generator=generator))
+        scales = sf.T.contiguous()
+    scales[-1] = torch.nan
+    return codes, scales
 
 
 def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> VarlenKCase:
@@ -97,9 +118,8 @@ def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0,
     ends = torch.tensor(counts).cumsum(0).int()
     d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
     if not problem.gathers:
-        sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK) for columns in (problem.n, problem.k)]
-        for _, scales in sides:
-            scales[-1] = torch.nan
+        promoted = problem.formats.promoted
+        sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK, promoted) for columns in (problem.n, problem.k)]
         return VarlenKCase(problem, TransposedTensors(*sides[0], *sides[1], ends, d), tuple(counts), arch)
     tokens = rows // TOKENS_PER_ROW + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)

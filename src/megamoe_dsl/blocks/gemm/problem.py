@@ -188,7 +188,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
     fast_math   approximate exponential and reciprocal, as in `Problem`
     preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
     gradient  order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n]
-            (`GradientArguments`).  Empty: sums are nothing of the kind.  BF16, or FP8 on SM90
+            (`GradientArguments`).  Empty: sums are nothing of the kind.  In BF16, FP8 or MXFP8
     """
 
     kind: str = PACKED
@@ -216,9 +216,9 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         self.require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self.require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        multiplied = not self.formats.scaled or (self.formats.promoted and not self.decodes)
+        multiplied = self.recipe in SUMMED_RECIPES
         plain = multiplied and not (self.gate_up or self.biases or self.places_rows)
-        among = "bf16xbf16 or fp8xfp8"
+        among = " or ".join(SUMMED_RECIPES)
         self.require("gradient", plain or not self.gradient, f"empty but for packed results in {among} without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         whole = self.n % (2 * block) == 0 or not self.gate_up
@@ -252,7 +252,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
 LEFT, RIGHT = "left", "right"
 SIDES = (LEFT, RIGHT)
-SUMMED_RECIPES = ("bf16xbf16", "fp8xfp8")
+SUMMED_RECIPES = ("bf16xbf16", "fp8xfp8", "mxfp8xmxfp8")
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,8 @@ class VarlenKProblem(GemmProblem):
     n         columns of `left`, rows of D
     k         columns of `right` and of D
     gathered  in bf16xbf16, which side has its rows gathered by a list; those of the other follow one another, sorted by group.  Empty in
-              fp8xfp8: both sides lie transposed, a scale for each column and 128 rows, and each group's rows fill multiples of 128
+              other formats: both sides lie transposed, a scale for each column and 128 rows, in mxfp8xmxfp8 32, and each group's rows
+              fill multiples of 128
     """
 
     kind: str = PACKED

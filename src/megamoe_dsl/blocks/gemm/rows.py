@@ -18,7 +18,7 @@ from ...layouts.region import F32, U16, U32, Field, MBarrier
 from ...lazy import find, late
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
 from .tile import GATHER_WARPS, L2_PROMOTION, LANES, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, transposed_side
-from .weights import side_maps
+from .weights import side_maps, transposed_pair_side
 
 
 class RowSource:
@@ -168,16 +168,11 @@ class PairRows(RowSource):
 
 
 @dataclass(frozen=True)
-class PairColumns(PairRows):
-    """The left side of sums over rows, MN-major.  listed_side: whether a list says where its rows lie."""
-
-    listed_side: bool
-
-    mn_major: ClassVar[bool] = True
-    words: ClassVar[str] = "gather4, four rows at a time, or TMA where they are sorted"
+class PairSummedRows(PairRows):
+    """The left side of sums over rows, which lies transposed: K blocks begin where a group's rows do."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        return side_maps("tokens", self.listed_side, config.problem.n, args)
+        return transposed_pair_side("tokens", "sfa", args.a, args.a_sf, config.problem.n, args.m, config.block_m // CLUSTER, config)
 
     def fill_tables(self, ctx: Any) -> None:
         from .tile_scheduler import fill_table
@@ -188,6 +183,19 @@ class PairColumns(PairRows):
         from .tile_scheduler import schedule_sums
 
         schedule_sums(ctx)
+
+
+@dataclass(frozen=True)
+class PairColumns(PairSummedRows):
+    """The same MN-major, of BF16.  listed_side: whether a list says where its rows lie."""
+
+    listed_side: bool
+
+    mn_major: ClassVar[bool] = True
+    words: ClassVar[str] = "gather4, four rows at a time, or TMA where they are sorted"
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        return side_maps("tokens", self.listed_side, config.problem.n, args)
 
     def load(self, ctx: Any) -> None:
         from .sm100.varlen_k import load_left

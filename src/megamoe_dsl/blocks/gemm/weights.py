@@ -209,6 +209,15 @@ def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, Ma
     return {name: whole, "sorted_rows": row}
 
 
+def transposed_pair_side(
+    name: str, scales: str, address: Any, words: Any, columns: int, rows: Any, box: int, config: Any
+) -> dict[str, MapFields]:
+    """Maps of a side with as many columns, of which a box has `box`, and of its words of scales, a line of all columns for 128 rows."""
+    atoms = align(box if name == "weights" else config.block_m, SF_ATOM_ROWS)
+    of_scales = scale_words(words, align(columns, SF_ATOM_ROWS), rows // SF_ATOM_ROWS, atoms, config.k_block)
+    return {name: weight_rows(address, rows, columns, config.k_block, box), scales: of_scales}
+
+
 RUN = 8  # rows of gate, then of up
 
 
@@ -259,6 +268,20 @@ class PairTransposedWeights(PairWeights):
         from .sm100.load import transposed_operand
 
         return transposed_operand(ctx, tile)
+
+
+@dataclass(frozen=True)
+class PairSummedColumns(PairWeights):
+    """The right side of sums over rows, which lies transposed."""
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        rows = config.stage.weight_rows
+        return transposed_pair_side("weights", "sfb", args.b, args.b_sf, config.problem.k, args.m, rows, config)
+
+    def operand(self, ctx: Any, tile: Any) -> Any:
+        from .sm100.load import summed_weights
+
+        return summed_weights(ctx, tile)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from ...sm100.pair_stage import PairConfig, PairStage
 from ..base_config import BaseGemmConfig
 from ..epilogue import GradientPasses, ScatterGateUp, ScatterPasses, StorePasses
 from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, LEFT, MASKED, PACKED, ROW_BLOCK, GemmProblem, VarlenKProblem
-from ..rows import BroughtRows, PairColumns, PairRows
+from ..rows import BroughtRows, PairColumns, PairRows, PairSummedRows
 from ..smem_plan import PairGemmSmemPlan
 from ..tile import MOST_TILES, WARPS_PER_GROUP
-from ..weights import PairGateUpWeights, PairSortedColumns, PairTransposedWeights, PairWeights
+from ..weights import PairGateUpWeights, PairSortedColumns, PairSummedColumns, PairTransposedWeights, PairWeights
 
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
@@ -129,12 +129,16 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     @property
     def rows(self) -> PairRows | BroughtRows:
         problem = self.problem
+        if problem.sums_rows and problem.formats.scaled:
+            return PairSummedRows()
         if problem.sums_rows:
             return PairColumns(cast(VarlenKProblem, problem).gathered == LEFT)
         return BroughtRows(problem.gathers, problem.formats.scaled, self.pairs) if problem.of_experts else PairRows()
 
     @property
     def weights(self) -> PairWeights:
+        if self.problem.sums_rows and self.problem.formats.scaled:
+            return PairSummedColumns()
         if self.problem.sums_rows:
             return PairSortedColumns(self.problem.transposes)
         if self.problem.transposed_b:

@@ -21,16 +21,31 @@ from ..context import GemmContext, GemmTile
 from ..problem import UP_FIRST, GatherGemmProblem
 
 
+@dataclass(frozen=True)
+class SummedOperand(PairOperand):
+    """Of a side that lies transposed: `scale_k` is the first K block, of rows as of scales."""
+
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        super().load_rows(destination, full, self.scale_k + k)
+
+
+def row_of_side(ctx: GemmContext, tile: GemmTile) -> Any:
+    """A tile's first row of A; where K are rows, of those that all groups have."""
+    return ctx.source_row(tile) if ctx.config.problem.sums_rows else tile.row
+
+
 def load_tokens(ctx: GemmContext) -> None:
     """Each CTA of the pair: its half of the tile's rows of A, and scales of all, from the atom on that the first row's are in."""
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
-        config = ctx.config
+        config, begin, kind, first = ctx.config, row_of_side(ctx, tile), PairOperand, 0
+        if config.problem.sums_rows:
+            kind, first = SummedOperand, ctx.first_k_block_of(tile)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
-        row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
-        atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
-        operand = PairOperand(ctx.maps.tokens, ctx.maps.sfa, row, atom, 0, config.k_block, num_bytes)
-        return load.load_tokens(stage, operand, Int32(config.k_blocks))
+        row = begin + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
+        atom, num_bytes = begin & -SF_ATOM_ROWS, config.stage.token_transaction
+        operand = kind(ctx.maps.tokens, ctx.maps.sfa, row, atom, first, config.k_block, num_bytes)
+        return load.load_tokens(stage, operand, ctx.k_blocks_of(tile))
 
     tiles.load_tokens(ctx, ctx.first_stage, fill, lambda ctx, tile: ctx.wait_rows(tile))
 
@@ -47,9 +62,17 @@ def load_weights(ctx: GemmContext) -> None:
     """Each CTA: its rows of B of every tile, and their scales."""
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
-        return load.load_weights(stage, ctx.config.weights.operand(ctx, tile), Int32(ctx.config.k_blocks))
+        return load.load_weights(stage, ctx.config.weights.operand(ctx, tile), ctx.k_blocks_of(tile))
 
     tiles.load_weights(ctx, ctx.first_stage, fill)
+
+
+def summed_weights(ctx: GemmContext, tile: GemmTile) -> SummedOperand:
+    """A CTA's columns of the right side."""
+    config = ctx.config
+    column = (tile.n_block * config.cluster + ctx.cta_rank) * config.stage.weight_rows
+    first, num_bytes = ctx.first_k_block_of(tile), config.stage.weight_transaction
+    return SummedOperand(ctx.maps.weights, ctx.maps.sfb, column, column, first, config.k_block, num_bytes)
 
 
 @dataclass(frozen=True)
@@ -107,6 +130,6 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> PairTile:
     sums = (config.consumers, config.block_m)
     if not tmem.scaled:
         return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums, mn_major)
-    first_scale = ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN
+    first_scale = ctx.config.rows.row_in_atom(row_of_side(ctx, tile)) // ROWS_PER_COLUMN
     scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
     return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)
