@@ -236,6 +236,12 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     **{f"sm_100a-backward-{name}": _backward(name, arch="sm_100a") for name in ("rows", "tokens", "w1", "w2")},
     "sm_100a-backward-w1-f32": _backward("w1", F32, "sm_100a"),
     "sm_100a-backward-rows-interleaved": _backward("rows", arch="sm_100a", gate_up="interleaved", activation="swigluoai"),
+    "sm_100a-backward-rows-mxfp8": _backward("rows", arch="sm_100a", recipe="mxfp8xmxfp8"),
+    "sm_100a-backward-w1-mxfp8": _backward("w1", arch="sm_100a", recipe="mxfp8xmxfp8"),
+    "sm_100a-quantize-both-mxfp8": lambda: TokensConfig(QuantizeProblem(7168, True, recipe="mxfp8xmxfp8"), 592, arch_name="sm_100a"),
+    "sm_100a-quantize-weights-mxfp8": lambda: TokensConfig(
+        QuantizeProblem(7168, recipe="mxfp8xmxfp8", matrix_rows=4096), 592, arch_name="sm_100a"
+    ),
     "sm_100a-ep-dispatch-backward": lambda: DispatchGemmConfig(
         PRESETS["deepseek-v3"].problem(8192, recipe="bf16xbf16"), arch_name="sm_100a", transposed=True
     ),
@@ -287,7 +293,7 @@ RARELY = {
     "sm_90a-gemm-packed", "sm_90a-gemm-weights-first", "sm_90a-gemm-ahead", "sm_90a-gemm-swapped", "sm_100a-gather-gemm-stored",
     "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-nvfp4-quantized", "sm_100a-gemm-w4a4-masked", "sm_100a-situ",
     "sm_100a-backward-tokens", "sm_100a-backward-w2", "sm_100a-backward-w1-f32", "sm_100a-backward-rows-interleaved",
-    "sm_100a-ep-dispatch-backward",
+    "sm_100a-ep-dispatch-backward", "sm_100a-backward-rows-mxfp8", "sm_100a-quantize-weights-mxfp8",
 }  # fmt: skip
 """Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
 

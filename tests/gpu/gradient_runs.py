@@ -61,6 +61,8 @@ class PairGradientRun(GradientRun):
 FP32 = {"output": "f32", "accumulate": True}
 LEFT = {"gathered": "left"}
 FP8 = {"recipe": "fp8xfp8", "gathered": ""}
+MXFP8 = {"recipe": "mxfp8xmxfp8"}
+SUMMED_MXFP8 = {**MXFP8, "gathered": ""}
 VARLEN_K_RUNS = (
     VarlenKRun("right", (70, 0, 1, 130), 288, 160),
     VarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT),
@@ -103,6 +105,8 @@ PAIR_VARLEN_K_RUNS = (
     PairVarlenKRun("left-f32-in-turn", (0, 64, 9), 96, 320, {**LEFT, **FP32}, {"dynamic_schedule": False, "num_sms": 4}),
     PairVarlenKRun("many-groups", tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128),
     PairVarlenKRun("row-alone", (1,), 64, 64),
+    PairVarlenKRun("mxfp8", (256, 0, 128), 160, 288, SUMMED_MXFP8, {"block_m": 64}),
+    PairVarlenKRun("mxfp8-f32", (128, 0, 384), 288, 160, {**SUMMED_MXFP8, **FP32}, {"block_m": 192, "dynamic_schedule": False}),
 )
 PAIR_GRADIENT = {**GRADIENT, "k": 128}
 PAIR_GRADIENT_RUNS = tuple(
@@ -116,6 +120,9 @@ PAIR_GRADIENT_RUNS = tuple(
     )
     for activation, block_m, consumers in (("silu", 64, 1), ("swigluoai", 128, 2))
     for order in ("gate_first", "up_first", "interleaved")
+)
+PAIR_GRADIENT_RUNS += (
+    PairGradientRun("mxfp8-up_first-128", (70, 0, 130), 128, 256, {"n": 160, "k": 384, **MXFP8, "gradient": "up_first"}),
 )
 PAIR_VARLEN_K_BY_NAME = {run.name: run for run in PAIR_VARLEN_K_RUNS}
 PAIR_GRADIENT_BY_NAME = {run.name: run for run in PAIR_GRADIENT_RUNS}

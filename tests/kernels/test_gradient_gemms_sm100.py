@@ -32,7 +32,7 @@ def check(config: Sm100GemmConfig, case: Any, exact: bool, launches: int = 1) ->
         assert ((low <= found) & (found <= high)).all(), name
 
 
-@sample("right", "left-f32-in-turn")
+@sample("right", "left-f32-in-turn", "mxfp8")
 @pytest.mark.parametrize("name", PAIR_VARLEN_K_BY_NAME)
 def test_sums_over_rows_are_those_of_groups(name: str) -> None:
     """Of groups without rows zeros, or what was there; NaNs behind the last group's rows do not spread."""
@@ -70,7 +70,7 @@ def test_a_transposed_b(n: int, k: int, gathers: bool) -> None:
         check(Sm100GemmConfig(case.problem, 64, num_sms=2, dynamic_schedule=True), case, exact)
 
 
-@sample("silu-up_first-64", "swigluoai-interleaved-128")
+@sample("silu-up_first-64", "swigluoai-interleaved-128", "mxfp8-up_first-128")
 @pytest.mark.parametrize("name", PAIR_GRADIENT_BY_NAME)
 def test_gradients_of_gate_and_up(name: str) -> None:
     run: PairGradientRun = PAIR_GRADIENT_BY_NAME[name]

@@ -12,8 +12,9 @@ from gemm_runs import artifact
 from megamoe_dsl import ProblemError, k_grouped_gemm, quantize_both
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem
-from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.runtime import k_grouped_gemm as operators
+from megamoe_dsl.runtime.gemm_scales import scale_words
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 
 E4M3 = torch.float8_e4m3fn
@@ -42,6 +43,30 @@ def test_codes_and_scales_are_the_references(gathered: bool, rows: bool) -> None
             codes, scales = quantize_e4m3_f32(values)
             assert torch.equal(written[f"codes{suffix}"].view(torch.uint8), codes.view(torch.uint8))
             assert torch.equal(written[f"scales{suffix}"], scales.T)
+
+
+@pytest.mark.parametrize(("gathered", "matrices"), [(True, 1), (False, 3)])
+def test_micro_scaled_codes_and_words_are_the_references(gathered: bool, matrices: int) -> None:
+    """Of rows, or of matrices each of which is transposed; words lie in the order of UTCCP."""
+    generator, tall = torch.Generator().manual_seed(1), ROWS // matrices
+    x = torch.randn(TOKENS if gathered else ROWS, HIDDEN, generator=generator).bfloat16()
+    x[3] *= 100
+    x[:, 5], x[7] = 0, 0
+    sources = torch.randint(-1, TOKENS, (ROWS,), generator=generator, dtype=torch.int32)
+    words = (matrices, HIDDEN // 128, tall), (matrices, tall // 128, HIDDEN)
+    written = {name: torch.zeros(ROWS * HIDDEN).to(E4M3) for name in ("codes", "codes_t")}
+    written |= {name: torch.zeros(shape, dtype=torch.int32) for name, shape in zip(("scales", "scales_t"), words, strict=True)}
+    read = {"x": x, "sources": sources} if gathered else {"x": x}
+    given = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
+    problem = QuantizeProblem(HIDDEN, gathered, recipe="mxfp8xmxfp8", matrix_rows=tall if matrices > 1 else 0)
+    kernel = artifact(TokensConfig(problem, 2, arch_name="sm_100a"))
+    assert not simulate_launches(kernel, memory_of(read, written), {"sources": 0, **given, "num_rows": ROWS}).findings
+    taken = torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0) if gathered else x
+    whole = taken.view(matrices, tall, HIDDEN)
+    for suffix, values in (("", whole), ("_t", whole.mT.contiguous())):
+        codes, scales = quantize_e4m3(values)
+        assert torch.equal(written[f"codes{suffix}"].view(torch.uint8), codes.flatten().view(torch.uint8))
+        assert torch.equal(written[f"scales{suffix}"], scale_words(scales))
 
 
 ROWS_OF_TWO = torch.zeros(128, 256, dtype=torch.bfloat16)

@@ -163,8 +163,12 @@ class GradientCase:
         return router_metadata(self.topk_idx, self.problem.num_groups)
 
     def raw(self) -> torch.Tensor:
-        """Sums as Hopper's tensor core forms them."""
+        """Sums as Hopper's tensor core forms them; of MXFP8 exact ones."""
         t, sources = self.tensors, self.metadata.sources.long()
+        if self.problem.formats.scales_in_mma:
+            of_rows = rows_of(t.a, sources), t.a_sf[sources]
+            parts = zip(*(one.split(self.metadata.counts.tolist()) for one in of_rows), t.b, t.b_sf, strict=True)
+            return torch.cat([scaled_sums(*one)[0] for one in parts]).float()
         b = t.b.mT if self.problem.transposed_b else t.b
         return reference.expert_sums((rows_of(t.a, sources), t.a_sf[sources]), (b, t.b_sf), self.metadata.counts)
 
@@ -183,8 +187,10 @@ def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int =
     metadata = router_metadata(topk_idx, p.num_groups)
     dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, p.num_groups, *p.b_shape) / 16
     operands = (dy, no_scales(dy), b, no_scales(b.mT))
-    if p.formats.scaled:
+    if p.formats.promoted:
         operands = (*quantize_e4m3_f32(dy), *quantize_weight_e4m3(b))
+    elif p.formats.scaled:
+        operands = (*quantize_e4m3(dy), *quantize_e4m3(b))
     gate_up = 2 * torch.randn(rows, 2 * p.n, generator=generator)
     d, weighted = (torch.full((rows, columns), UNTOUCHED).bfloat16() for columns in (p.d_columns, p.n))
     dots = torch.full((-(-p.n // DOT_COLUMNS), rows), UNTOUCHED)
