@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import json
 import math
 import pkgutil
@@ -147,9 +148,11 @@ def projections() -> str:
 
 
 def described(kind: type) -> dict[str, str]:
-    """Meanings of fields by the docstrings of a class and its bases: lines `name   meaning`, with indented lines that go on."""
+    """Meanings of fields: a comment beside a field or above it, or lines `name   meaning` in the docstring of a class or its bases, with
+    indented lines that go on."""
     found = {"problem": "what is computed", "arch_name": "`sm_90a` or `sm_100a`"}
     for base in reversed(kind.__mro__):
+        found |= commented(base)
         names: list[str] = []
         for line in cleandoc(base.__dict__.get("__doc__") or "").splitlines():
             if match := FIELD.fullmatch(line):
@@ -160,6 +163,21 @@ def described(kind: type) -> dict[str, str]:
                 found |= {name: found[name] + joint(found[name], more) + more for name in names}
             else:
                 names = []
+    return found
+
+
+def commented(kind: type) -> dict[str, str]:
+    """Meanings by the comments of a class's own fields."""
+    found, above = {}, ""
+    for line in inspect.getsource(kind).splitlines() if dataclasses.is_dataclass(kind) else ():
+        if comment := re.fullmatch(r" {4}# (.*)", line):
+            more = one_choice(comment[1].strip())
+            above += joint(above, more) + more if above else more
+            continue
+        declared = re.fullmatch(r" {4}(\w+): (?!ClassVar).*?(?:  # (.*))?", line)
+        if declared and (meaning := declared[2] or above):
+            found[declared[1]] = meaning
+        above = ""
     return found
 
 

@@ -174,7 +174,6 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["resources"]["stack_bytes"] == 0
     assert found["measures"]["mma_k_block"]["kinds"]["mma"] == 4
-    assert found["baseline"] is None
     ptx = files["ptx"].read_text()
     assert ".entry" in ptx
     (where,) = set(re.findall(r"// (mma\.py:\d+) multiply_tile\n\s*\.loc", ptx)[:1])

@@ -1,4 +1,4 @@
-"""Reading SASS: parsing, loops, measures, the baseline, differences."""
+"""Reading SASS: parsing, loops, measures, differences."""
 
 import shutil
 from dataclasses import replace
@@ -11,9 +11,8 @@ from unconverged import unconverged_loads
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences, find_baseline
+from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sass import listing as sass_module
 from megamoe_dsl.sass.flow import Flow
@@ -262,7 +261,7 @@ def test_sm90_measures(recipe: str, block_m: int) -> None:
     assert found[f"fc1_epilogue_{suffix}"].kinds["float"] > found[f"fc2_epilogue_{suffix}"].kinds["float"]
     assert found["math_tile"].instructions < 400 and ("mma" in found["math_tile"].kinds) == (not config.scaled)
     assert all(one.fits for one in inspection.registers)
-    assert (inspection.tmem, inspection.baseline) == ([], None)
+    assert inspection.tmem == []
     assert inspection.as_dict()["config"]["block_m"] == block_m
 
 
@@ -317,16 +316,6 @@ def test_differences_are_named_by_path() -> None:
         ("measures.mma_k_block.instructions", 50.0, 53.0),
         ("measures.gone.instructions", 1.0, None),
     ]
-
-
-def test_baseline_is_shown_where_it_was_measured() -> None:
-    flash = PRESETS["flash"].problem(128)
-    baseline = find_baseline(choose(flash, Target.typical("sm_100a"), 128, block_m=16))
-    assert baseline is not None
-    assert baseline.measures["mma_k_block"] == 58.5  # 117 for 256 channels
-    assert baseline.resources["stages"] == 5
-    assert find_baseline(choose(flash, Target.typical("sm_100a", 132), 128)) is None
-    assert find_baseline(choose(PRESETS["pro"].problem(128), Target.typical("sm_100a"), 128)) is None
 
 
 def test_nvdisasm_may_be_tritons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def prepare_point(folder: Path, point: Point) -> str:
     """Compiles, simulates and writes a case; a line about it."""
     from megamoe_dsl.artifact.compile import compile_kernel
     from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-    from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages
+    from megamoe_dsl.runtime.simulated import SimulatedMoE
 
     torch.set_num_threads(1)
     problem = point.problem
@@ -181,7 +181,7 @@ def prepare_point(folder: Path, point: Point) -> str:
     case = random_case(problem, [problem.max_tokens_per_rank] * problem.num_ranks, 1, mask=0.1, exact=point.exact)
     if point.wide:
         case = replace(case, weights=[with_wide_scales(one) for one in case.weights])
-    layer = SimulatedStages(artifacts, case.weights, race=False) if point.unfused else SimulatedMoE(artifacts[0], case.weights, race=False)
+    layer = SimulatedMoE(artifacts, case.weights, race=False)
     outputs, bounds = [], []
     for counts in point.counts:
         given = part_of(case, counts)

@@ -12,7 +12,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-from megamoe_dsl.runtime.simulated import SimulatedStages
+from megamoe_dsl.runtime.simulated import SimulatedMoE
 
 
 def stages_of(fused: MegaMoeConfig, num_stages: int = 0) -> list[Artifact]:
@@ -23,7 +23,7 @@ def stages_of(fused: MegaMoeConfig, num_stages: int = 0) -> list[Artifact]:
 
 def unfused_layer(stages: Sequence[Artifact], case: Case, **options: Any) -> Layer:
     """Ranks with the weights of `case`; `options` as `SimulatedMoE`."""
-    moe = SimulatedStages(stages, case.weights, **options)
+    moe = SimulatedMoE(stages, case.weights, **options)
     return Layer(moe, [[0] * case.problem.experts_per_rank for _ in moe.ranks])
 
 

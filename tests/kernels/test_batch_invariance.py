@@ -36,7 +36,7 @@ from megamoe_dsl.runtime import gemm as gemm_module
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.gemm import gemm_op
-from megamoe_dsl.runtime.simulated import SimulatedMoE, SimulatedStages, simulate_gemm
+from megamoe_dsl.runtime.simulated import SimulatedMoE, simulate_gemm
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
 from simulated_experts import simulate_experts
 from sweep import sample
@@ -67,10 +67,7 @@ def y_of(config: MegaMoeConfig, case: Case, tokens: Sequence[int] | None = None,
     """Bits of y of these tokens of the last rank, by a launch of them alone."""
     if tokens is not None:
         case = case.sample([torch.arange(0)] * (case.problem.num_ranks - 1) + [torch.tensor(tokens)])
-    if fused:
-        moe: SimulatedMoE = SimulatedMoE(artifact(config), case.weights, race=False)
-    else:
-        moe = SimulatedStages([artifact(one) for one in stage_configs(config)], case.weights, race=False)
+    moe = SimulatedMoE([artifact(one) for one in ([config] if fused else stage_configs(config))], case.weights, race=False)
     return bits(moe(inputs(case))[0][-1])
 
 

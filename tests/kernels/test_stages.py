@@ -17,7 +17,7 @@ from megamoe_dsl.kernels.moe.unfused.config import StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.simulated import SimulatedStages
+from megamoe_dsl.runtime.simulated import SimulatedMoE
 from sweep import sample
 
 MOE = problem(20, num_experts=4)
@@ -107,7 +107,7 @@ def test_stages_in_another_order_are_refused() -> None:
     case = hopper_case(MOE, (4, 0), 0)
     stages = stages_of(COLUMNS)
     with pytest.raises(ProblemError, match="stages = "):
-        SimulatedStages(stages[::-1], case.weights)
+        SimulatedMoE(stages[::-1], case.weights)
     assert [one.kernel.name for one in stages] == [stage.name for stage in STAGES]
 
 

@@ -34,21 +34,15 @@ class CtaContext:
 
 @dataclass(frozen=True)
 class WarpRole:
-    """One row of a kernel's table.
+    """One row of a kernel's table."""
 
-    name       what its warps do
-    warps      numbers in the CTA: one warp, a range that follows the warps of the rows above, or the CTA's last warps; None: all that the
-               rows above leave
-    run        called with the kernel's context and the warp's number in the CTA
-    registers  of a thread after `setmaxnreg`; 0: what it begins with
-    grows      whether `setmaxnreg` asks for registers, rather than gives them back
-    """
-
-    name: str
+    name: str  # what its warps do
+    # numbers in the CTA: one warp, a range that follows the warps of the rows above, or the CTA's last warps; None: all that the rows
+    # above leave
     warps: range | None
-    run: Callable[[Any, Any], Any]
-    registers: int = 0
-    grows: bool = False
+    run: Callable[[Any, Any], Any]  # called with the kernel's context and the warp's number in the CTA
+    registers: int = 0  # of a thread after `setmaxnreg`; 0: what it begins with
+    grows: bool = False  # whether `setmaxnreg` asks for registers, rather than gives them back
 
     def has(self, warp: Any, above: int) -> Any:
         """Whether a warp is one of these, where the rows above have the first `above` warps of the CTA."""

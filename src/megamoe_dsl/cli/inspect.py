@@ -42,7 +42,7 @@ def inspect(
     ] = None,
 ) -> None:
     """Compile for an architecture, without its GPU, and show registers, spills, memory maps, barriers and instructions per role.
-    Instructions are static SASS counts per warp with every branch taken; beside them the CUDA baseline's, where it was measured."""
+    Instructions are static SASS counts per warp with every branch taken."""
     console = wide_console()
     if as_json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")
@@ -92,19 +92,13 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
     for table in tables_of(inspection):
         if table.row_count:
             console.print(table)
-    count, baseline = len(inspection.artifact.overtaken_loads), inspection.baseline
+    count = len(inspection.artifact.overtaken_loads)
     found = "none" if not count else f"{count}, listed above: the bytes may be overwritten before the load has read them"
     said = f"Overtaken loads (from SMEM, not waited for by the arrival that gives their bytes away): {found}."
     console.print(Text(said), soft_wrap=True)
     if inspection.measures:
         console.print(measure_table(inspection, console))
         console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
-    if baseline is not None:
-        values = inspection.as_dict()
-        ours = {**values["resources"], "stages": values["config"]["stages"], "spill_bytes": values["resources"]["stack_bytes"]}
-        rows = [(name.replace("_", " "), f"{ours[name]:,}", f"{value:,}") for name, value in baseline.resources.items()]
-        console.print(ruled("Resources", ("resource", "ours", "baseline"), rows))
-        console.print(Text(f"Baseline: {baseline.source}", style="dim"))
 
 
 def tables_of(inspection: Inspection) -> Iterator[Table]:
@@ -152,16 +146,12 @@ def measure_table(inspection: Inspection, console: Console) -> Table:
 
 
 def measure_columns(inspection: Inspection, shown: list[str]) -> Table:
-    """Instructions of each role per unit of work, by kind, beside the baseline where it was measured."""
-    baseline, rows = inspection.baseline, []
-    headings = ("role", "per", "all", *(["baseline"] if baseline else []), *(KINDS_SHOWN[kind] for kind in shown), "other")
+    """Instructions of each role per unit of work, by kind."""
+    rows, headings = [], ("role", "per", "all", *(KINDS_SHOWN[kind] for kind in shown), "other")
     for one in inspection.measures:
-        theirs = baseline.measures.get(one.key) if baseline else None
-        worse = theirs is not None and one.instructions > theirs
         kinds = [one.kinds.get(kind, 0.0) for kind in shown]
         counts = [number(count or None) for count in (*kinds, one.instructions - sum(kinds))]
-        total = Text(number(one.instructions), style="bold red" if worse else "bold")
-        rows.append((one.role, one.unit, total, *([number(theirs)] if baseline else []), *counts))
+        rows.append((one.role, one.unit, Text(number(one.instructions), style="bold"), *counts))
     return ruled("Instructions per unit of work", headings, rows)
 
 

@@ -129,15 +129,13 @@ def simulate(
             raise typer.Exit(FAILED)
         return
 
-    from ..runtime.simulated import SimulatedMoE, SimulatedStages
+    from ..runtime.simulated import SimulatedMoE
 
     artifacts = compiled(console, configs)
     cases = draw()
     with counting(console) as show:
         weights, options = cases[0].weights, dict[str, Any](seed=seed, race=not no_race, progress=show)
-        stages = given.kernel in STAGE_NAMES
-        moe = SimulatedStages(artifacts, weights, **options) if stages else SimulatedMoE(artifacts[0], weights, **options)
-        results = run_launches(moe, cases)
+        results = run_launches(SimulatedMoE(artifacts, weights, **options), cases)
     if not print_results(console, results, exact=not random, race=not no_race):
         raise typer.Exit(FAILED)
 

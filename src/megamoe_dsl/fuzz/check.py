@@ -19,7 +19,7 @@ from ..problem import ProblemError
 from ..reference import error_bound
 from ..runtime.buffers import Inputs
 from ..runtime.rank_kernel import bind
-from ..runtime.simulated import SimulatedMoE, SimulatedStages
+from ..runtime.simulated import SimulatedMoE
 from ..runtime.symmetric_memory import SymmetricBuffer, device_arch
 from .trial import MAKERS, Trial, case_of
 
@@ -40,10 +40,8 @@ class SimulatedMachine:
     def results(self, config: MegaMoeConfig, cases: Sequence[Case], schedule: int, *, fused: bool) -> list[list[torch.Tensor]]:
         """y of every rank on the CPU, of calls that follow one another on the same buffers.  Raises `FindingError` for a race."""
         weights, found = cases[0].weights, []
-        if fused:
-            moe: SimulatedMoE = SimulatedMoE(compile_kernel(config, line_info=True), weights, seed=schedule)
-        else:
-            moe = SimulatedStages([compile_kernel(one, line_info=True) for one in stage_configs(config)], weights, seed=schedule)
+        stages = [config] if fused else stage_configs(config)
+        moe = SimulatedMoE([compile_kernel(one, line_info=True) for one in stages], weights, seed=schedule)
         for case in cases:
             if case.weights is not weights:
                 weights = case.weights

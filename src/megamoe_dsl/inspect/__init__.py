@@ -2,9 +2,6 @@
 
 from ..sass.listing import DisassemblyError, disassemble
 from ..sass.measurer import InspectionError, Measure
-from .inspection import Change, Inspection, StaticBaseline, annotate, differences, find_baseline
+from .inspection import Change, Inspection, annotate, differences
 
-__all__ = [
-    "Change", "DisassemblyError", "Inspection", "InspectionError", "Measure", "StaticBaseline", "annotate", "differences", "disassemble",
-    "find_baseline",
-]  # fmt: skip
+__all__ = ["Change", "DisassemblyError", "Inspection", "InspectionError", "Measure", "annotate", "differences", "disassemble"]

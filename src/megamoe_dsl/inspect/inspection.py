@@ -1,11 +1,7 @@
-"""All that can be read from an artifact: as one value that turns into JSON, what differs between two, and PTX with names of functions.
-
-The CUDA baseline's static figures (baseline_static.json beside this file) are of the presets and tiers they were measured on.
-"""
+"""All that can be read from an artifact: as one value that turns into JSON, what differs between two, and PTX with names of functions."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,47 +11,11 @@ from typing import Any
 
 from ..artifact.artifact import Artifact
 from ..hardware.cta_pair import TmemField
-from ..hardware.operand_tile import BLOCK_K
 from ..json_file import FileError, read_json
-from ..kernels.moe.sm90.config import Sm90Config
-from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.region import MBarrier, Placement
-from ..presets import preset
 from ..sass.flow import Flow
 from ..sass.listing import Listing
 from ..sass.measurer import InspectionError, Measure, function_at
-
-BASELINE_FILE = Path(__file__).with_name("baseline_static.json")
-PER_K_BLOCK = ("mma_k_block", "token_loader_k_block", "weight_loader_k_block")
-TILE_MEASURE = "token_loader_tile"  # scheduler and wait per tile, on our side
-
-
-@dataclass(frozen=True)
-class StaticBaseline:
-    """Figures of the baseline for one tier; `measures` by the keys of `measures.Measure`, K blocks of 128 channels."""
-
-    name: str
-    source: str
-    resources: dict[str, int]
-    measures: dict[str, float]
-
-
-def find_baseline(config: Sm100Config | Sm90Config, path: Path = BASELINE_FILE) -> StaticBaseline | None:
-    """The baseline at this shape and tier; None when it was not measured there (never on SM90)."""
-    if not isinstance(config, Sm100Config):
-        return None
-    data = json.loads(path.read_text(encoding="utf-8"))
-    measured, problem = preset(data["preset"]), config.problem
-    fields = ("hidden", "intermediate", "num_experts", "topk")
-    same = problem.recipe == data["recipe"] and all(getattr(measured, name) == getattr(problem, name) for name in fields)
-    tier = next((one for one in data["tiers"] if one["block_m"] == config.block_m), None)
-    if not same or tier is None or (problem.num_ranks, config.num_sms) != (data["num_ranks"], data["num_sms"]):
-        return None
-    measures = {name: tier[name] * BLOCK_K / tier["block_k"] for name in PER_K_BLOCK}
-    measures |= {name: tier[name] for name in ("fc1_epilogue_8_tokens", "fc2_epilogue_8_tokens")}
-    measures |= {TILE_MEASURE: tier["tile"], **data["all_tiers"]}
-    resources = {name: tier[name] for name in ("stages", "smem_bytes", "registers", "spill_bytes", "instructions")}
-    return StaticBaseline(data["name"], data["source"], resources, measures)
 
 
 @dataclass(frozen=True)
@@ -132,13 +92,12 @@ class Inspection:
     artifact: Artifact
     registers: list[RegisterUse]
     measures: list[Measure]
-    baseline: StaticBaseline | None
 
     @classmethod
     def of(cls, artifact: Artifact) -> Inspection:
         """Reads an artifact compiled with line info.  Raises `DisassemblyError` and `InspectionError`."""
         budgets = artifact.kernel.registers(artifact.config)
-        return cls(artifact, register_use(budgets, artifact.listing), artifact.measures, find_baseline(artifact.config))
+        return cls(artifact, register_use(budgets, artifact.listing), artifact.measures)
 
     @property
     def smem(self) -> tuple[Placement, ...]:
@@ -187,7 +146,6 @@ class Inspection:
             "tmem": {one.name: {"first": one.first, "columns": one.columns} for one in self.tmem},
             "barriers": {one.name: {field: getattr(one, field) for field in BARRIER_FIELDS} for one in self.barriers},
             "measures": {one.key: {field: getattr(one, field) for field in MEASURE_FIELDS} for one in self.measures},
-            "baseline": None if self.baseline is None else asdict(self.baseline),
         }
 
 
@@ -210,7 +168,7 @@ def annotate(ptx: str) -> str:
     return _LOCATION.sub(named, ptx)
 
 
-NOT_COMPARED = frozenset({"compile_seconds", "baseline"})
+NOT_COMPARED = frozenset({"compile_seconds"})
 
 
 @dataclass(frozen=True)
@@ -232,6 +190,6 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Changes between two `Inspection.as_dict()`, in the order of `after`; times and the baseline are not compared."""
+    """Changes between two `Inspection.as_dict()`, in the order of `after`; times are not compared."""
     old, new = (dict(flatten({k: v for k, v in one.items() if k not in NOT_COMPARED})) for one in (before, after))
     return [Change(path, old.get(path), new.get(path)) for path in dict.fromkeys([*new, *old]) if old.get(path) != new.get(path)]

@@ -28,7 +28,8 @@ CPU = torch.device("cpu")
 class SimulatedMoE:
     """An expert-parallel MoE layer whose ranks are simulated.  Buffers persist over calls, as they do on GPUs.
 
-    artifact     the compiled kernel of a MoE layer
+    artifact     the compiled kernel of a MoE layer, or those of all stages that `stage_configs` makes of one, in the order of their
+                 launches: the race detector watches across them
     weights      per rank, the local experts' weights as `quant` makes them
     seed, race   scheduling seed and race detector of the simulator
     watchdog_ns  limit of every wait on global memory, in simulated nanoseconds
@@ -39,7 +40,7 @@ class SimulatedMoE:
 
     def __init__(
         self,
-        artifact: Artifact,
+        artifact: Artifact | Sequence[Artifact],
         weights: Sequence[ExpertWeights],
         *,
         seed: SupportsIndex = 0,
@@ -47,19 +48,25 @@ class SimulatedMoE:
         watchdog_ns: SupportsIndex = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        if not isinstance(artifact, Artifact) or not isinstance(artifact.config, LayerConfig):
-            given = type(artifact.config if isinstance(artifact, Artifact) else artifact).__name__
-            raise ProblemError("artifact", given, "an Artifact of a MoE kernel, as compile_kernel(config) makes one")
+        self.stages = list(artifact) if isinstance(artifact, Sequence) else [artifact]
+        for one in self.stages:
+            if not isinstance(one, Artifact) or not isinstance(one.config, LayerConfig):
+                given = type(one.config if isinstance(one, Artifact) else one).__name__
+                raise ProblemError("artifact", given, "an Artifact of a MoE kernel, as compile_kernel(config) makes one")
+        if len(self.stages) > 1 and (names := [one.kernel.name for one in self.stages]) != (wanted := [stage.name for stage in STAGES]):
+            raise ProblemError("stages", names, f"the kernels {wanted}")
         number = as_integer(seed)
         if number is None:
             raise ProblemError("seed", seed, "an integer")
         self.watchdog_ns = check_watchdog_ns(watchdog_ns)
-        self.artifact = artifact
-        self.problem = artifact.config.problem
+        self.artifact = self.stages[0]
+        self.problem = self.artifact.config.problem
         self._check_weights(weights)
-        self.ranks = [RankBuffers(artifact.config, w) for w in weights]
+        self.ranks = [RankBuffers(self.artifact.config, w) for w in weights]
+        self.results = [one.results for one in self.ranks]  # made before other stages share them
+        self.buffers = [self.ranks, *([one.rebound(stage.config, one.sym) for one in self.ranks] for stage in self.stages[1:])]
         self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64, device=CPU)
-        self.simulator = Simulator(artifact.ptx, GlobalMemory(), seed=number, race=race, progress=progress)
+        self.simulator = Simulator(None, GlobalMemory(), seed=number, race=race, progress=progress)
 
     def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
         """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).  Raises `ProblemError` before anything runs when
@@ -95,27 +102,26 @@ class SimulatedMoE:
             check_device(f"weights[{rank}]", one.fc1, CPU)
 
     def visible(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
-        """All that the kernels may touch in one launch; reading y is an error."""
+        """All that the kernels may touch in one launch; to read y, or what stages leave for one another before it is there, is an error."""
         memory = GlobalMemory()
         memory.add(self.peers, name="peers", read_only=True)
         for index, (rank, out) in enumerate(zip(self.ranks, outputs, strict=True)):
             for name, tensor in {"sym": rank.sym, "watchdog": rank.watchdog, "stats": rank.stats}.items():
                 memory.add(tensor, name=name, rank=index)
-            memory.add(rank.maps, name="maps", rank=index, read_only=True)
-            if rank.config.trace:
-                memory.add(rank.trace, name="trace", rank=index)
+            memory.add(self.results[index], name="results", rank=index, initialized=False)
+            for stage, buffers in zip(self.stages, self.buffers, strict=True):
+                memory.add(buffers[index].maps, name=f"maps of {stage.kernel.name}", rank=index, read_only=True)
+                memory.add(buffers[index].trace, name="trace", rank=index)
             for name in weight_names(self.problem):
                 memory.add(getattr(rank.weights, name), name=name, rank=index, read_only=True)
             memory.add(out, name="y", rank=index, initialized=False)
         return memory
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
-        return [self.launch_of(self.artifact, self.ranks[rank], rank, num_tokens, y)]
-
-    def launch_of(self, artifact: Artifact, buffers: RankBuffers, rank: int, num_tokens: int, y: torch.Tensor) -> Launch:
-        """A launch on so many tokens of a rank's symmetric buffer, into y."""
-        arguments = buffers.arguments(self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns)
-        return simulated_launch(artifact, arguments, rank)
+        """On so many tokens of a rank's symmetric buffer, into y."""
+        places = self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns
+        stages = zip(self.stages, self.buffers, strict=True)
+        return [simulated_launch(stage, buffers[rank].arguments(*places), rank) for stage, buffers in stages]
 
 
 def simulated_launch(artifact: Artifact, arguments: tuple[int | bytes, ...], rank: int = 0, *, early: bool = False) -> Launch:
@@ -131,40 +137,6 @@ def simulated_launch(artifact: Artifact, arguments: tuple[int | bytes, ...], ran
         program=load(artifact.ptx),
         early=early,
     )
-
-
-class SimulatedStages(SimulatedMoE):
-    """As `SimulatedMoE`, of the kernels of all stages; the race detector watches across them.
-
-    stages  compiled kernels in the order of their launches, of the configurations that `stage_configs` makes of one
-
-    Raises `ProblemError` for others.
-    """
-
-    def __init__(self, stages: Sequence[Artifact], weights: Sequence[ExpertWeights], **options: Any) -> None:
-        given = [one.kernel.name for one in stages]
-        wanted = [stage.name for stage in STAGES]
-        if given != wanted:
-            raise ProblemError("stages", given, f"the kernels {wanted}")
-        super().__init__(stages[0], weights, **options)
-        self.stages = list(stages)
-        for buffers in self.ranks:
-            assert len(buffers.results)  # is there before it is shared
-        self.buffers = [[buffers.rebound(one.config, buffers.sym) for buffers in self.ranks] for one in stages]
-
-    def visible(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
-        """As of one kernel, the tensor maps of all, and what they leave for one another, which nobody has written yet."""
-        memory = super().visible(outputs)
-        for stage, ranks in zip(self.stages, self.buffers, strict=True):
-            for rank, buffers in enumerate(ranks):
-                memory.add(buffers.maps, name=f"maps of {stage.kernel.name}", rank=rank, read_only=True)
-        for rank, buffers in enumerate(self.ranks):
-            memory.add(buffers.results, name="results", rank=rank, initialized=False)
-        return memory
-
-    def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
-        pairs = zip(self.stages, self.buffers, strict=True)
-        return [self.launch_of(stage, ranks[rank], rank, num_tokens, y) for stage, ranks in pairs]
 
 
 @dataclass(frozen=True)

@@ -55,50 +55,34 @@ def pairs_tiles(problem: Any, block_m: int, block_n: int) -> bool:
 
 @dataclass(frozen=True)
 class GemmConfig(BaseGemmConfig):
-    """Compile-time choices; raises `ConfigError` where a field is out of range.
-
-    block_m     rows of A in a tile: 64, 128 or 192; with swap_ab a multiple of 8 up to 64; with 4-bit weights and no swap_ab 128 or 256
-    block_n     rows of B in a tile: a multiple of 8 up to 256 that meets at most two rows of scales; with swap_ab 64, 128 or 256
-    warpgroups  math warpgroups: one for each 64 rows; with 64 rows or swap_ab 1, or 2 that share the rows of B; 0 chooses the usual number
-    cluster     CTAs that share loads of neighboring tiles: 1 or 2
-    group_m     row blocks of a group in the grouped tile order
-    swap_ab     rows of A are the wgmma's columns
-    half_tiles  both warpgroups share a tile of 128 rows if at most 64 of its rows are valid
-    k_in_flight  K blocks that a warpgroup keeps in flight in the tensor core, 1 to 8; more than 1 only in narrow tiles
-    dynamic_schedule  tiles are scheduled at run time; otherwise CTAs take them round-robin
-    num_sms     CTAs of the grid
-    num_stages  depth of the TMA ring; 0 chooses the deepest that fits
-    epilogue_buffers  D buffers of a warp in SMEM: 2, one filled while TMA reads the other, or 1, which may leave room for a stage
-    burst       K blocks of B that the loader requests at once, 1, 2 or 4: faster where tiles are memory-bound
-    split_k     the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
-    prefetch_weights  the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel must let this one begin
-                after its own wait (`begin_after_others` of blocks/cta.py), not write B or `groups`, and use another `counter`
-    trace       warps record time stamps for profiles (layouts/records.py); only in gather_gemm
-    most_columns  largest N of a wgmma: 256, or 128, which four warpgroups have registers for; 0 chooses
-    """
+    """Compile-time choices; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
     plan: ClassVar[type[Any]] = GemmSmemPlan
 
     problem: GemmProblem
-    block_m: int
-    block_n: int
-    num_sms: int = NUM_SMS
+    block_m: int  # rows of A in a tile: 64, 128 or 192; with swap_ab a multiple of 8 up to 64; with 4-bit weights and no swap_ab 128 or 256
+    block_n: int  # rows of B in a tile: a multiple of 8 up to 256 that meets at most two rows of scales; with swap_ab 64, 128 or 256
+    num_sms: int = NUM_SMS  # CTAs of the grid
+    # math warpgroups: one for each 64 rows; with 64 rows or swap_ab 1, or 2 that share the rows of B; 0 chooses the usual number
     warpgroups: int = 0
-    cluster: int = 1
-    group_m: int = 8
-    swap_ab: bool = False
-    half_tiles: bool = False
-    k_in_flight: int = 1
-    dynamic_schedule: bool = False
-    num_stages: int = 0
+    cluster: int = 1  # CTAs that share loads of neighboring tiles: 1 or 2
+    group_m: int = 8  # row blocks of a group in the grouped tile order
+    swap_ab: bool = False  # rows of A are the wgmma's columns
+    half_tiles: bool = False  # both warpgroups share a tile of 128 rows if at most 64 of its rows are valid
+    k_in_flight: int = 1  # K blocks that a warpgroup keeps in flight in the tensor core, 1 to 8; more than 1 only in narrow tiles
+    dynamic_schedule: bool = False  # tiles are scheduled at run time; otherwise CTAs take them round-robin
+    num_stages: int = 0  # depth of the TMA ring; 0 chooses the deepest that fits
+    # D buffers of a warp in SMEM: 2, one filled while TMA reads the other, or 1, which may leave room for a stage
     epilogue_buffers: int = 2
-    split_k: bool = False
-    burst: int = 1
+    split_k: bool = False  # the two CTAs of a cluster each multiply half of K of one tile, then exchange sums (store.py)
+    burst: int = 1  # K blocks of B that the loader requests at once, 1, 2 or 4: faster where tiles are memory-bound
+    # the scheduler and the weight loader start before the previous kernel ends (PDL).  That kernel must let this one begin after its own
+    # wait (`begin_after_others` of blocks/cta.py), not write B or `groups`, and use another `counter`
     prefetch_weights: bool = False
-    trace: bool = False
-    most_columns: int = 0
+    trace: bool = False  # warps record time stamps for profiles (layouts/records.py); only in gather_gemm
+    most_columns: int = 0  # largest N of a wgmma: 256, or 128, which four warpgroups have registers for; 0 chooses
 
     def __post_init__(self) -> None:
         self.check_problem()

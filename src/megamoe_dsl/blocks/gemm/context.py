@@ -27,20 +27,13 @@ LAST = -1  # n_block of what says that nothing is left
 
 @dataclass(frozen=True)
 class GemmTile:
-    """One tile of D.
+    """One tile of D, as the scheduler publishes it."""
 
-    group     of its rows
-    sharing   with the tile of the cluster's other CTA
-    n_block   column block; -1 past the last tile
-    row       of A and D
-    valid_m   rows of it that are to be written; 0 or less where the block of a contiguous problem belongs to no group
-    """
-
-    group: Int32
-    sharing: Int32
-    n_block: Int32
-    row: Int32
-    valid_m: Int32
+    group: Int32  # of its rows
+    sharing: Int32  # with the tile of the cluster's other CTA
+    n_block: Int32  # column block; -1 past the last tile
+    row: Int32  # of A and D
+    valid_m: Int32  # rows of it that are to be written; 0 or less where the block of a contiguous problem belongs to no group
 
     @property
     def same_tokens(self) -> Boolean:
@@ -71,16 +64,12 @@ class GemmStage(Stage):
 
     A CTA whose partner has no tile gives a stage back to itself as often as there are CTAs, so that one count of arrivals serves both.
     Where a tile may begin at `any_row` its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
-
-    cta_rank  this CTA's place in the cluster
-    alone     whether its partner has no tile
-    row       of A that the tile begins at
     """
 
     any_row: cutlass.Constexpr[bool]
-    cta_rank: Int32
-    alone: Int32
-    row: Int32
+    cta_rank: Int32  # this CTA's place in the cluster
+    alone: Int32  # whether its partner has no tile
+    row: Int32  # of A that the tile begins at
 
     @property
     def token_scales(self) -> Any:

@@ -25,15 +25,11 @@ from .context import GemmContext, GemmStage, GemmTile
 
 @dataclass(frozen=True)
 class ScaledStage(Stage):
-    """A place of the ring of scales (rows.py, `scale_places`) has `at_once` words of each row of the tile, one for each K block.
-
-    places  of that ring
-    word    of the stage's K block, counted through all places; with one at once the scales are the stage's, and this does not count
-    """
+    """A place of the ring of scales (rows.py, `scale_places`) has `at_once` words of each row of the tile, one for each K block."""
 
     at_once: cutlass.Constexpr[int]
-    places: cutlass.Constexpr[int]
-    word: Int32
+    places: cutlass.Constexpr[int]  # of that ring
+    word: Int32  # of the stage's K block, counted through all places; with one at once the scales are the stage's, and this does not count
 
     def next(self) -> Self:
         following = super().next()

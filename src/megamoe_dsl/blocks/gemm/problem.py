@@ -28,32 +28,23 @@ MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
 
 @dataclass(frozen=True)
 class GemmProblem(CheckedProblem):
-    """Everything of a GEMM but M, which every launch says anew.  Raises `ProblemError`.
+    """Everything of a GEMM but M, which every launch says anew.  Raises `ProblemError`."""
 
-    n           columns of D, rows of B; a multiple of 16
-    k           a multiple of 128; for BF16 of 32 on SM90 and of 64 on SM100
-    kind        how rows form groups:
-                dense       one B
-                contiguous  rows sorted by group, each group padded to blocks of 128 rows; `groups` has the group of each block
-                packed      rows sorted by group without padding; `groups` has the end of each group's rows
-                aligned     as packed, but each group begins at a multiple of 128 rows (DeepGEMM's psum layout)
-                masked      every group has room for the same number of rows; `groups` has the number of valid ones
-    num_groups  number of matrices B; 1 for a dense problem
-    output      type of D: bf16 or f32
-    accumulate  D += A x B; only with output f32
-    recipe      number formats of A and B, by name (recipe.py); each configuration allows those of its architecture
-    transposed_b  B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16
-    biases      f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
-    """
-
-    n: int
-    k: int
+    n: int  # columns of D, rows of B; a multiple of 16
+    k: int  # a multiple of 128; for BF16 of 32 on SM90 and of 64 on SM100
+    # how rows form groups:
+    #   dense  one B
+    #   contiguous  rows sorted by group, each group padded to blocks of 128 rows; `groups` has the group of each block
+    #   packed  rows sorted by group without padding; `groups` has the end of each group's rows
+    #   aligned  as packed, but each group begins at a multiple of 128 rows (DeepGEMM's psum layout)
+    #   masked  every group has room for the same number of rows; `groups` has the number of valid ones
     kind: str = DENSE
-    num_groups: int = 1
-    output: str = BF16
-    accumulate: bool = False
-    recipe: str = GEMM_RECIPES[0]
-    biases: str = ""
+    num_groups: int = 1  # number of matrices B; 1 for a dense problem
+    output: str = BF16  # type of D: bf16 or f32
+    accumulate: bool = False  # D += A x B; only with output f32
+    recipe: str = GEMM_RECIPES[0]  # number formats of A and B, by name (recipe.py); each configuration allows those of its architecture
+    biases: str = ""  # f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
+    # B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16
     transposed_b: bool = False
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
@@ -174,31 +165,24 @@ DOT_COLUMNS = 128  # columns of sums of which a gradient's product with activate
 
 @dataclass(frozen=True)
 class GatherGemmProblem(ActivatingProblem, GemmProblem):
-    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (kernel_cases/gather.py).  Raises `ProblemError`.
-
-    source  order of the rows of A:
-            gathered  token order; a list has the token of each row
-            packed    sorted by expert, without padding
-            blocked   sorted by expert, each in whole blocks of 128 rows
-    result  order of the rows of D: packed or blocked
-    gate_up  order of gate and up among the rows of B: gate_first, up_first, interleaved; D is then the activated product, [rows, n / 2],
-            in the format of Linear2's input or in BF16 (`output`). Empty: D is A x B in BF16
-    activation   name of the activation of gate and up (activation.py)
-    activation_clamp   clamp of gate and up, as in `Problem`
-    fast_math   approximate exponential and reciprocal, as in `Problem`
-    preactivations   also store gate and up in BF16, in the order of B's rows, for a backward pass
-    gradient  order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n]
-            (`GradientArguments`).  Empty: sums are nothing of the kind.  In BF16, FP8 or MXFP8
-    """
+    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (kernel_cases/gather.py).  Raises `ProblemError`."""
 
     kind: str = PACKED
+    # order of the rows of A:
+    #   gathered  token order; a list has the token of each row
+    #   packed  sorted by expert, without padding
+    #   blocked  sorted by expert, each in whole blocks of 128 rows
     source: str = GATHERED
-    result: str = SORTED_PACKED
+    result: str = SORTED_PACKED  # order of the rows of D: packed or blocked
+    # order of gate and up among the rows of B: gate_first, up_first, interleaved; D is then the activated product, [rows, n / 2], in the
+    # format of Linear2's input or in BF16 (`output`). Empty: D is A x B in BF16
     gate_up: str = ""  # type: ignore[misc]
-    activation: str = SILU
-    activation_clamp: float | None = None
-    fast_math: bool = True
-    preactivations: bool = False  # type: ignore[misc]
+    activation: str = SILU  # name of the activation of gate and up (activation.py)
+    activation_clamp: float | None = None  # clamp of gate and up, as in `Problem`
+    fast_math: bool = True  # approximate exponential and reciprocal, as in `Problem`
+    preactivations: bool = False  # type: ignore[misc]  # also store gate and up in BF16, in the order of B's rows, for a backward pass
+    # order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n]
+    # (`GradientArguments`).  Empty: sums are nothing of the kind.  In BF16, FP8 or MXFP8
     gradient: str = ""  # type: ignore[misc]
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
@@ -262,13 +246,12 @@ class VarlenKProblem(GemmProblem):
 
     n         columns of `left`, rows of D
     k         columns of `right` and of D
-    gathered  in bf16xbf16, which side has its rows gathered by a list; those of the other follow one another, sorted by group.  Empty in
-              other formats: both sides lie transposed, a scale for each column and 128 rows, in mxfp8xmxfp8 32, and each group's rows
-              fill multiples of 128
     """
 
     kind: str = PACKED
     recipe: str = "bf16xbf16"
+    # in bf16xbf16, which side has its rows gathered by a list; those of the other follow one another, sorted by group.  Empty in other
+    # formats: both sides lie transposed, a scale for each column and 128 rows, in mxfp8xmxfp8 32, and each group's rows fill multiples of 128
     gathered: str = RIGHT
 
     of_experts: ClassVar[bool] = True

@@ -205,16 +205,11 @@ class PairColumns(PairSummedRows):
 
 @dataclass(frozen=True)
 class BroughtRows(RowSource):
-    """Four warps bring rows of experts, by gather4 or by one box where they are sorted, and copy their scales.
+    """Four warps bring rows of experts, by gather4 or by one box where they are sorted, and copy their scales."""
 
-    gathers  whether a list says which rows are a tile's
-    copies   whether rows have scales, which threads copy and the odd CTA announces
-    pairs    CTA pairs of a cluster
-    """
-
-    gathers: bool
-    copies: bool
-    pairs: int
+    gathers: bool  # whether a list says which rows are a tile's
+    copies: bool  # whether rows have scales, which threads copy and the odd CTA announces
+    pairs: int  # CTA pairs of a cluster
 
     warps: ClassVar[int] = GATHER_WARPS
     mn_major: ClassVar[bool] = False

@@ -36,21 +36,15 @@ def room(mean: float) -> float:
 
 @dataclass(frozen=True)
 class TileShape:
-    """`m` rows of A by `n` rows of B on `warpgroups` warpgroups.
-
-    swap_ab  rows of A are the wgmma's columns
-    half_tiles  a tile of 128 rows that has no more than 64 is multiplied as one of 64, whose rows of B the warpgroups share
-    scaled   operands have scales, so that partial sums leave the tensor core; else sums stay there
-    most_columns   of a wgmma whose sums stay
-    """
+    """`m` rows of A by `n` rows of B on `warpgroups` warpgroups."""
 
     m: int
     n: int
     warpgroups: int
-    swap_ab: bool
-    half_tiles: bool
-    scaled: bool
-    most_columns: int = MOST_COLUMNS
+    swap_ab: bool  # rows of A are the wgmma's columns
+    half_tiles: bool  # a tile of 128 rows that has no more than 64 is multiplied as one of 64, whose rows of B the warpgroups share
+    scaled: bool  # operands have scales, so that partial sums leave the tensor core; else sums stay there
+    most_columns: int = MOST_COLUMNS  # of a wgmma whose sums stay
 
     def shares_rows(self, half: bool) -> bool:
         """Whether all warpgroups have the same rows of A and different ones of B."""

@@ -70,29 +70,19 @@ class ResultRows(FinishedRows, Protocol):
 
 @dataclass(frozen=True)
 class ResultPart:
-    """What a warpgroup has of a tile.
+    """What a warpgroup has of a tile."""
 
-    column    the accumulator's first TMEM column
-    staging   shared address of the warpgroup's result tile
-    valid     tokens of the tile
-    n_block   which 128 weight rows, of all
-    tokens    of a pass
-    barriers  number of the named barrier of the first warpgroup
-    every     the warpgroup's next pass is so many on
-    first     token of its first pass
-    """
-
-    column: Int32
-    staging: Int32
+    column: Int32  # the accumulator's first TMEM column
+    staging: Int32  # shared address of the warpgroup's result tile
     group: Int32
     warp: Int32
     lane: Int32
-    valid: Int32
-    n_block: Int32
-    tokens: cutlass.Constexpr[int]
-    barriers: cutlass.Constexpr[int]
-    every: cutlass.Constexpr[int] = 1
-    first: Any = 0
+    valid: Int32  # tokens of the tile
+    n_block: Int32  # which 128 weight rows, of all
+    tokens: cutlass.Constexpr[int]  # of a pass
+    barriers: cutlass.Constexpr[int]  # number of the named barrier of the first warpgroup
+    every: cutlass.Constexpr[int] = 1  # the warpgroup's next pass is so many on
+    first: Any = 0  # token of its first pass
 
     def sync_group(self) -> None:
         named_barrier(self.group + self.barriers, WARPGROUP)

@@ -32,12 +32,9 @@ ONES = 0x7F7F7F7F  # four exponents of powers of two that are 1
 
 @dataclass(frozen=True)
 class DecodedShare(RowShare):
-    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale.
+    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale."""
 
-    place  of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
-    """
-
-    place: Any
+    place: Any  # of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
 
     @staticmethod
     def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]

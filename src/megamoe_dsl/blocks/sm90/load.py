@@ -73,15 +73,12 @@ class Fetch:
 
 @dataclass(frozen=True)
 class RowTile:
-    """`rows` tokens from `row` on of a K-major matrix.
-
-    num_bytes  that TMA brings into one CTA for a stage, with all that `load_scales` fetches
-    """
+    """`rows` tokens from `row` on of a K-major matrix."""
 
     tokens: Fetch
     row: Int32
     rows: Int32
-    num_bytes: Int32
+    num_bytes: Int32  # that TMA brings into one CTA for a stage, with all that `load_scales` fetches
 
     def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
         """Loads nothing: these rows have no scales."""
@@ -119,17 +116,14 @@ def load_tokens(stage: Stage, tile: RowTile, k_blocks: Int32, first: Any = 0):
 
 @dataclass(frozen=True)
 class WeightTile:
-    """A tile's weight rows, from `row` on of what the map sees.
-
-    tile_rows  for weights stored as tiles of 128 of K, one after another (quant.tile_sm90): the rows of a tile, by which the next K block
-               is further down.  0 for a K-major matrix, where the next K block is further along the row
-    num_bytes  that TMA brings into one CTA for a stage
-    """
+    """A tile's weight rows, from `row` on of what the map sees."""
 
     weights: Fetch
     row: Int32
+    # for weights stored as tiles of 128 of K, one after another (quant.tile_sm90): the rows of a tile, by which the next K block is
+    # further down.  0 for a K-major matrix, where the next K block is further along the row
     tile_rows: cutlass.Constexpr[int]
-    num_bytes: cutlass.Constexpr[int]
+    num_bytes: cutlass.Constexpr[int]  # that TMA brings into one CTA for a stage
 
     def place(self, k: Any) -> tuple[Any, Any]:
         return (0, self.row + k * self.tile_rows) if self.tile_rows else (k * ROW_BYTES, self.row)

@@ -76,12 +76,10 @@ class ScaleMatrix:
 @dataclass(frozen=True)
 class WeightScales:
     """One or two scales per K block, loaded before the K loop: a load in every K block would make the warp wait for it before it waits for
-    the wgmma.  For as many kinds of weight rows of a warpgroup, each spread over the lanes by `ScaleMatrix.load`.
-
-    alternating  the two kinds are gate and up, which alternate every 8 rows; if not, they are those before and after a multiple of 128
-    """
+    the wgmma.  For as many kinds of weight rows of a warpgroup, each spread over the lanes by `ScaleMatrix.load`."""
 
     values: tuple[tuple[Float32, ...], ...]
+    # the two kinds are gate and up, which alternate every 8 rows; if not, they are those before and after a multiple of 128
     alternating: Boolean
 
     def at(self, k: Any) -> list[Any]:

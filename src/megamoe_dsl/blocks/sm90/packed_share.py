@@ -34,15 +34,12 @@ BLOCKS = 2  # of 64 weight rows per warpgroup
 class PackedShare(MathThread):
     """What a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
 
-    table  shared address of the decoded magnitudes (device.e2m1)
-    part   of a packed tile, that a stage has
-
     Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
     """
 
     tokens: cutlass.Constexpr[int]
-    table: Int32
-    part: cutlass.Constexpr[PackedPart]
+    table: Int32  # shared address of the decoded magnitudes (device.e2m1)
+    part: cutlass.Constexpr[PackedPart]  # of a packed tile, that a stage has
 
     @staticmethod
     def of(me: MathThread, tokens: int, table: Any, part: PackedPart = WHOLE_TILE) -> PackedShare:

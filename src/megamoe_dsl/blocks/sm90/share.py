@@ -38,17 +38,15 @@ class RowShare(MathThread):
     `chunk_rows` weight rows from `first_chunk` on.
 
     Value (4 j + 2 h + e) of an accumulator's part: token `token` + 8 h, weight row 8 j + 2 (lane % 4) + e of the chunk.
-
-    split  weight rows of the warpgroup that the first row of scales is for, the others have the second; None where the scales say
-           themselves which rows they are for
-    mn_major  operands that are: 64 columns of one take as many bytes as 64 rows of a K-major one
     """
 
     half: cutlass.Constexpr[bool]
     chunks: cutlass.Constexpr[int]
     chunk_rows: cutlass.Constexpr[int]
+    # weight rows of the warpgroup that the first row of scales is for, the others have the second; None where the scales say themselves
+    # which rows they are for
     split: cutlass.Constexpr[int | None]
-    mn_major: cutlass.Constexpr[wgmma.MnMajor]
+    mn_major: cutlass.Constexpr[wgmma.MnMajor]  # operands that are: 64 columns of one take as many bytes as 64 rows of a K-major one
 
     @staticmethod
     def of(

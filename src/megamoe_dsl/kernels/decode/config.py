@@ -85,23 +85,17 @@ class PackedRows(PlainRows):
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Compile-time choices; raises `ConfigError` where a field is out of range.
-
-    block_m      most tokens of a launch, and rows of an expert in a tile: 8 or 16
-    num_sms      CTAs of the grid
-    num_stages   depth of a ring; 0 chooses the deepest that fits, up to the source's `most_stages`
-    indices, weights  types of top-k indices, i64 or i32, and of top-k weights, f32 or bf16
-    """
+    """Compile-time choices; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM90
     cluster: ClassVar[int] = 1
 
     problem: DecodeProblem
-    block_m: int
-    num_sms: int
-    num_stages: int = 0
-    indices: str = I64
-    weights: str = F32_WEIGHTS
+    block_m: int  # most tokens of a launch, and rows of an expert in a tile: 8 or 16
+    num_sms: int  # CTAs of the grid
+    num_stages: int = 0  # depth of a ring; 0 chooses the deepest that fits, up to the source's `most_stages`
+    indices: str = I64  # type of top-k indices: i64 or i32
+    weights: str = F32_WEIGHTS  # type of top-k weights: f32 or bf16
 
     def __post_init__(self) -> None:
         require_declared(self, DecodeProblem)

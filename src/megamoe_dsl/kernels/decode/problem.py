@@ -19,28 +19,18 @@ FC1, FC2 = range(2)  # the linears
 
 @dataclass(frozen=True)
 class DecodeProblem(ActivatingProblem):
-    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
+    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`."""
 
-    hidden, intermediate  channels of a token, and between the linears: multiples of 128, in bf16xbf16 of 32; in fp8xmxfp4 hidden of 256
-    num_experts  at most 1024
-    topk         experts of a token, at most 32
-    gate_up      how rows of W1 are gate and up: gate_first, up_first, interleaved
-    activation   of gate and up (activation.py)
-    activation_clamp  as of a `Problem`; None is the activation's own
-    recipe       number formats: fp8xfp8, fp8xmxfp4 or bf16xbf16
-    fast_math, weigh_results  as of a `Problem`
-    """
-
-    hidden: int
-    intermediate: int
-    num_experts: int
-    topk: int
-    gate_up: str = GATE_FIRST
-    activation: str = SILU
-    activation_clamp: float | None = None
-    recipe: str = GEMM_RECIPES[0]
-    fast_math: bool = True
-    weigh_results: bool = True
+    hidden: int  # channels of a token: a multiple of 128, in bf16xbf16 of 32, in fp8xmxfp4 of 256
+    intermediate: int  # channels between the linears: a multiple of 128, in bf16xbf16 of 32
+    num_experts: int  # at most 1024
+    topk: int  # experts of a token, at most 32
+    gate_up: str = GATE_FIRST  # how rows of W1 are gate and up: gate_first, up_first, interleaved
+    activation: str = SILU  # of gate and up (activation.py)
+    activation_clamp: float | None = None  # as of a `Problem`; None is the activation's own
+    recipe: str = GEMM_RECIPES[0]  # number formats: fp8xfp8, fp8xmxfp4 or bf16xbf16
+    fast_math: bool = True  # as of a `Problem`
+    weigh_results: bool = True  # as of a `Problem`
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20, intermediate=1 << 20, num_experts=MOST_GROUPS, topk=MAX_TOPK)

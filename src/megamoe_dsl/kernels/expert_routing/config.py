@@ -44,18 +44,14 @@ REGIONS: dict[type, Region] = {
 
 @dataclass(frozen=True)
 class TokensConfig:
-    """How experts are chosen, and their results summed; raises `ConfigError` where a field is out of range.
-
-    num_sms    CTAs of the grid
-    arch_name  `sm_90a` or `sm_100a`
-    """
+    """How experts are chosen, and their results summed; raises `ConfigError` where a field is out of range."""
 
     cluster: ClassVar[int] = 1
     least_sms: ClassVar[int] = 1
 
     problem: TokensProblem
-    num_sms: int
-    arch_name: str = field(default=SM90.name, kw_only=True)
+    num_sms: int  # CTAs of the grid
+    arch_name: str = field(default=SM90.name, kw_only=True)  # `sm_90a` or `sm_100a`
 
     def __post_init__(self) -> None:
         require(type(self.problem) in THREADS, "problem", self.problem, " or ".join(f"a {one.__name__}" for one in THREADS))
@@ -82,17 +78,12 @@ class TokensConfig:
 
 @dataclass(frozen=True)
 class RouteConfig(TokensConfig):
-    """The first CTAs sort, the others quantize, if tokens are to be quantized.
-
-    sorters           most CTAs that sort: fewer than num_sms, and at most 32
-    slots_per_sorter  top-k slots for each sorting CTA; more slots take more CTAs, up to `sorters`
-    indices           type of top-k indices: i64 or i32
-    """
+    """The first CTAs sort, the others quantize, if tokens are to be quantized."""
 
     problem: RoutingProblem
-    sorters: int = 1
-    slots_per_sorter: int = SLOTS_PER_SORTER
-    indices: str = I64
+    sorters: int = 1  # most CTAs that sort: fewer than num_sms, and at most 32
+    slots_per_sorter: int = SLOTS_PER_SORTER  # top-k slots for each sorting CTA; more slots take more CTAs, up to `sorters`
+    indices: str = I64  # type of top-k indices: i64 or i32
 
     least_sms = 2
 

@@ -29,18 +29,12 @@ class TokensProblem(CheckedProblem):
 
 @dataclass(frozen=True)
 class RoutingProblem(TokensProblem):
-    """How a layer's tokens are sorted by expert and quantized.  Raises `ProblemError`.
+    """How a layer's tokens are sorted by expert and quantized.  Raises `ProblemError`."""
 
-    hidden       channels of a token: a multiple of 128, in bf16xbf16 of 32
-    num_experts  at most 1024
-    topk         experts of a token, at most 32
-    recipe       number formats that tokens are quantized to (recipe.py)
-    """
-
-    hidden: int
-    num_experts: int
-    topk: int
-    recipe: str = GEMM_RECIPES[0]
+    hidden: int  # channels of a token: a multiple of 128, in bf16xbf16 of 32
+    num_experts: int  # at most 1024
+    topk: int  # experts of a token, at most 32
+    recipe: str = GEMM_RECIPES[0]  # number formats that tokens are quantized to (recipe.py)
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20, num_experts=MOST_GROUPS, topk=MAX_TOPK)
@@ -52,16 +46,11 @@ class RoutingProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class SumProblem(TokensProblem):
-    """Which rows are added to a token's.  Raises `ProblemError`.
+    """Which rows are added to a token's.  Raises `ProblemError`."""
 
-    hidden   channels of a row: a multiple of 32
-    topk     rows of a token, at most 32
-    weights  type of the top-k weights that rows are multiplied with: f32 or bf16
-    """
-
-    hidden: int
-    topk: int
-    weights: str = F32
+    hidden: int  # channels of a row: a multiple of 32
+    topk: int  # rows of a token, at most 32
+    weights: str = F32  # type of the top-k weights that rows are multiplied with: f32 or bf16
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20, topk=MAX_TOPK)
@@ -71,21 +60,15 @@ class SumProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class QuantizeProblem(TokensProblem):
-    """Rows that become E4M3 along rows and along columns, for GEMMs that sum over either.  Raises `ProblemError`.
-
-    hidden       channels of a row: a multiple of 128
-    gathered     whether a list has the token of each row, or -1 for a row of zeros
-    rows         whether codes along rows are wanted, beside those along columns
-    recipe       fp8xfp8: an FP32 scale for 128 values; mxfp8xmxfp8: UE8M0 for 32, as words in the order of UTCCP
-    matrix_rows  rows of each of several matrices that follow one another, a multiple of 128, of which each is transposed; 0: of one
-    """
+    """Rows that become E4M3 along rows and along columns, for GEMMs that sum over either.  Raises `ProblemError`."""
 
     topk = 1
 
-    hidden: int
-    gathered: bool = False
-    rows: bool = True
-    recipe: str = SUMMED_RECIPES[1]
+    hidden: int  # channels of a row: a multiple of 128
+    gathered: bool = False  # whether a list has the token of each row, or -1 for a row of zeros
+    rows: bool = True  # whether codes along rows are wanted, beside those along columns
+    recipe: str = SUMMED_RECIPES[1]  # fp8xfp8: an FP32 scale for 128 values; mxfp8xmxfp8: UE8M0 for 32, as words in the order of UTCCP
+    # rows of each of several matrices that follow one another, a multiple of 128, of which each is transposed; 0: of one
     matrix_rows: int = 0
 
     def __post_init__(self) -> None:
@@ -107,17 +90,13 @@ class QuantizeProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class QuantizeWeightsProblem(TokensProblem):
-    """Matrices that become E4M3 with a scale for 128 x 128 values.  Raises `ProblemError`.
-
-    n, k        rows and columns of a matrix, multiples of 128
-    transposed  whether codes and scales are those of the transposed matrix
-    """
+    """Matrices that become E4M3 with a scale for 128 x 128 values.  Raises `ProblemError`."""
 
     topk = 1
 
-    n: int
-    k: int
-    transposed: bool = False
+    n: int  # rows of a matrix: a multiple of 128
+    k: int  # columns: a multiple of 128
+    transposed: bool = False  # whether codes and scales are those of the transposed matrix
 
     def __post_init__(self) -> None:
         self.require_up_to(n=1 << 20, k=1 << 20)
@@ -128,30 +107,19 @@ class QuantizeWeightsProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class TopExpertsProblem(TokensProblem):
-    """Which experts have the highest scores, and what their results are weighted with.  Raises `ProblemError`.
+    """Which experts have the highest scores, and what their results are weighted with.  Raises `ProblemError`."""
 
-    num_experts  at most 1024
-    topk        experts to choose for a token, at most 32
-    scores      weights of the chosen experts: softmax over their logits; sigmoid or sqrtsoftplus of each logit, divided by their sum
-    logits      type of logits: f32 or bf16
-    biased      each expert has a bias; the choice of experts adds it to scores, weights do without it
-    groups      groups of experts; if more than 1, a group has a multiple of 32 experts
-    topk_groups  experts are chosen from so many groups: those with the highest sums of their two best scores
-    scale       factor that multiplies all weights
-    hashed      a table has the experts of each token id (DeepSeek-V4); logits only give weights
-    replicas    most places of one expert; a second table lists the places. 0: expert numbers stay as they are
-    """
-
-    num_experts: int
-    topk: int
+    num_experts: int  # at most 1024
+    topk: int  # experts to choose for a token, at most 32
+    # weights of the chosen experts: softmax over their logits; sigmoid or sqrtsoftplus of each logit, divided by their sum
     scores: str = SOFTMAX
-    logits: str = F32
-    biased: bool = False
-    groups: int = 1
-    topk_groups: int = 1
-    scale: float = 1.0
-    hashed: bool = False
-    replicas: int = 0
+    logits: str = F32  # type of logits: f32 or bf16
+    biased: bool = False  # each expert has a bias; the choice of experts adds it to scores, weights do without it
+    groups: int = 1  # groups of experts; if more than 1, a group has a multiple of 32 experts
+    topk_groups: int = 1  # experts are chosen from so many groups: those with the highest sums of their two best scores
+    scale: float = 1.0  # factor that multiplies all weights
+    hashed: bool = False  # a table has the experts of each token id (DeepSeek-V4); logits only give weights
+    replicas: int = 0  # most places of one expert; a second table lists the places. 0: expert numbers stay as they are
 
     def __post_init__(self) -> None:
         self.require_up_to(num_experts=MOST_GROUPS, topk=MAX_TOPK, groups=MOST_GROUPS // EXPERTS_PER_LANE_STEP)

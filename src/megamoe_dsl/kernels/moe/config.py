@@ -37,18 +37,8 @@ class PerRole(NamedTuple):
 class MegaMoeConfig(ABC):
     """Compile-time choices of a mega kernel; raises `ConfigError` where a field is out of range.
 
-    block_m     tokens of a tile
-    lookahead   experts by which Linear1 runs ahead of Linear2; with experts_per_rank, Linear2 starts after all tiles of Linear1
-    num_sms     CTAs of the grid
-    num_stages  depth of the TMA ring; 0 chooses the deepest that fits
-    pool_rows   None: the token pool has rows for any routing.  A multiple of 128: the pool is a ring of at most so many rows; a row is used
-                again after Linear2 of its token (schedule/fused_moe.py)
-    trace       warps record time stamps for profiles (layouts/records.py)
-
     Kernels and the schedule also ask an architecture's configuration for
 
-    group_m             token blocks that the schedule takes together
-    maps_per_linear     tensor maps from one of Linear1 to that of Linear2 (memory_plan.py)
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
     sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
@@ -57,18 +47,19 @@ class MegaMoeConfig(ABC):
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
     plan: ClassVar[type[SmemPlan]]
-    group_m: ClassVar[int]
-    maps_per_linear: ClassVar[int]
-    linear_registers: ClassVar[PerRole | None] = None
-    """Of a launch of Linear1 or Linear2 alone; None: as here."""
+    group_m: ClassVar[int]  # token blocks that the schedule takes together
+    maps_per_linear: ClassVar[int]  # tensor maps from one of Linear1 to that of Linear2 (memory_plan.py)
+    linear_registers: ClassVar[PerRole | None] = None  # of a launch of Linear1 or Linear2 alone; None: as here
 
     problem: Problem
-    block_m: int
-    lookahead: int
-    num_sms: int
-    num_stages: int = 0
+    block_m: int  # tokens of a tile: the N of the MMA; on SM90 128 are its M
+    lookahead: int  # experts by which Linear1 runs ahead of Linear2; with experts_per_rank, Linear2 starts after all tiles of Linear1
+    num_sms: int  # CTAs of the grid, on SM100 even
+    num_stages: int = 0  # depth of the TMA ring; 0 chooses the deepest that fits
+    # None: the token pool has rows for any routing.  A multiple of 128: the pool is a ring of at most so many rows; a row is used again
+    # after Linear2 of its token (schedule/fused_moe.py)
     pool_rows: int | None = field(default=None, kw_only=True)
-    trace: bool = field(default=False, kw_only=True)
+    trace: bool = field(default=False, kw_only=True)  # warps record time stamps for profiles (layouts/records.py)
 
     def __post_init__(self) -> None:
         require_declared(self, Problem)

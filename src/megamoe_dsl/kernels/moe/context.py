@@ -27,16 +27,14 @@ from .results import Bf16Results, E4m3Results
 
 @dataclass(frozen=True)
 class WorkTile:
-    """A block of the sequence (schedule.Block); the one that ends the walk has `valid_m` of 0 or less.
-
-    same_tokens   whether the tiles of the cluster have one token block; if not, they have one weight block; of no use to a CTA pair
-    """
+    """A block of the sequence (schedule.Block); the one that ends the walk has `valid_m` of 0 or less."""
 
     phase: Int32
     expert: Int32
     n_block: Int32
     pool_block: Int32
     valid_m: Int32
+    # whether the tiles of the cluster have one token block; if not, they have one weight block; of no use to a CTA pair
     same_tokens: cutlass.Boolean
 
     @property

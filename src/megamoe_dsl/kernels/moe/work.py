@@ -10,16 +10,11 @@ from ..kernel import Work, value_bytes
 
 @dataclass(frozen=True)
 class Load:
-    """What routing gives one rank.
+    """What routing gives one rank."""
 
-    received  tokens, once per local expert that they chose
-    touched   local experts that received any
-    remote    fraction of the received tokens that came from other ranks
-    """
-
-    received: float
-    touched: float
-    remote: float
+    received: float  # tokens, once per local expert that they chose
+    touched: float  # local experts that received any
+    remote: float  # fraction of the received tokens that came from other ranks
 
     @classmethod
     def expected(cls, problem: Problem, tokens: int, remote: float) -> Load:

@@ -30,33 +30,22 @@ NUM_SMS = 148  # of a B200
 
 @dataclass(frozen=True)
 class Sm100GemmConfig(PairConfig, BaseGemmConfig):
-    """Compile-time choices; raises `ConfigError` where a field is out of range.
-
-    block_m              rows of A in a tile, the MMA's N: 32, 64, 128 or 192; with BF16, or in gather_gemm, also 256
-    num_sms              CTAs of the grid, even
-    block_k              K of a stage: 128, for E2M1 also 256, for BF16 64; all give the same bits; 0 chooses the least
-    group_m              row blocks of a group in the grouped tile order
-    dynamic_schedule  tiles are scheduled at run time; otherwise CTAs take them round-robin
-    num_stages           depth of the TMA ring; 0 chooses the deepest that fits
-    consumers            in gather_gemm: 1, or 2 that share the gathered rows of A; a tile then has 512 rows of B, 256 for each
-    pairs                in gather_gemm, CTA pairs of a cluster: 1, or 2 that each gather half of the rows of A for both
-    trace                warps record time stamps for profiles (layouts/records.py)
-    """
+    """Compile-time choices; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
     plan: ClassVar[type[Any]] = PairGemmSmemPlan
 
     problem: GemmProblem
-    block_m: int
-    num_sms: int = NUM_SMS
-    block_k: int = 0
-    group_m: int = 8
-    dynamic_schedule: bool = False
-    num_stages: int = 0
-    consumers: int = 1
-    pairs: int = 1
-    trace: bool = False
+    block_m: int  # rows of A in a tile, the MMA's N: 32, 64, 128 or 192; with BF16, or in gather_gemm, also 256
+    num_sms: int = NUM_SMS  # CTAs of the grid, even
+    block_k: int = 0  # K of a stage: 128, for E2M1 also 256, for BF16 64; all give the same bits; 0 chooses the least
+    group_m: int = 8  # row blocks of a group in the grouped tile order
+    dynamic_schedule: bool = False  # tiles are scheduled at run time; otherwise CTAs take them round-robin
+    num_stages: int = 0  # depth of the TMA ring; 0 chooses the deepest that fits
+    consumers: int = 1  # in gather_gemm: 1, or 2 that share the gathered rows of A; a tile then has 512 rows of B, 256 for each
+    pairs: int = 1  # in gather_gemm, CTA pairs of a cluster: 1, or 2 that each gather half of the rows of A for both
+    trace: bool = False  # warps record time stamps for profiles (layouts/records.py)
 
     def __post_init__(self) -> None:
         self.check_problem()

@@ -78,20 +78,13 @@ ROWS = 4  # of a gather4
 
 @dataclass(frozen=True)
 class RowsOfThread:
-    """What a thread brings of every stage of a tile.
+    """What a thread brings of every stage of a tile."""
 
-    half    rows of the tile that the CTA has
-    first   row of A that the CTA's begin at, where they are sorted
-    places  rows of A of the thread's gather4, where they are gathered
-    quad    which four of the CTA's rows those are
-    scaled  rows of A whose scales are the thread's, one of every 128 of the tile
-    """
-
-    half: Any
-    first: Any
-    places: tuple[Any, ...]
-    quad: Any
-    scaled: tuple[Any, ...]
+    half: Any  # rows of the tile that the CTA has
+    first: Any  # row of A that the CTA's begin at, where they are sorted
+    places: tuple[Any, ...]  # rows of A of the thread's gather4, where they are gathered
+    quad: Any  # which four of the CTA's rows those are
+    scaled: tuple[Any, ...]  # rows of A whose scales are the thread's, one of every 128 of the tile
 
 
 @cute.jit

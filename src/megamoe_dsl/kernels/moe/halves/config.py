@@ -35,33 +35,23 @@ COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
 
 @dataclass(frozen=True)
 class EpConfig(ABC):
-    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.
-
-    block_m     rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
-    block_n     weight rows of a tile: 64, 128 or 256; on SM100 256 for a CTA pair
-    num_sms     CTAs of the grid
-    num_stages  depth of the TMA ring; 0 chooses the deepest that fits
-    cluster     CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
-    block_k     on SM100 as in `Sm100GemmConfig`, where 0 chooses the least; on SM90 always 0
-    task_tokens  tokens that a communication warp takes at a time
-    trace       warps record time stamps for profiles (layouts/records.py)
-    transposed  the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as
-                they lie; in BF16, with clusters of 1
-    """
+    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range."""
 
     half: ClassVar[Half]
     launch: ClassVar[EpLaunch]
 
     problem: Problem
-    block_m: int = 128
-    block_n: int = 256
-    num_sms: int = NUM_SMS
-    num_stages: int = 0
-    cluster: int = 0
-    block_k: int = 0
-    task_tokens: int = 4
-    trace: bool = False
+    block_m: int = 128  # rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
+    block_n: int = 256  # weight rows of a tile: 64, 128 or 256; on SM100 256 for a CTA pair
+    num_sms: int = NUM_SMS  # CTAs of the grid
+    num_stages: int = 0  # depth of the TMA ring; 0 chooses the deepest that fits
+    cluster: int = 0  # CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
+    block_k: int = 0  # on SM100 as in `Sm100GemmConfig`, where 0 chooses the least; on SM90 always 0
+    task_tokens: int = 4  # tokens that a communication warp takes at a time
+    trace: bool = False  # warps record time stamps for profiles (layouts/records.py)
     arch_name: str = SM90.name
+    # the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as they
+    # lie; in BF16, with clusters of 1
     transposed: bool = False
 
     def __post_init__(self) -> None:
@@ -179,21 +169,15 @@ class EpConfig(ABC):
 
 @dataclass(frozen=True)
 class DispatchGemmConfig(EpConfig):
-    """Tokens to the ranks of their experts, and Linear1 of them.
-
-    token_saving   a rank fetches a token once and writes it to the rows of all its experts; otherwise once for each expert
-    tail_sms       SMs at the end of the grid that fetch no tokens, but copy received ones to the rows of their other experts
-    token_sorting  a rank fetches tokens in the order of its experts; otherwise in token order
-    block_wise     a tile waits for the rows of its block; otherwise for all rows of its expert
-    """
+    """Tokens to the ranks of their experts, and Linear1 of them."""
 
     half: ClassVar[Half] = "dispatch"
     launch: ClassVar[EpLaunch] = EpLaunch.DISPATCH
 
-    token_saving: bool = True
-    token_sorting: bool = True
-    block_wise: bool = True
-    tail_sms: int = 0
+    token_saving: bool = True  # a rank fetches a token once and writes it to the rows of all its experts; otherwise once for each expert
+    token_sorting: bool = True  # a rank fetches tokens in the order of its experts; otherwise in token order
+    block_wise: bool = True  # a tile waits for the rows of its block; otherwise for all rows of its expert
+    tail_sms: int = 0  # SMs at the end of the grid that fetch no tokens, but copy received ones to the rows of their other experts
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
@@ -243,21 +227,17 @@ class DispatchGemmConfig(EpConfig):
 
 @dataclass(frozen=True)
 class GemmCombineConfig(EpConfig):
-    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight.
-
-    scatter  each tile sends its results to the tokens' ranks; otherwise this rank keeps all rows, and the tokens' ranks fetch them
-             after the last tile
-    interleaved   the epilogue sends results of a tile before the next tile; otherwise this rank keeps them until communication
-                  warps send them
-    token_blocks  equal parts of a row; communication warps wait for each part and send it separately
-    """
+    """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
 
     half: ClassVar[Half] = "combine"
     launch: ClassVar[EpLaunch] = EpLaunch.COMBINE
 
+    # each tile sends its results to the tokens' ranks; otherwise this rank keeps all rows, and the tokens' ranks fetch them after the
+    # last tile
     scatter: bool = True
+    # the epilogue sends results of a tile before the next tile; otherwise this rank keeps them until communication warps send them
     interleaved: bool = True
-    token_blocks: int = 1
+    token_blocks: int = 1  # equal parts of a row; communication warps wait for each part and send it separately
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of combine that are out of range or contradict one another."""
@@ -331,10 +311,7 @@ class TablesPlan:
 
 @dataclass(frozen=True)
 class RoutingTablesConfig:
-    """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range.
-
-    token_saving, token_sorting  as in the `DispatchGemmConfig` of the dispatch that reads the tables
-    """
+    """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range."""
 
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
@@ -342,8 +319,8 @@ class RoutingTablesConfig:
     num_threads: ClassVar[int] = LANES * WARPS
 
     problem: Problem
-    token_saving: bool = True
-    token_sorting: bool = True
+    token_saving: bool = True  # as in the `DispatchGemmConfig` of the dispatch that reads the tables
+    token_sorting: bool = True  # as in that `DispatchGemmConfig`
     arch_name: str = SM90.name
 
     def __post_init__(self) -> None:

@@ -15,19 +15,13 @@ WARP = "the communication warp"
 
 @dataclass(frozen=True)
 class EpSmemPlan:
-    """`region` has every field, those of the GEMM first, at the same offsets as there.
-
-    slots         where communication warps have what is on its way: of dispatch, chunks of a token row
-    slot_barrier  what says that it is there
-    combine       how slots of combine hold the results of a piece of a token, and their sum
-    trace_warps   warps that leave stamps
-    """
+    """`region` has every field, those of the GEMM first, at the same offsets as there."""
 
     gemm: Any
-    slots: Field
-    slot_barrier: MBarrier
-    combine: CombinePlan | None = None
-    trace_warps: int = 0
+    slots: Field  # where communication warps have what is on its way: of dispatch, chunks of a token row
+    slot_barrier: MBarrier  # what says that it is there
+    combine: CombinePlan | None = None  # how slots of combine hold the results of a piece of a token, and their sum
+    trace_warps: int = 0  # warps that leave stamps
 
     @classmethod
     def of_dispatch(cls, gemm: Any, slots: int, chunk: int) -> EpSmemPlan:

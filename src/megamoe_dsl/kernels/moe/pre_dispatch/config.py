@@ -19,25 +19,19 @@ PER_LANE = CHUNK // 32
 
 @dataclass(frozen=True)
 class PreDispatchConfig:
-    """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range.
-
-    num_sms    CTAs of the grid
-    arch_name  name of the architecture, which decides the layout of the symmetric buffer
-    quantized  True: tokens have the recipe's format and scales already, and are copied; False: tokens are BF16, and are quantized where
-               the recipe's have scales
-    shared     shared experts of each rank, which take as many slots of each token; callers' routing omits them (shared_experts.py)
-    pool_rows  as in the configurations of the kernels that read what it leaves
-    """
+    """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range."""
 
     cluster: ClassVar[int] = 1
     num_threads: ClassVar[int] = THREADS
 
     problem: Problem
-    num_sms: int
-    arch_name: str
+    num_sms: int  # CTAs of the grid
+    arch_name: str  # name of the architecture, which decides the layout of the symmetric buffer
+    # True: tokens have the recipe's format and scales already, and are copied; False: tokens are BF16, and are quantized where the
+    # recipe's have scales
     quantized: bool = False
-    shared: int = 0
-    pool_rows: int | None = None
+    shared: int = 0  # shared experts of each rank, which take as many slots of each token; callers' routing omits them (shared_experts.py)
+    pool_rows: int | None = None  # as in the configurations of the kernels that read what it leaves
 
     def __post_init__(self) -> None:
         require_declared(self, Problem)

@@ -40,14 +40,7 @@ def store_block_ms(problem: Problem) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Sm100Config(PairConfig, MegaMoeConfig):
-    """Compile-time choices of the SM100 kernel.  Raises `ConfigError` where a field is out of range.
-
-    block_m              tokens of a tile: the N of the MMA
-    num_sms              CTAs of the grid, even
-    store_block_m        tokens of one epilogue pass
-    epilogue_warpgroups  1 or 2; two take alternate tiles
-    block_k              K of a stage: 128, for E2M1 activations also 256, for BF16 64; all give the same bits; 0 chooses the least
-    """
+    """Compile-time choices of the SM100 kernel; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "bf16xbf16")
@@ -55,8 +48,9 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     maps_per_linear: ClassVar[int] = 4
 
-    store_block_m: int = field(kw_only=True)
-    epilogue_warpgroups: int = field(kw_only=True)
+    store_block_m: int = field(kw_only=True)  # tokens of one epilogue pass
+    epilogue_warpgroups: int = field(kw_only=True)  # 1 or 2; two take alternate tiles
+    # K of a stage: 128, for E2M1 activations also 256, for BF16 64; all give the same bits; 0 chooses the least
     block_k: int = field(kw_only=True, default=0)
 
     def check_fields(self) -> None:

@@ -52,11 +52,7 @@ def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ..
 
 @dataclass(frozen=True)
 class Sm90Config(MegaMoeConfig):
-    """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range.
-
-    block_m  tokens of a tile: the N of the wgmma; a tile of 128 tokens is its M
-    cluster  CTAs that share loads of neighboring tiles; 2 only with tiles of 128 tokens
-    """
+    """Compile-time choices of the SM90 kernel; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
@@ -68,7 +64,7 @@ class Sm90Config(MegaMoeConfig):
     alternating_groups: ClassVar[int] = 1
     linear_registers: ClassVar[PerRole] = LINEAR_REGISTERS
 
-    cluster: int = 1
+    cluster: int = 1  # CTAs that share loads of neighboring tiles; 2 only with tiles of 128 tokens
 
     def check_fields(self) -> None:
         """At least two CTAs, and a cluster that the shape allows.  Raises `ConfigError`."""

@@ -21,18 +21,12 @@ SWIGLU_WARPS = 16
 
 @dataclass(frozen=True)
 class LayerStage:
-    """One launch of the layer.
+    """One launch of the layer."""
 
-    name    the kernel is `moe_` and this name
-    warps   warps of a CTA, given the fused kernel's configuration
-    keeps   fields of the fused kernel's SMEM plan that the stage's roles share, in SMEM order
-    phase   the linear that the stage computes, as a grouped GEMM over the pool; None for the others
-    """
-
-    name: str
-    warps: Callable[[MegaMoeConfig], int]
-    keeps: tuple[str, ...]
-    phase: int | None = None
+    name: str  # the kernel is `moe_` and this name
+    warps: Callable[[MegaMoeConfig], int]  # warps of a CTA, given the fused kernel's configuration
+    keeps: tuple[str, ...]  # fields of the fused kernel's SMEM plan that the stage's roles share, in SMEM order
+    phase: int | None = None  # the linear that the stage computes, as a grouped GEMM over the pool; None for the others
 
 
 TILES = ("weights", "tokens", "cd", "sfb", "sfa", "decoded", "work_tiles", "tmem_address", "expert_table")
@@ -76,16 +70,12 @@ MOST_PUSHED = 2048  # channels: eight vectors of 16 bytes in each lane
 class StageConfig:
     """Compile-time choices of a stage; raises `ConfigError` where a field is out of range.
 
-    fused       configuration of the fused kernel, reduced by `of_stage`; the stage takes tile, pool layout and grid from it
-    stage       name of the stage (`LAYER_STAGES`)
-    num_stages  depth of the stage's own TMA ring; 0 chooses the deepest that fits
-
     Roles of the fused kernel run on it as they are: what a stage does not change is read from `fused`.
     """
 
-    fused: MegaMoeConfig
-    stage: str
-    num_stages: int = 0
+    fused: MegaMoeConfig  # configuration of the fused kernel, reduced by `of_stage`; the stage takes tile, pool layout and grid from it
+    stage: str  # name of the stage (`LAYER_STAGES`)
+    num_stages: int = 0  # depth of the stage's own TMA ring; 0 chooses the deepest that fits
 
     def __post_init__(self) -> None:
         require(self.stage in STAGE_NAMES, "stage", self.stage, "one of " + ", ".join(STAGE_NAMES))
