@@ -251,7 +251,7 @@ class VarlenKProblem(GemmProblem):
     kind: str = PACKED
     recipe: str = "bf16xbf16"
     # in bf16xbf16, which side has its rows gathered by a list; those of the other follow one another, sorted by group.  Empty in other
-    # formats: both sides lie transposed, a scale for each column and 128 rows, in mxfp8xmxfp8 32, and each group's rows fill multiples of 128
+    # formats: both sides lie transposed, a scale for each column and 128 rows, of MXFP8 32, and a group's rows fill multiples of 128
     gathered: str = RIGHT
 
     of_experts: ClassVar[bool] = True
