@@ -12,9 +12,8 @@ import torch
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
-from megamoe_dsl.kernels.expert_routing.family import TopExpertsKernel
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
-from megamoe_dsl.kernels.registry import kernel_of
+from megamoe_dsl.kernels.registry import choose, kernel_of
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.gemm_tensors import OUTPUT_DTYPES
@@ -59,7 +58,7 @@ class ExpertCheck:
 
     def configs(self, target: Target) -> list[Any]:
         """Of the choice of experts and of the four launches."""
-        return [TopExpertsKernel().choose(self.chooses, target, self.tokens), *self.layer.configs(target, self.tokens)]
+        return [choose(self.chooses, target, self.tokens), *self.layer.configs(target, self.tokens)]
 
 
 SIGMOID: dict[str, Any] = {"scores": "sigmoid", "groups": 2, "topk_groups": 1, "scale": 2.5}

@@ -20,7 +20,7 @@ from mega_moe_runs import artifact, inputs
 from forked import forked_process
 from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.kernels.moe.layouts.waits import ONE_REPORT, RankBarrier
+from megamoe_dsl.kernels.moe.layouts.smem_plan import ONE_REPORT, RankBarrier
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import lost_ranks, symmetric_memory
 from megamoe_dsl.runtime.lost_ranks import STATE, Understudy, Waiting, end_or_lose

@@ -11,9 +11,8 @@ from mega_moe_runs import Layer, first_tokens, inputs, received, without_masks
 from sm90_runs import config, hopper_case, problem, prove
 
 from megamoe_dsl.kernels.moe.dispatch import ALONE
-from megamoe_dsl.kernels.moe.layouts.smem_plan import DISPATCH_WARPS
+from megamoe_dsl.kernels.moe.layouts.smem_plan import DISPATCH_WARPS, RankBarrier
 from megamoe_dsl.kernels.moe.layouts.symmetric import pool_tokens
-from megamoe_dsl.kernels.moe.layouts.waits import RankBarrier
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.schedule import fused_moe

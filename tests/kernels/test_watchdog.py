@@ -16,7 +16,7 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.dispatch import ALONE
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import WAITS as EP_WAITS
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import EpBarrier, EpWait
-from megamoe_dsl.kernels.moe.layouts.waits import WAITS, RankBarrier, Wait
+from megamoe_dsl.kernels.moe.layouts.smem_plan import WAITS, RankBarrier, Wait
 from megamoe_dsl.layouts.records import RECORD
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, simulator

@@ -11,6 +11,7 @@ from drawn_routings import routings, worst_routing
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.hardware.operand_tile import pool_sf_row
+from megamoe_dsl.kernels.moe.layouts.smem_plan import RankBarrier
 from megamoe_dsl.kernels.moe.layouts.symmetric import (
     CANDIDATE_BLOCK_M,
     POOL_ALIGNMENT,
@@ -22,7 +23,6 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import (
     whole_pool,
     workspace,
 )
-from megamoe_dsl.kernels.moe.layouts.waits import RankBarrier
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem

@@ -43,7 +43,6 @@ from .decode.config import MOST_TOKENS, DecodeConfig
 from .decode.family import DecodeKernel
 from .decode.problem import DecodeProblem
 from .expert_routing.config import MOST_SORTERS, TokensConfig
-from .expert_routing.family import RouteKernel, SumKernel
 from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
@@ -90,31 +89,20 @@ class BackwardProblems(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`.
+    """y[t] = sum over a token's experts e of weight * W2[e] (activation(W1[e] x[t])).  Raises `ProblemError`."""
 
-    hidden, intermediate  channels of a token, and between the linears, multiples of 128; in bf16xbf16 on SM90 of 32
-    num_experts, topk  experts, at most 1024, all on this GPU, and experts of a token
-    gate_up       how rows of W1 are gate and up: gate_first, up_first, interleaved
-    activation    of gate and up (activation.py)
-    recipe        number formats (recipe.py): fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100; bf16xbf16 on both
-    preactivations  whether gate and up of every row are stored, too
-    activation_clamp  as of a `Problem`; None is the activation's own
-    biases        f32 or bf16: of each row of W1 and W2, which are added to sums in FP32, on SM90; empty: none
-    indices, weights  what tokens' experts and their weights are: i64 or i32, f32 or bf16
-    """
-
-    hidden: int
-    intermediate: int
-    num_experts: int
-    topk: int
-    gate_up: str = GATE_FIRST
-    activation: str = SILU
-    recipe: str = GEMM_RECIPES[0]
-    preactivations: bool = False
-    activation_clamp: float | None = None
-    biases: str = ""
-    indices: str = I64
-    weights: str = F32
+    hidden: int  # channels of a token: a multiple of 128, in bf16xbf16 on SM90 of 32
+    intermediate: int  # channels between the linears, likewise
+    num_experts: int  # at most 1024, all on this GPU
+    topk: int  # experts of a token
+    gate_up: str = GATE_FIRST  # how rows of W1 are gate and up: gate_first, up_first, interleaved
+    activation: str = SILU  # of gate and up (activation.py)
+    recipe: str = GEMM_RECIPES[0]  # fp8xfp8 on SM90; fp8xfp4, mxf4xmxf4, nvfp4xnvfp4 on SM100; bf16xbf16 on both (recipe.py)
+    preactivations: bool = False  # whether gate and up of every row are stored, too
+    activation_clamp: float | None = None  # as of a `Problem`; None is the activation's own
+    biases: str = ""  # f32 or bf16: of each row of W1 and W2, which are added to sums in FP32, on SM90; empty: none
+    indices: str = I64  # what tokens' experts are: i64 or i32
+    weights: str = F32  # what their weights are: f32 or bf16
 
     def __post_init__(self) -> None:
         if self.gate_up not in GATE_UP[1:]:
@@ -182,10 +170,10 @@ class ExpertLayer:
         """The four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
         rows = self.routing.check_tokens(tokens) * self.topk
         return LayerConfigs(
-            RouteKernel().choose(self.routing, target, tokens, indices=self.indices),
+            choose(self.routing, target, tokens, indices=self.indices),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
             choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
-            SumKernel().choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
+            choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
         )
 
 
@@ -204,16 +192,8 @@ def chosen_experts(tokens: int, topk: int) -> Region:
 
 
 def workspace(layer: ExpertLayer, tokens: int) -> Region:
-    """Of a call of so many tokens.
-
-    x_q, x_sf   tokens, quantized, and their scales; none where they stay as they are
-    ends        where each expert's rows end
-    sources     the token of each row
-    positions   the row of each slot
-    table       counts of the CTAs that sort
-    h, h_sf     activated rows of all experts, and their scales, if any: FP32 a line for each 128 channels, of a byte a line for each row
-    rows        results of all experts
-    """
+    """What launches of a call of so many tokens leave for one another.  Scales of activated rows have a line for each 128 channels where
+    they are FP32, and one for each row where they are bytes; tokens that stay as they are have no place."""
     rows = tokens * layer.topk
     x, h = layer.formats.activations, layer.formats.hidden
     sf, channels, quantized = SCALE_TYPES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
@@ -223,11 +203,11 @@ def workspace(layer: ExpertLayer, tokens: int) -> Region:
         "workspace",
         Field("x_q", (quantized, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
         Field("x_sf", (quantized, x.scales_of(layer.hidden)), sf, ALIGNMENT),
-        Field("ends", (layer.num_experts,), region.I32, ALIGNMENT),
-        Field("sources", (rows,), region.I32, ALIGNMENT),
-        Field("positions", (tokens, layer.topk), region.I32, ALIGNMENT),
-        Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),
+        Field("ends", (layer.num_experts,), region.I32, ALIGNMENT),  # of each expert's rows
+        Field("sources", (rows,), region.I32, ALIGNMENT),  # the token of each row
+        Field("positions", (tokens, layer.topk), region.I32, ALIGNMENT),  # the row of each slot
+        Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),  # counts of the CTAs that sort
         Field("h", (rows, h.row_bytes(layer.intermediate) // TYPES[h.element].itemsize), TYPES[h.element], ALIGNMENT),
         Field("h_sf", h_sf, sf, ALIGNMENT),
-        Field("rows", (rows, layer.hidden), region.BF16, ALIGNMENT),
+        Field("rows", (rows, layer.hidden), region.BF16, ALIGNMENT),  # results of all experts
     )

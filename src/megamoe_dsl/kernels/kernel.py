@@ -106,28 +106,18 @@ class KernelConfig(Protocol):
 
 
 class Kernel(ABC):
-    """One family.  A subclass lies in the family's folder, and `registry.KERNELS` has an instance of it.
+    """One family.  A subclass lies in the family's folder, and `registry.KERNELS` has an instance of it."""
 
-    name      in commands and messages
-    problem   class of its problems, a frozen dataclass
-    configs   its configuration classes, by architecture name
-    recipes   names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
-    resident  whether all CTAs must run at once, because they wait for one another
-    ctas_per_sm  CTAs of a launch that an SM can hold, at least, which ptxas is told; 0: it is told nothing
-    code      `module.function` in the family's folder: the `cute.kernel`, or what becomes one that takes tensor maps
-    takes_arguments  dataclass of its run-time arguments, where it is the same for all configurations
-    early     whether a launch may begin before the one before it in the stream has ended, because it waits for that itself
-    """
-
-    name: ClassVar[str]
-    problem: ClassVar[type[Any]]
-    configs: ClassVar[Mapping[str, type[Any]]]
+    name: ClassVar[str]  # in commands and messages
+    problem: ClassVar[type[Any]]  # class of its problems, a frozen dataclass
+    configs: ClassVar[Mapping[str, type[Any]]]  # its configuration classes, by architecture name
+    # names of the number formats (recipe.py) it takes on each architecture, the usual one first; empty where it has no choice
     recipes: ClassVar[Mapping[str, Sequence[str]]] = {}
-    resident: ClassVar[bool] = False
-    ctas_per_sm: ClassVar[int] = 1
-    code: ClassVar[str]
-    takes_arguments: ClassVar[type[Any]]
-    early: ClassVar[bool] = False
+    resident: ClassVar[bool] = False  # whether all CTAs must run at once, because they wait for one another
+    ctas_per_sm: ClassVar[int] = 1  # CTAs of a launch that an SM can hold, at least, which ptxas is told; 0: it is told nothing
+    code: ClassVar[str]  # `module.function` in the family's folder: the `cute.kernel`, or what becomes one that takes tensor maps
+    takes_arguments: ClassVar[type[Any]]  # dataclass of its run-time arguments, where it is the same for all configurations
+    early: ClassVar[bool] = False  # whether a launch may begin before the one before it has ended, because it waits for that itself
 
     @classmethod
     def takes(cls, recipe: str) -> bool:

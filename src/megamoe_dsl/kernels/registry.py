@@ -10,7 +10,7 @@ from ..config_error import ConfigError
 from ..problem import ProblemError
 from ..target import Target
 from .decode.family import DecodeKernel
-from .expert_routing.family import QuantizeBothKernel, QuantizeWeightsKernel, RouteKernel, SumKernel, TopExpertsKernel
+from .expert_routing.family import ROUTING_KERNELS, TOP_EXPERTS
 from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
 from .moe.family import MegaMoeKernel
@@ -24,12 +24,9 @@ KERNELS: list[Kernel] = [
     GemmKernel(),
     GatherGemmKernel(),
     VarlenKKernel(),
-    TopExpertsKernel(),
+    TOP_EXPERTS,
     DecodeKernel(),
-    RouteKernel(),
-    SumKernel(),
-    QuantizeBothKernel(),
-    QuantizeWeightsKernel(),
+    *ROUTING_KERNELS,
     *STAGES,
     RoutingTablesKernel(),
     *EP_KERNELS,

@@ -11,7 +11,7 @@ import torch
 
 from .. import quant
 from ..hardware.tensor_map import TensorMap
-from ..kernels.moe.layouts.waits import WAITS
+from ..kernels.moe.layouts.smem_plan import WAITS
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.registry import kernel_of
 from ..layouts.records import trace_buffer

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from ..kernels.moe.layouts.waits import ONE_REPORT, RankBarrier
+from ..kernels.moe.layouts.smem_plan import ONE_REPORT, RankBarrier
 from .symmetric_memory import SymmetricBuffer
 from .watchdog import WatchdogError, name_silent
 

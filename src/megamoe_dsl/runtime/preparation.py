@@ -17,14 +17,13 @@ from ..artifact.store import ArtifactStore, dsl_version, kernel_name
 from ..json_file import cache_folder
 from ..kernels.decode.family import few_configs
 from ..kernels.expert_layer import ExpertLayer
-from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import TopExpertsProblem
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import RoutingTablesConfig
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import stage_configs
-from ..kernels.registry import find_kernel
+from ..kernels.registry import choose, find_kernel
 from ..problem import Problem, ProblemError, integer_between
 from ..shared_experts import SharedExperts
 from ..target import Target, target_at_hand
@@ -161,7 +160,7 @@ def expert_kernels(
     layer: ExpertLayer, target: Target, tokens: Iterable[int], router: TopExpertsProblem | None = None
 ) -> list[KernelConfig]:
     """Those of `moe` with these numbers of tokens on such a GPU, and of its choice from logits."""
-    chosen: list[KernelConfig] = [] if router is None else [TopExpertsKernel().choose(router, target, 0)]
+    chosen: list[KernelConfig] = [] if router is None else [choose(router, target, 0)]
     return list(dict.fromkeys([*chosen, *(one for number in tokens for one in layer.kernels(target, number))]))
 
 

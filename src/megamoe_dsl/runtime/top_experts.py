@@ -10,8 +10,8 @@ import torch
 
 from ..artifact.store import ArtifactStore
 from ..json_file import cache_folder
-from ..kernels.expert_routing.family import TopExpertsKernel
 from ..kernels.expert_routing.problem import BF16, F32, MOST_SLOTS, SOFTMAX, TopExpertsProblem
+from ..kernels.registry import choose
 from ..problem import ProblemError, integer_between
 from ..reference.router import hashed_experts, logits_of, top_experts_gradient
 from ..reference.router import top_experts as chosen_experts
@@ -108,7 +108,7 @@ class TopExpertsPlan:
 @lru_cache
 def top_experts_kernel(problem: TopExpertsProblem, device: torch.device) -> CudaKernel:
     """From the cache, which compiles what is missing."""
-    config = TopExpertsKernel().choose(problem, gpu_target(device), 0)
+    config = choose(problem, gpu_target(device), 0)
     return CudaKernel(ArtifactStore(cache_folder()).get(config))
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self, cast
 
 from ...arch import Arch
 from ...config_error import require, require_declared, require_stages
-from ...hardware.cta_pair import TmemPlan
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import most_that_fit
 from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
@@ -41,6 +40,9 @@ class BaseGemmConfig(ABC):
     weights: Any
     epilogue: Any
     map_names: Any
+    registers: Any = None
+    tmem: Any = None
+    prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
 
     def smem_plan(self, num_stages: int) -> Any:
         return self.plan(self, num_stages)
@@ -50,24 +52,11 @@ class BaseGemmConfig(ABC):
         found = {name: one for part in (self.epilogue, self.rows, self.weights) for name, one in part.maps(self, args).items()}
         return [found[name] for name in self.map_names]
 
-    @property
-    def prefetch_weights(self) -> bool:
-        """Whether rows of B are on their way before the launch before this one has ended."""
-        return False
-
-    @property
-    def registers(self) -> Any:
-        return None
-
     def check_rows(self, rows: int) -> None:
         self.problem.check_rows(rows)
 
     def replace(self, **changes: Any) -> Self:
         return replace(cast(Any, self), **changes)
-
-    @property
-    def tmem(self) -> TmemPlan | None:
-        return None
 
     @property
     def smem(self) -> Any:

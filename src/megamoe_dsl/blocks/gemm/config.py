@@ -29,13 +29,12 @@ Facts = list[tuple[str, object]]
 
 
 class GemmRegisters(NamedTuple):
-    """Registers per thread after `setmaxnreg`, of the loaders' warpgroup, of those that multiply, and of one that decodes B or gathers A,
-    if there is one; multiples of 8."""
+    """Registers per thread of each warpgroup after `setmaxnreg`, multiples of 8; 0 of one that there is not."""
 
     loader: int
     math: int
-    decode: int = 0
-    gather: int = 0
+    decode: int = 0  # of B
+    gather: int = 0  # of A
 
 
 REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}

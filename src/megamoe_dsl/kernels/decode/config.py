@@ -190,14 +190,7 @@ class DecodeConfig:
         )
 
     def region_of(self, stages: int) -> Region:
-        """Shared memory with rings of so many stages.
-
-        expert_of, weight_of  each slot's expert, -1 where it is masked, and top-k weight
-        block_of  the tile of rows that a first slot begins
-        experts, counts, slots  of each tile of rows its expert, how many rows it has, and which
-        totals  tiles of rows that a warp's slots begin
-        blocks  tiles of rows that there are, and what the counter of tiles said first
-        """
+        """Shared memory with rings of so many stages; a block is a tile of rows."""
         slots, rings = -(-self.slots // 4) * 4, GROUPS * stages
         return Region.stack(
             "smem",
@@ -206,14 +199,14 @@ class DecodeConfig:
             Field("sfa", (rings, self.block_m), F32, 16),
             Field("work_tiles", (WORK_TILES, 4), U32, 16),
             *self.source.tables,
-            Field("expert_of", (slots,), I32, 16),
-            Field("weight_of", (slots,), F32),
-            Field("block_of", (slots,), U32),
-            Field("experts", (slots,), U32),
-            Field("counts", (slots,), U32),
-            Field("slots", (slots, self.block_m), U16),
-            Field("totals", (self.num_threads // 32,), U32),
-            Field("blocks", (2,), U32, 8),
+            Field("expert_of", (slots,), I32, 16),  # of each slot, -1 where it is masked
+            Field("weight_of", (slots,), F32),  # of each slot, the top-k weight
+            Field("block_of", (slots,), U32),  # that a first slot begins
+            Field("experts", (slots,), U32),  # of each block
+            Field("counts", (slots,), U32),  # of each block, how many rows it has
+            Field("slots", (slots, self.block_m), U16),  # of each block, which rows
+            Field("totals", (self.num_threads // 32,), U32),  # blocks that a warp's slots begin
+            Field("blocks", (2,), U32, 8),  # how many there are, and what the counter of tiles said first
             *(one.field for one in self.barriers_of(stages)),
         )
 

@@ -117,9 +117,7 @@ def next_tile(queue: TileQueue) -> tuple[DecodeTile, TileQueue]:
 
 @dataclass(frozen=True)
 class TileOrder:
-    """Numbers of tiles: all of Linear1 come first, an expert's one after another; the last `halved` ones of Linear1 are two numbers each.
-
-    whole, halved, fc2  tiles"""
+    """Tiles, and their numbers: all of Linear1 come first, an expert's one after another; its last `halved` ones have two numbers each."""
 
     whole: Int32
     halved: Int32

@@ -27,6 +27,7 @@ from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..kernel import Kernel, Work, value_bytes, with_parts
+from ..measures import measure_gemm, measure_pair_gemm
 
 CHOOSE: Mapping[str, Callable[..., BaseGemmConfig]] = {GemmConfig.arch.name: choose_gemm, Sm100GemmConfig.arch.name: choose_pair_gemm}
 
@@ -94,8 +95,6 @@ class GemmKernel(Kernel):
         return count_work(problem, load)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        from ..gemm_measures import measure_gemm, measure_pair_gemm
-
         measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm
         return measure(Measurer(config, listing))
 

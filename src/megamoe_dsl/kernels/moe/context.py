@@ -20,8 +20,7 @@ from ...layouts.arith import select
 from ...layouts.records import Activity, Role
 from ...layouts.region import Region
 from ...schedule.fused_moe import FC1, FC2, mma_tokens
-from .layouts.smem_plan import CombineRow
-from .layouts.waits import Wait
+from .layouts.smem_plan import CombineRow, Wait
 from .results import Bf16Results, E4m3Results
 
 

@@ -42,8 +42,7 @@ from ...device.warp import named_barrier
 from ...layouts.arith import ceil_div, div, minimum, select
 from ...layouts.records import Activity, Role
 from .context import Context
-from .layouts.smem_plan import DISPATCH_WARPS, NamedBarrier
-from .layouts.waits import ONE_REPORT, RankBarrier
+from .layouts.smem_plan import DISPATCH_WARPS, ONE_REPORT, NamedBarrier, RankBarrier
 from .pool import pull_tokens
 
 

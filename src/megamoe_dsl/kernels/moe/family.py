@@ -12,10 +12,10 @@ from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..kernel import Kernel, Work, with_parts
+from ..measures import measure_sm90, measure_sm100
 from .arguments import Arguments, LayerBiasArguments, ScaleArguments
 from .choose import choose
 from .config import MegaMoeConfig
-from .measures import measure_sm90, measure_sm100
 from .sm90 import memory_plan as sm90
 from .sm90.choose import choose_fields as choose_sm90
 from .sm90.config import Sm90Config

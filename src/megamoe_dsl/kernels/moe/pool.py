@@ -48,8 +48,7 @@ from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_wa
 from ...layouts.arith import ceil_div, div, minimum, select
 from ...schedule.fused_moe import FC1
 from .context import Context
-from .layouts.smem_plan import TILE_ROWS, RowChunks
-from .layouts.waits import Wait
+from .layouts.smem_plan import TILE_ROWS, RowChunks, Wait
 
 MASK_BITS = 64
 """Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""

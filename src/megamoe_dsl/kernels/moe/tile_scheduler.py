@@ -37,7 +37,7 @@ from ...layouts.arith import ceil_div, div
 from ...schedule.fused_moe import Block
 from ...schedule.scheduler import Order
 from .context import Context
-from .layouts.waits import Wait
+from .layouts.smem_plan import Wait
 
 
 @cute.jit

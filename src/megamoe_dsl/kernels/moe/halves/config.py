@@ -13,13 +13,12 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_declared, require_stages
-from ....layouts.region import U32, Field, MBarrier, Region, most_that_fit
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ..config import PerRole, require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, GemmPart, GroupedGemm
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
-from .smem_plan import COMMUNICATION_WARPS, EpSmemPlan
 
 Half = Literal["dispatch", "combine"]
 HALVES: tuple[Half, Half] = ("dispatch", "combine")
@@ -31,6 +30,42 @@ MOST_SLOTS = 4
 MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
 MOST_TASK_TOKENS = 32  # a lane each
 COMBINE_BYTES = 40 * 1024  # of slots, beside a ring of three stages
+COMMUNICATION_WARPS = 4
+WARP = "the communication warp"
+
+
+@dataclass(frozen=True)
+class EpSmemPlan:
+    """`region` has every field, those of the GEMM first, at the same offsets as there."""
+
+    gemm: Any
+    slots: Field  # where communication warps have what is on its way: of dispatch, chunks of a token row
+    slot_barrier: MBarrier  # what says that it is there
+    combine: CombinePlan | None = None  # how slots of combine hold the results of a piece of a token, and their sum
+    trace_warps: int = 0  # warps that leave stamps
+
+    @property
+    def pull_slots(self) -> int:
+        return self.slots.shape[1]
+
+    @property
+    def pull_chunk(self) -> int:
+        return self.slots.shape[2]
+
+    @property
+    def barriers(self) -> tuple[MBarrier, ...]:
+        return (*self.gemm.barriers, self.slot_barrier)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.region.size
+
+    @cached_property
+    def region(self) -> Region:
+        """epoch: launches before this one; trace_count: stamps so far of each traced warp."""
+        barrier = Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64)
+        words = Field("epoch", (1,), U32), barrier, Field("trace_count", (self.trace_warps,), U32)
+        return Region.stack("smem", self.gemm.region, self.slots, *words)
 
 
 @dataclass(frozen=True)
@@ -123,9 +158,16 @@ class EpConfig(ABC):
     def gemm(self) -> GroupedGemm:
         return self.part.gemm(self, self.num_stages)
 
-    @abstractmethod
     def gemm_arguments(self, args: Any) -> GemmArguments:
-        """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver."""
+        """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver.  Where experts'
+        rows lie is in the table that the scheduler makes."""
+        counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
+        acts, scales, out = self.operands(args)
+        return GemmArguments(acts, scales, args.weights, args.weights_sf, out, no_groups, counter, rows, rows)  # type: ignore[arg-type]
+
+    @abstractmethod
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
+        """Addresses of rows, of their scales, and of what becomes of them."""
 
     # --- threads and registers
     @property
@@ -209,20 +251,19 @@ class DispatchGemmConfig(EpConfig):
         """Adds slots for a row of each communication warp."""
         row = self.problem.formats.activations.row_bytes(self.problem.hidden)
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
-        return EpSmemPlan.of_dispatch(gemm, min(row // chunk, MOST_SLOTS), chunk)
+        slots = min(row // chunk, MOST_SLOTS)
+        barrier = MBarrier("pull", COMMUNICATION_WARPS * slots, 1, WARP, "one chunk of a token row", WARP)
+        return EpSmemPlan(gemm, Field("pull", (COMMUNICATION_WARPS, slots, chunk), U8, 128), barrier)
 
     @property
     def num_arrivals(self) -> int:
         """Counters of rows: one of each block, or of each expert."""
         return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
 
-    def gemm_arguments(self, args: Any) -> GemmArguments:
-        """Linear1 of the rows that dispatch brings; where experts' rows lie is in the table that the scheduler makes."""
-        acts, counter = (field_address(self, args.sym, name) for name in ("fc1_acts", "tile_counter"))
-        scales: Any = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
-        rows: Any = pool_rows(self.problem)
-        no_groups: Any = 0
-        return GemmArguments(acts, scales, args.weights, args.weights_sf, args.out, no_groups, counter, rows, rows)
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
+        """Linear1 of the rows that dispatch brings."""
+        scales = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
+        return field_address(self, args.sym, "fc1_acts"), scales, args.out
 
 
 @dataclass(frozen=True)
@@ -280,14 +321,14 @@ class GemmCombineConfig(EpConfig):
         return pool_rows(self.problem) // self.block_m * self.token_blocks
 
     def plan_of(self, gemm: Any) -> EpSmemPlan:
-        return EpSmemPlan.of_combine(gemm, CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES))
+        """Adds sets of slots, with a barrier for each."""
+        combine = CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES)
+        barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
+        return EpSmemPlan(gemm, combine.field, barrier, combine)
 
-    def gemm_arguments(self, args: Any) -> GemmArguments:
+    def operands(self, args: Any) -> tuple[Any, Any, Any]:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
-        results, counter = (field_address(self, args.sym, name) for name in ("kept" if self.keeps else "results", "tile_counter"))
-        rows: Any = pool_rows(self.problem)
-        no_groups: Any = 0
-        return GemmArguments(args.acts, args.acts_sf, args.weights, args.weights_sf, results, no_groups, counter, rows, rows)
+        return args.acts, args.acts_sf, field_address(self, args.sym, "kept" if self.keeps else "results")
 
 
 WARPS = 32

@@ -29,10 +29,10 @@ from ....hardware.operand_tile import CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum, select
 from ....layouts.records import Activity, Role
 from ..pool import load_chunk, move_row
+from .config import COMMUNICATION_WARPS
 from .context import EpContext, counter_of
 from .layouts.symmetric import EpBarrier, EpWait
 from .scheduler import RowGroups, advance_to, clear_counters, end_launch, first_groups, next_task
-from .smem_plan import COMMUNICATION_WARPS
 
 NOWHERE = -1
 

@@ -14,6 +14,7 @@ from ....sass.measurer import Measure, Measurer
 from ....target import Target
 from ....tuned import EpEntry, tuned_table
 from ...kernel import Kernel, with_parts
+from ...measures import measure_pair_gemm
 from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
 from .gemm_part import PARTS
@@ -71,8 +72,6 @@ class EpKernel(Kernel):
         return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue} if budget.loader else {}
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
-        from ...gemm_measures import measure_pair_gemm
-
         return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []
 
     def tmem(self, config: EpConfig) -> TmemPlan | None:

@@ -26,24 +26,16 @@ GROUP_M = 16  # row blocks of a group in the grouped tile order
 
 @dataclass(frozen=True)
 class GemmPart:
-    """An architecture's share of a configuration (config.py).
-
-    allowed    what fields may be
-    gemm       the grouped GEMM of a configuration (blocks/gemm), with a ring of this depth
-    chosen     fields that `choose` sets for a GEMM on a grid of so many CTAs
-    scale_rows rows whose scales are fetched together; 0 where a tile's are
-    scale_row  where a row's scales lie among those of all rows
-    registers  per thread of each role; 0 where every role keeps what it begins with
-    """
+    """An architecture's share of a configuration (config.py)."""
 
     arch: Arch
     recipes: tuple[str, ...]
-    allowed: Mapping[str, tuple[int, ...]] = field(hash=False)
-    gemm: Callable[[Any, int], GroupedGemm]
-    chosen: Callable[[GemmProblem, int], dict[str, int]]
-    scale_rows: int = 0
-    scale_row: Callable[[Int], Int] = lambda row: row
-    registers: PerRole = UNCHANGED
+    allowed: Mapping[str, tuple[int, ...]] = field(hash=False)  # what fields may be
+    gemm: Callable[[Any, int], GroupedGemm]  # that of a configuration (blocks/gemm), with a ring of this depth
+    chosen: Callable[[GemmProblem, int], dict[str, int]]  # fields that `choose` sets for a GEMM on a grid of so many CTAs
+    scale_rows: int = 0  # whose scales are fetched together; 0 where a tile's are
+    scale_row: Callable[[Int], Int] = lambda row: row  # where a row's scales lie among those of all rows
+    registers: PerRole = UNCHANGED  # per thread of each role
 
 
 def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:

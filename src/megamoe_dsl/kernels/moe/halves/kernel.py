@@ -22,13 +22,12 @@ from ....blocks.sm100 import pair_warps
 from ....device.launch import addresses
 from ....device.memory import load_u32, store_shared_u32
 from .combine import combine, tiles_done
-from .config import EpConfig, GemmCombineConfig
+from .config import COMMUNICATION_WARPS, EpConfig, GemmCombineConfig
 from .context import EpContext, EpGemm
 from .dispatch import dispatch
 from .layouts.symmetric import EpLaunch
 from .scatter import keep_rows, keep_tile, send_rows, send_tile
 from .scheduler import schedule_tiles
-from .smem_plan import COMMUNICATION_WARPS
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP, _ = range(LOADER_WARPS)
 COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those below

@@ -1,14 +1,17 @@
-"""Shared memory of one CTA (article 3.2.1.4): what is live while tiles are computed, what replaces it during combine, what stays."""
+"""Shared memory of one CTA (article 3.2.1.4): what is live while tiles are computed, what replaces it during combine, what stays.  Barriers
+and counters that CTAs and ranks wait for in a launch of the fused layer or of a stage."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
+from ....layouts.records import WatchedWaits
 from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....recipe import BF16, BITS, COMBINE, Format
 
@@ -25,6 +28,45 @@ class NamedBarrier:
     DISPATCH_EPILOGUE = 2  # dispatch has pulled all, epilogue has passed BEFORE_COMBINE
     EPILOGUE_ALL = 3
     EPILOGUE_GROUP = 4  # and 5: one per epilogue warpgroup
+
+
+ONE_REPORT = 1 << 32
+"""In the high word of an expert's sum of counts: one more rank has reported."""
+
+
+class RankBarrier(IntEnum):
+    """Barriers of one launch; each has counters of its own, so they may overlap.  BEFORE_COMBINE joins all CTAs of all ranks.  At
+    BEFORE_PULL only SM 0 waits, for the CTAs of its rank, and when tokens are few it does not (dispatch.py); what tells the other
+    ranks to pull are the counts that SM 0 sends after it."""
+
+    BEFORE_PULL = 0
+    BEFORE_COMBINE = 1
+
+
+class Wait(IntEnum):
+    """Waits that have a watchdog; everything else in the kernel waits, directly or not, for one of them."""
+
+    COUNTS = 1  # scheduler warp: token counts of a local expert from every rank
+    FC1_ARRIVAL = 2  # token loader and epilogue: tokens of a pool block
+    FC2_ARRIVAL = 3  # token loader: Linear1 output of a pool block
+    GRID = 4  # SM 0: all CTAs at a rank barrier
+    RANK = 5  # all CTAs: every rank at a rank barrier
+    ROWS = 6  # dispatch, of a pool that is a ring: Linear2 of the block whose rows a token takes
+
+
+WAITS = WatchedWaits(
+    {
+        Wait.COUNTS: ("local expert", "dispatch"),
+        Wait.FC1_ARRIVAL: ("pool block", "Linear1"),
+        Wait.FC2_ARRIVAL: ("pool block", "Linear2"),
+        Wait.GRID: ("rank barrier", None),
+        Wait.RANK: ("rank barrier", None),
+        Wait.ROWS: ("pool block", "dispatch"),
+    },
+    {RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"},
+    "dispatch or combine",
+    Wait.COUNTS,
+)
 
 
 VECTOR = 8  # channels: BF16 in 16 bytes
@@ -163,18 +205,14 @@ class SmemPlan(ABC):
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
     combine  per epilogue warp its slots (`CombinePlan`); takes the place of `main`
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
-
-    pull_slots  chunks of a row that a dispatch warp holds at a time
-    keeps       names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
     """
 
-    work_tiles: ClassVar[int]
-    """Places of the queue of tiles (device/ring.py)."""
+    work_tiles: ClassVar[int]  # places of the queue of tiles (device/ring.py)
 
     config: Any
     num_stages: int
-    pull_slots: int = 1
-    keeps: tuple[str, ...] = ()
+    pull_slots: int = 1  # chunks of a row that a dispatch warp holds at a time
+    keeps: tuple[str, ...] = ()  # names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
 
     # --- what differs
     @property

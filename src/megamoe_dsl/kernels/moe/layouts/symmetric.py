@@ -36,8 +36,7 @@ from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
 from ....recipe import BITS, E2M1, E4M3, UNSCALED, Format, Recipe
 from ....recipe import F32 as SCALE_F32
-from .smem_plan import CombineRow
-from .waits import RankBarrier
+from .smem_plan import CombineRow, RankBarrier
 
 CANDIDATE_BLOCK_M = (8, 16, 32, 64, 96, 128, 192)
 POOL_ALIGNMENT = lcm(*CANDIDATE_BLOCK_M)  # 384: a whole number of blocks whatever block_m is

@@ -41,8 +41,7 @@ from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..combine import combine_tokens
 from ..context import Context, WorkTile, next_tile
-from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier
-from ..layouts.waits import RankBarrier
+from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier, RankBarrier
 from ..pool import add_bias, bias_address, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
 from .memory_plan import Sm100Map
 

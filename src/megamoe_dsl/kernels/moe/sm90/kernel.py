@@ -24,10 +24,9 @@ from ....device.e2m1 import store_table
 from ..context import Context
 from ..dispatch import dispatch
 from ..tile_scheduler import schedule_tiles
-from .load import decode_weights, load_operands, load_tokens, load_weights
+from .load import decode_weights, load_operands, load_tokens, load_weights, schedule_and_store, store_tiles
 from .math import math
 from .memory_plan import NUM_MAPS
-from .store import schedule_and_store, store_tiles
 
 
 def roles(config: Any) -> tuple[WarpRole, ...]:

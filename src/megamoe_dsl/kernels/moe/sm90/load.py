@@ -1,4 +1,4 @@
-"""The loader warps of SM90: which rows, of which matrix, and when; the loops are blocks (blocks/sm90/load.py, decode.py).
+"""The warps of SM90 that move tiles: loaders, whose loops are blocks (blocks/sm90/load.py, decode.py), and the one that stores.
 
 | role         | waits                                                                     | signals                     |
 |---|---|---|
@@ -6,8 +6,11 @@
 | load_weights | work_tile_full per tile; empty per stage                                  | work_tile_empty per tile; full per stage |
 | load_operands | of both, and codes_empty per stage                                       | of both, and codes_full per stage |
 | decode_weights | work_tile_full per tile; codes_full and empty per stage  | work_tile_empty per tile; full and codes_empty per stage |
+| store_tiles  | work_tile_full, unless it deals tiles; store_full per Linear1 tile | work_tile_empty; store_empty, fc2_arrival (release) |
 
-Where weights are decoded one warp loads both, packed tiles into the ring of codes, and four warps decode them.
+Where weights are decoded one warp loads both, packed tiles into the ring of codes, and four warps decode them.  The store warp takes
+Linear1 tiles from SMEM into the Linear2 pool, so that the math warps need not wait for the stores; where warps are few the scheduler warp
+does so: it has time until the next tile is asked for.
 """
 
 from __future__ import annotations
@@ -24,13 +27,18 @@ from ....blocks.sm90.decode import CodeStage, Half, decode_tile
 from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, RowTile, TokenTile, WeightTile
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.tiles import each_tile
-from ....device.ring import Stage
+from ....device.mbarrier import arrive, wait
+from ....device.ring import Ring, Stage
+from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
+from ....device.warp import sync_warp
+from ....hardware.operand_tile import BLOCK_K
 from ....hardware.packed_tile import WHOLE_TILE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
-from ....schedule.fused_moe import FC1
+from ....schedule.fused_moe import FC1, Block
 from ..context import Context, WorkTile, next_tile
-from ..pool import wait_operands
+from ..pool import part_mark, signal_part, wait_operands
+from ..tile_scheduler import schedule_tiles
 from .memory_plan import Sm90Map
 
 
@@ -125,3 +133,49 @@ def decode_weights(ctx: Context, warp: Int32):
         else:
             stage = decode_tile(stage, me, table, ctx.k_blocks_of(tile))
         tile, tiles = next_tile(tiles, PHASE_AND_TOKENS)
+
+
+@cute.jit
+def store_tiles(ctx: Context):
+    """Stores the tiles of Linear1, one after another, in the store warp."""
+    lane = cute.arch.lane_idx()
+    tile, tiles = next_tile(ctx.first_tile)
+    stores = Ring.start(1)
+    while tile.valid():
+        stores = store_if_fc1(ctx, tile, stores, lane)
+        tile, tiles = next_tile(tiles)
+
+
+@cute.jit
+def schedule_and_store(ctx: Context):
+    """The scheduler warp that stores, too."""
+    schedule_tiles(ctx, lambda ctx, block, stores: store_if_fc1(ctx, block, stores, cute.arch.lane_idx()))
+    if cutlass.const_expr(ctx.config.cluster > 1):
+        if ctx.cta_rank != 0:
+            store_tiles(ctx)
+
+
+@cute.jit
+def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32):
+    """A Linear1 tile, when the math warps have put it together: lane 0 issues.  Returns the staging buffer's place in its ring."""
+    if tile.phase == FC1:
+        wait(ctx.barrier("store_full"), stores.phase)
+        stores = stores.next()
+        if lane == 0:
+            output = select(ctx.is_half(tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
+            store_boxes(ctx, tile, output)
+            commit_group()
+            wait_group_read(0)
+            arrive(ctx.barrier("store_empty"))
+            wait_group(0)
+            signal_part(ctx, mark=part_mark(ctx, tile.n_block), arrival=ctx.at("fc2_arrival", tile.pool_block))
+        sync_warp()
+    return stores
+
+
+def store_boxes(ctx: Context, tile: WorkTile | Block, output: Any) -> None:
+    """All of the tile, by map `output`, in boxes whose rows are 128 bytes."""
+    plan = ctx.config.smem
+    first, row = tile.n_block * (plan.fc1_boxes * BLOCK_K), ctx.config.first_row(tile.pool_block)
+    for box in range(plan.fc1_boxes):
+        store_tile(output, ctx.shared("cd") + plan.fc1_box(box), first + box * BLOCK_K, row)

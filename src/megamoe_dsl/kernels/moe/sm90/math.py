@@ -31,8 +31,7 @@ from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1, FC2
 from ..combine import combine_tokens
 from ..context import Context, WorkTile, next_tile
-from ..layouts.smem_plan import NamedBarrier
-from ..layouts.waits import RankBarrier
+from ..layouts.smem_plan import NamedBarrier, RankBarrier
 from . import epilogue_columns, epilogue_rows
 from .epilogue_columns import MATH_THREADS, columns_with_bias
 from .epilogue_rows import rows_with_bias

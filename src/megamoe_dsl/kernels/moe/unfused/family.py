@@ -31,16 +31,8 @@ class StageKernel(Kernel):
     }
 
     def __init__(self, stage: LayerStage) -> None:
-        self.stage = stage
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # of an instance: one class has all stages
-        return f"moe_{self.stage.name}"
-
-    @property
-    def resident(self) -> bool:  # type: ignore[override]
-        """Stages that talk to other ranks wait for all CTAs."""
-        return self.stage.name in ("dispatch", "combine")
+        """Those that talk to other ranks wait for all CTAs."""
+        self.stage, self.name, self.resident = stage, f"moe_{stage.name}", stage.name in ("dispatch", "combine")  # type: ignore[misc]
 
     def has(self, config: object) -> bool:
         return super().has(config) and getattr(config, "stage", None) == self.stage.name

@@ -28,8 +28,7 @@ from ..arguments import Arguments
 from ..combine import combine_tokens
 from ..context import WorkTile
 from ..dispatch import THREADS, clean_workspace, exchange_counts
-from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier
-from ..layouts.waits import RankBarrier
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier, RankBarrier
 from ..pool import pull_tokens
 from ..sm90.load import load_tokens, load_weights
 from ..sm90.math import compute_tiles, epilogue_of, with_bias

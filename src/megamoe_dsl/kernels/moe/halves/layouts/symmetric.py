@@ -30,26 +30,20 @@ class EpLaunch(IntEnum):
 
 
 class EpBarrier(IntEnum):
-    """Where ranks meet in a launch.  INPUTS, of dispatch: the tokens that peers read are there.  RESULTS, of combine: all tiles are done.
-    READ: what peers read of a rank has been read.  SPLITS, of the tables: what every rank counts is there."""
+    """Where ranks meet in a launch."""
 
-    INPUTS = 0
-    RESULTS = 1
-    READ = 2
-    SPLITS = 3
+    INPUTS = 0  # of dispatch: the tokens that peers read are there
+    RESULTS = 1  # of combine: all tiles are done
+    READ = 2  # what peers read of a rank has been read
+    SPLITS = 3  # of the tables: what every rank counts is there
 
 
 class Kept(IntEnum):
-    """What a buffer has for ways that are not the usual one; each of them has what the ones before it have.
+    """What a buffer has for ways that are not the usual one; each of them has what the ones before it have."""
 
-    NOTHING  what every configuration needs
-    PLACES   where tokens lie that tail warps of dispatch copy
-    RESULTS  rows' results until communication warps of combine send or fetch them
-    """
-
-    NOTHING = 0
-    PLACES = 1
-    RESULTS = 2
+    NOTHING = 0  # but what every configuration needs
+    PLACES = 1  # where tokens lie that tail warps of dispatch copy
+    RESULTS = 2  # of rows, until communication warps of combine send or fetch them
 
 
 PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter")
