@@ -28,7 +28,7 @@ from ...device.memory import (
     store_v2_f32,
     store_v4,
 )
-from ...hardware.operand_tile import CHANNELS_PER_SCALE, utccp_row
+from ...hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD, utccp_row
 from ...layouts.arith import div
 from .arguments import QuantizeArguments
 from .config import PARTS
@@ -100,15 +100,16 @@ def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, s
     for side, (_, factor) in enumerate(scales):
         codes = scaled_by(sides[side], factor)
         packed = [pack_e4m3(*codes[i : i + 4]) for i in range(0, PART_ROWS, 4)]
-        place = args.codes_t + Int64(matrix * config.problem.hidden + channel + 2 * pair + side) * count + first + part * PART_ROWS
+        place = args.codes_t + Int64(matrix * config.problem.hidden + (channel + 2 * pair + side)) * count + first + part * PART_ROWS
         for i in cutlass.range_constexpr(0, PART_ROWS // 4, 4):
             store_v4(place + 4 * i, tuple(packed[i : i + 4]))
-    line = Int64(div(row, SCALE_BLOCK)) * config.problem.hidden + channel
     if cutlass.const_expr(not config.problem.formats.promoted):
+        words = args.scales_t + (Int64(div(row, CHANNELS_PER_WORD)) * config.problem.hidden + channel) * 4
         for side in cutlass.range_constexpr(2):
-            store_u8(args.scales_t + (line + utccp_row(2 * pair + side)) * 4 + part, scales[side][0])
+            store_u8(words + utccp_row(2 * pair + side) * 4 + part, scales[side][0])
     elif part == 0:
-        store_v2_f32(args.scales_t + (line + 2 * pair) * 4, scales[0][0], scales[1][0])
+        at = (Int64(div(row, SCALE_BLOCK)) * config.problem.hidden + channel + 2 * pair) * 4
+        store_v2_f32(args.scales_t + at, scales[0][0], scales[1][0])
 
 
 @cute.kernel

@@ -3,7 +3,7 @@ blocks (blocks/sm100)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutlass import Int32
@@ -23,27 +23,27 @@ from ..problem import UP_FIRST, GatherGemmProblem
 
 @dataclass(frozen=True)
 class SummedOperand(PairOperand):
-    """Of a side that lies transposed: `scale_k` is the first K block, of rows as of scales."""
+    """Rows of a side that lies transposed; `scale_k` is the first K block, of rows as of scales."""
 
     def load_rows(self, destination: Any, full: Any, k: Any) -> None:
         super().load_rows(destination, full, self.scale_k + k)
 
 
-def row_of_side(ctx: GemmContext, tile: GemmTile) -> Any:
-    """A tile's first row of A; where K are rows, of those that all groups have."""
-    return ctx.source_row(tile) if ctx.config.problem.sums_rows else tile.row
+def in_side(ctx: GemmContext, tile: GemmTile) -> GemmTile:
+    """A tile with its first row of A; where K are rows, of those that all groups have."""
+    return replace(tile, row=ctx.source_row(tile)) if ctx.config.problem.sums_rows else tile
 
 
 def load_tokens(ctx: GemmContext) -> None:
     """Each CTA of the pair: its half of the tile's rows of A, and scales of all, from the atom on that the first row's are in."""
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
-        config, begin, kind, first = ctx.config, row_of_side(ctx, tile), PairOperand, 0
+        config, kind, first = ctx.config, PairOperand, 0
         if config.problem.sums_rows:
-            kind, first = SummedOperand, ctx.first_k_block_of(tile)
+            kind, first, tile = SummedOperand, ctx.first_k_block_of(tile), in_side(ctx, tile)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
-        row = begin + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
-        atom, num_bytes = begin & -SF_ATOM_ROWS, config.stage.token_transaction
+        row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
+        atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
         operand = kind(ctx.maps.tokens, ctx.maps.sfa, row, atom, first, config.k_block, num_bytes)
         return load.load_tokens(stage, operand, ctx.k_blocks_of(tile))
 
@@ -130,6 +130,7 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> PairTile:
     sums = (config.consumers, config.block_m)
     if not tmem.scaled:
         return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums, mn_major)
-    first_scale = ctx.config.rows.row_in_atom(row_of_side(ctx, tile)) // ROWS_PER_COLUMN
+    tile = in_side(ctx, tile)
+    first_scale = ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN
     scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
     return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)
