@@ -86,7 +86,7 @@ ONE_LAUNCH = "once"  # cases of silicon.py
 KERNELS = "kernel_cutlass"  # as the DSL begins their names
 SANITIZER_WATCHDOG_S = 600
 PYTEST = ("-m", "pytest", "-vv", "-s", "-m", "gpu")  # lines as they come: what hangs has said where
-NO_BASELINE = ("mxf4xmxf4", "mxfp8xmxfp8")
+NO_BASELINE = ("mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4")
 SIMULATED_CHECKS = "not reserved"
 """What the layer's checks on a simulated GPU are: nothing runs beside a kernel there."""
 Command = list[str]

@@ -63,6 +63,8 @@ class SimulatedLayer:
         counts = {"num_tokens": inputs.num_tokens, "padded_tokens": inputs.num_tokens}
         if config.shared:
             counts["first_shared"] = config.shared_experts.first_of(rank)
+        if "factors" in kernel.arguments(config).names:
+            pointers["factors"] = self.moe.ranks[rank].address("factors")
         return Launch(
             grid=(config.num_sms, 1, 1),
             block=(config.num_threads, 1, 1),

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": {"device", "hardware", "interrupts"},
     "quant": {"arch", "hardware", "layouts", "lazy", "problem", "recipe"},
     "reference": {"activation", "problem", "quant", "recipe", "shared_experts"},
-    "cases": {"config_error", "cuda_device", "problem", "quant", "reference"},
+    "cases": {"config_error", "cuda_device", "problem", "quant", "recipe", "reference"},
     "kernels": {*SHAPE, "blocks", "device", "lazy", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "blocks", "kernels", "sim"},
     "artifact": {*SHAPE, "device", "blocks", "interrupts", "json_file", "kernels", "sass"},

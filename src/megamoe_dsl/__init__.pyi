@@ -45,11 +45,11 @@ from .quant import quantize_e4m3_f32 as quantize_e4m3_f32
 from .quant import quantize_nvfp4 as quantize_nvfp4
 from .quant import quantize_weight_e4m3 as quantize_weight_e4m3
 from .quant import unscaled_weights as unscaled_weights
+from .quant.expert_factors import expert_factors as expert_factors
 from .runtime.buffers import Inputs as Inputs
 from .runtime.buffers import check_weights as check_weights
 from .runtime.ep.layer import EpMoE as EpMoE
 from .runtime.ep.routing import scatter_indices as scatter_indices
-from .runtime.expert_factors import expert_factors as expert_factors
 from .runtime.experts import moe as moe
 from .runtime.exported_kernel import ExportedKernel as ExportedKernel
 from .runtime.gemm import gemm as gemm

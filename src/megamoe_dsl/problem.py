@@ -9,7 +9,7 @@ from typing import Any, Self, SupportsIndex
 
 from .activation import ACTIVATIONS, SILU, Activation, GatedProduct
 from .config_error import as_integer
-from .recipe import BF16, COMBINE, LAYER_RECIPES, RECIPES, Recipe
+from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
 MAX_RANKS = 128  # one thread of the dispatch warps per rank, which tells it that this one has arrived
@@ -159,7 +159,7 @@ class Problem(ActivatingProblem):
         copies = self.num_ranks * self.max_experts_per_token
         pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
         self.require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
-        self.require_one_of(LAYER_RECIPES, "recipe")
+        self.require_one_of(tuple(RECIPES), "recipe")
         self.check_activation()
         if self.product.clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
             object.__setattr__(self, "activation_clamp", float(self.product.clamp))

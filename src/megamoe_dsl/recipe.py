@@ -7,6 +7,7 @@ Sources: OCP Microscaling Formats 1.0 (UE8M0 scales of 32 values); DeepSeek-V3 t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 E4M3, E2M1, BF16 = "e4m3", "e2m1", "bf16"
 UE8M0, UE4M3, F32 = "ue8m0", "ue4m3", "f32"
@@ -54,6 +55,23 @@ class Format:
         return channels * BITS[self.element] // 8
 
 
+class ExpertFactors(NamedTuple):
+    """Factors of a layer's experts in a format that has them, FP32, each of one expert or of all.
+
+    x       of tokens, the same for all experts of all ranks
+    gate    what Linear1's sums of gate are multiplied with
+    up      what those of up are
+    hidden  of activated gate and up
+    fc2     what Linear2's sums are multiplied with
+    """
+
+    x: Any
+    gate: Any
+    up: Any
+    hidden: Any
+    fc2: Any
+
+
 MXFP8 = Format(E4M3, UE8M0, 1, 32, True)
 MXFP4 = Format(E2M1, UE8M0, 1, 32, True)
 NVFP4 = Format(E2M1, UE4M3, 1, 16, factor=True)
@@ -68,7 +86,6 @@ class Recipe:
 
     promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales, if
               there are scales at all, and adds over all of K
-    layers    a `Problem` can have it, whose kernels say which they take; else GEMMs alone have it
     """
 
     name: str
@@ -77,7 +94,6 @@ class Recipe:
     hidden: Format
     promoted: bool
     combine: Format = COMBINE[BF16]
-    layers: bool = True
 
     @property
     def scaled(self) -> bool:
@@ -103,7 +119,7 @@ RECIPES = {
         Recipe("fp8xfp4", MXFP8, MXFP4, MXFP8, promoted=False),
         Recipe("mxf4xmxf4", MXFP4, MXFP4, MXFP4, promoted=False),
         Recipe("mxfp8xmxfp8", MXFP8, MXFP8, MXFP8, promoted=False),
-        Recipe("nvfp4xnvfp4", NVFP4, NVFP4, NVFP4, promoted=False, layers=False),
+        Recipe("nvfp4xnvfp4", NVFP4, NVFP4, NVFP4, promoted=False),
         Recipe(
             "fp8xfp8",
             activations=Format(E4M3, F32, 1, 128),
@@ -124,5 +140,3 @@ RECIPES = {
 """By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations
 of the first two are those of tensor cores that scale, MXFP8 and MXFP4, those of the last of tensor cores whose sums are promoted, of
 `fp8xfp8`.  `mxfp8xmxfp8` has the activations of `fp8xfp4`, and weights in the same format.  `bf16xbf16` has no scales."""
-LAYER_RECIPES = tuple(name for name, one in RECIPES.items() if one.layers)
-"""Names of those that a layer can have."""

@@ -74,6 +74,18 @@ def gpt_oss(w: ExpertWeights) -> Tensors:
     }
 
 
+def modelopt_nvfp4(w: ExpertWeights, scale_2: torch.Tensor, input_scale: torch.Tensor) -> Tensors:
+    """E2M1 with E4M3 scales of 16, and two factors of each of an expert's gate, up and down: float32 [E, 3]."""
+    found, half = {}, w.fc1.shape[1] // 2
+    for e in range(len(w.fc1)):
+        parts = (w.fc1[e, :half], w.fc1_sf[e, :half]), (w.fc1[e, half:], w.fc1_sf[e, half:]), (w.fc2[e], w.fc2_sf[e])
+        for i, (name, (codes, scales)) in enumerate(zip(("gate_proj", "up_proj", "down_proj"), parts, strict=True)):
+            stem = f"model.layers.{LAYER}.mlp.experts.{e}.{name}"
+            found |= {f"{stem}.weight": codes, f"{stem}.weight_scale": scales}
+            found |= {f"{stem}.weight_scale_2": scale_2[e, i], f"{stem}.input_scale": input_scale[e, i]}
+    return found
+
+
 def qwen3_moe(fc1: torch.Tensor, fc2: torch.Tensor) -> Tensors:
     """BF16: fc1 [E, 2I, H], fc2 [E, H, I]."""
     found, half = {}, fc1.shape[1] // 2

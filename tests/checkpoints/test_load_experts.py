@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, qwen3_moe, write
+from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, modelopt_nvfp4, qwen3_moe, write
 
 from expert_reading import read_experts
 from megamoe_dsl import Target, choose
@@ -19,9 +20,8 @@ from megamoe_dsl.checkpoints.published import OWN
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import (
-    WEIGHT_NAMES,
     ExpertWeights,
     dequantize_e2m1,
     dequantize_e4m3,
@@ -32,8 +32,9 @@ from megamoe_dsl.quant import (
     quantize_e4m3,
     quantize_weight_e4m3,
     unpack_e2m1,
+    weight_names,
 )
-from megamoe_dsl.recipe import LAYER_RECIPES, RECIPES
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.buffers import RankBuffers
 
 RANKS = [1, 2, 4, 8]
@@ -48,8 +49,8 @@ def empty_buffers(problem: Problem) -> RankBuffers:
     return RankBuffers(choose(problem, Target.typical(kind.arch, 4), 16), new_weights(problem, arch, "cpu"))
 
 
-def same(found: object, want: object) -> bool:
-    return all(torch.equal(getattr(found, n).view(torch.uint8), getattr(want, n).view(torch.uint8)) for n in WEIGHT_NAMES)
+def same(problem: Problem, found: object, want: object) -> bool:
+    return all(torch.equal(getattr(found, n).view(torch.uint8), getattr(want, n).view(torch.uint8)) for n in weight_names(problem))
 
 
 def check_ranks(folder: Path, problem: Problem, ranks: list[ExpertWeights], **options: bool) -> None:
@@ -57,7 +58,8 @@ def check_ranks(folder: Path, problem: Problem, ranks: list[ExpertWeights], **op
     for rank, want in enumerate(ranks):
         buffers = empty_buffers(problem)
         load_experts(buffers, folder, LAYER, rank, **options)
-        assert same(buffers.weights, RankBuffers(buffers.config, want).weights) and same(buffers.checkpoint_weights(), want)
+        assert same(problem, buffers.weights, RankBuffers(buffers.config, want).weights)
+        assert same(problem, buffers.checkpoint_weights(), want)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -73,6 +75,27 @@ def test_fp8_weights_as_they_are(tmp_path: Path, ranks: int) -> None:
     problem = problem_of(ranks, "fp8xfp8")
     weights = [random_weights(problem, rank, 1) for rank in range(ranks)]
     check_ranks(write(tmp_path, deepseek_v3(all_experts(weights)), files=3, index=False), problem, weights)
+
+
+def test_nvfp4_has_factors_of_each_expert(tmp_path: Path) -> None:
+    """As kernels multiply with them: that of tokens is the largest of all ranks' experts.  Nothing converts such weights."""
+    problem, generator = problem_of(2, "nvfp4xnvfp4"), torch.Generator().manual_seed(0)
+    scale_2, input_scale = (torch.rand(8, 3, generator=generator) + 0.5 for _ in range(2))
+    x, hidden = input_scale[:, :2].max(), input_scale[:, 2]
+    columns = [x.expand(8), x * scale_2[:, 0], x * scale_2[:, 1], hidden, hidden * scale_2[:, 2]]
+    factors = torch.stack(columns, dim=1).chunk(2)
+    weights = [replace(random_weights(problem, rank, 1), factors=one) for rank, one in enumerate(factors)]
+    tensors = modelopt_nvfp4(all_experts(weights), scale_2, input_scale)
+    folder = write(tmp_path / "published", tensors)
+    check_ranks(folder, problem, weights)
+    with pytest.raises(CheckpointError, match="which recipe fp8xfp4 cannot have: must be one of nvfp4xnvfp4"):
+        read_experts(problem_of(2, "fp8xfp4"), folder, LAYER)
+    with pytest.raises(ProblemError, match="recipe = 'nvfp4xnvfp4': must be one without factors"):
+        convert_checkpoint(folder, tmp_path / "own", "nvfp4xnvfp4")
+    name = f"model.layers.{LAYER}.mlp.experts.5.up_proj.input_scale"
+    for wrong, message in ((torch.ones(2), r"dtype F32, shape \(2,\): must be one F32"), (torch.zeros(()), "must be numbers between")):
+        with pytest.raises(CheckpointError, match=message):
+            read_experts(problem, write(tmp_path / f"{wrong.dim()}", {**tensors, name: wrong}), LAYER, rank=1)
 
 
 def test_fp8_with_powers_of_two(tmp_path: Path) -> None:
@@ -218,7 +241,7 @@ def test_an_interrupted_load_goes_on(tmp_path: Path) -> None:
     before, load = [], buffers.load_expert
     buffers.load_expert = lambda index, expert: before.append(index) or load(index, expert)  # type: ignore[method-assign]
     load_experts(buffers, placed, LAYER, start=caught.value.expert)
-    assert before == [5, 6, 7] and same(buffers.checkpoint_weights(), weights)
+    assert before == [5, 6, 7] and same(problem, buffers.checkpoint_weights(), weights)
 
 
 def test_nibbles_are_low_first() -> None:
@@ -243,7 +266,7 @@ def test_fp8_blocks_become_mxfp8_of_the_same_values(tmp_path: Path) -> None:
             assert torch.equal(dequantize_e4m3(found.fc2, found.fc2_sf), dequantize_weight_e4m3(want.fc2, want.fc2_sf))
 
 
-@pytest.mark.parametrize("recipe", LAYER_RECIPES)
+@pytest.mark.parametrize("recipe", [name for name, one in RECIPES.items() if not one.weights.factor])
 def test_every_recipe_has_a_layout_of_its_own(recipe: str) -> None:
     weights = RECIPES[recipe].weights
     assert PUBLISHED[OWN[weights]].format == weights

@@ -229,8 +229,8 @@ def test_functions_of_the_wheel_that_do_nothing_here(name: str) -> None:
     [
         ({"shared_l1_weights": (FACTORS, FACTORS)}, "shared_l1_weights = 'given': must be None: shared experts"),
         ({"shared_l2_weights": (FACTORS, FACTORS)}, "shared_l2_weights = 'given'"),
-        ({"use_x_scales": True}, "use_x_scales = True: must be False: no fused kernel here has NVFP4"),
-        ({"l1_alphas": FACTORS}, "l1_alphas = 'given': must be None: no fused kernel here has NVFP4"),
+        ({"use_x_scales": True}, "use_x_scales = True: must be False: no NVFP4 in the drop-in, MegaMoE has it"),
+        ({"l1_alphas": FACTORS}, "l1_alphas = 'given': must be None: no NVFP4 in the drop-in, MegaMoE has it"),
         ({"l2_alphas": FACTORS}, "l2_alphas = 'given'"),
         ({"l2_act_scales": FACTORS}, "l2_act_scales = 'given'"),
         ({"weight_layout": "trtllm"}, "weight_layout = 'trtllm': must be 'megamoe'"),

@@ -18,7 +18,8 @@ from megamoe_dsl.presets import PRESETS
 FOLDER = Path(__file__).parent
 MAX_TOKENS, TOKENS = 8192, 128
 SOME_TILES = {"sm_100a": (16, 64, 192), "sm_90a": (16, 128)}  # of Pro; of Flash all
-RECIPES = {"sm_100a-mxf4xmxf4": (32, 96, 192), "sm_100a-mxfp8xmxfp8": (96,), "sm_100a-bf16xbf16": (96,)}
+ONE_TILE = ("sm_100a-mxfp8xmxfp8", "sm_100a-nvfp4xnvfp4", "sm_100a-bf16xbf16")
+RECIPES = {"sm_100a-mxf4xmxf4": (32, 96, 192), **dict.fromkeys(ONE_TILE, (96,))}
 """Of Flash: packed ones at both depths of a stage."""
 RESULTS = {"sm_90a-e4m3-results": (32, 128), "sm_100a-e4m3-results": (96,)}  # of Flash: results of 8 bits, tokens as columns and as rows
 KEPT = ("arch", "config", "resources", "roles", "measures")

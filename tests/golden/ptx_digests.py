@@ -55,8 +55,8 @@ def _quantized(preset: str, arch: str, recipe: str) -> PreDispatchConfig:
     return PreDispatchKernel().choose(PRESETS[preset].problem(128, recipe=recipe), Target.typical(arch), 0, quantized=True)
 
 
-def _packed_inputs(preset: str) -> PreDispatchConfig:
-    return PreDispatchKernel().choose(PRESETS[preset].problem(128, recipe="mxf4xmxf4"), Target.typical("sm_100a"), 0)
+def _packed_inputs(recipe: str) -> PreDispatchConfig:
+    return PreDispatchKernel().choose(PRESETS["flash"].problem(128, recipe=recipe), Target.typical("sm_100a"), 0)
 
 
 PROJECTION = GemmProblem(2112, 7168)
@@ -251,7 +251,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-pre-dispatch": lambda: PreDispatchKernel().choose(PRESETS["pro"].problem(128, recipe="fp8xfp8"), Target.typical("sm_90a"), 0),
     "sm_100a-pre-dispatch-quantized": lambda: _quantized("flash", "sm_100a", "fp8xfp4"),
     "sm_90a-pre-dispatch-quantized": lambda: _quantized("pro", "sm_90a", "fp8xfp8"),
-    "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("flash"),
+    "sm_100a-mxf4xmxf4-pre-dispatch": lambda: _packed_inputs("mxf4xmxf4"),
+    "sm_100a-nvfp4xnvfp4-pre-dispatch": lambda: _packed_inputs("nvfp4xnvfp4"),
     **{f"sm_90a-{stage.name.replace('_', '-')}": _stage(number) for number, stage in enumerate(STAGES)},
     "sm_100a-moe-fc1": _stage_sm100("fp8xfp4", 1),
     "sm_100a-moe-swiglu": _stage_sm100("fp8xfp4", 2),
@@ -285,6 +286,7 @@ RARELY = {
     "sm_90a-backward-w2-f32", "sm_90a-route-bf16", "sm_90a-topk-sum-bf16", "sm_100a-gemm-mxfp8", "sm_100a-gemm-bf16-packed",
     "sm_100a-gather-gemm-w4a4", "sm_100a-gather-gemm-gate-first", "sm_100a-gather-gemm-nvfp4", "sm_100a-gather-gemm-nvfp4-gate-first",
     "sm_100a-gather-gemm-bf16", "sm_100a-gather-gemm-bf16-gate-first", "sm_100a-route-nvfp4", "sm_100a-mxf4xmxf4-pre-dispatch",
+    "sm_100a-nvfp4xnvfp4-pre-dispatch",
     "sm_100a-pre-dispatch-quantized", "sm_100a-mxf4xmxf4-moe-swiglu", "sm_90a-moe-fc2-columns", "sm_90a-moe-fc1-packed",
     "sm_90a-ep-dispatch-all-pairs", "sm_90a-ep-dispatch-bf16", "sm_90a-ep-combine-bf16", "sm_100a-mxf4xmxf4-ep-dispatch",
     "sm_90a-ep-combine-backward", "sm_90a-decode-bf16", "sm_90a-biases-rows", "sm_90a-traced-rows", "sm_90a-packed-m8",

@@ -14,7 +14,7 @@ from mega_moe_runs import artifact, config, inputs, problem
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.recipe import LAYER_RECIPES
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 
@@ -37,7 +37,7 @@ def case():
         ({"topk": 33, "num_experts": 64}, "topk", "at most 32"),
         ({"topk": 9}, "topk", "at most num_experts = 8"),
         ({"num_ranks": 129, "num_experts": 129}, "num_ranks", "at most 128"),
-        ({"recipe": "bf16"}, "recipe", "one of " + ", ".join(LAYER_RECIPES)),
+        ({"recipe": "bf16"}, "recipe", "one of " + ", ".join(RECIPES)),
         ({"activation_clamp": -1.0}, "activation_clamp", "None or a number between 2^-126 and 1e+15"),
     ],
     ids=lambda value: str(value),

@@ -14,13 +14,13 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import MICRO_SCALING, nvfp4_factor, pack_e2m1, quantize_nvfp4
+from megamoe_dsl.quant.expert_factors import expert_factors
 from megamoe_dsl.quant.weights import TORCH_DTYPES
 from megamoe_dsl.recipe import E2M1
 from megamoe_dsl.reference import activate, requantize, scaled_matmul
 from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.cpu_experts import gate_then_up
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.expert_factors import expert_factors
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from megamoe_dsl.target import Target

@@ -60,10 +60,11 @@ def test_on_sm90(channels: tuple[int, int], block_m: int, fields: dict[str, str 
         rarely((1312, 192), 32, E4M3, False),
         ((352, 96), 16, {"biases": True}, True),
         ((352, 160), 32, {"recipe": "mxf4xmxf4"}, False),
+        rarely((352, 160), 32, {"recipe": "nvfp4xnvfp4"}, True),
         rarely((32, 32), 64, {"recipe": "mxf4xmxf4"} | E4M3, True),
         rarely((576, 192), 192, {"biases": True, "activation": "swigluoai"}, False),
     ],
-    ids=["eight bits", "several pieces", "biases", "packed tokens", "one tile", "192 tokens"],
+    ids=["eight bits", "several pieces", "biases", "packed tokens", "words of 64 channels", "one tile", "192 tokens"],
 )
 def test_on_sm100(channels: tuple[int, int], block_m: int, fields: dict[str, str | bool], exact: bool) -> None:
     hidden, intermediate = channels

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from mega_moe_runs import artifact, problem
 
 from megamoe_dsl.arch import ARCHES
 from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.cases.common import NORMAL_FACTOR
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32, quantize_nvfp4
 from megamoe_dsl.runtime.buffers import Bf16Inputs, Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.target import Target
@@ -19,7 +22,12 @@ from simulated_layer import SimulatedLayer
 from sweep import sample
 
 TOKENS = [5, 0]
-QUANTIZE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
+QUANTIZE = {
+    "fp8xfp4": quantize_e4m3,
+    "mxf4xmxf4": quantize_e2m1,
+    "nvfp4xnvfp4": partial(quantize_nvfp4, factor=torch.tensor(NORMAL_FACTOR)),
+    "fp8xfp8": quantize_e4m3_f32,
+}
 
 
 @pytest.fixture(scope="module", params=QUANTIZE)
@@ -38,7 +46,7 @@ def moe_of(case: Case, arch: str) -> SimulatedMoE:
     return SimulatedMoE(artifact(config), case.weights)
 
 
-@sample("mxf4xmxf4", "fp8xfp8")
+@sample("nvfp4xnvfp4", "fp8xfp8")
 def test_bits_are_those_of_inputs_quantized_on_the_host(case: Case, arch: str) -> None:
     values = [torch.randn(n, case.problem.hidden, generator=torch.Generator().manual_seed(n)).bfloat16() for n in TOKENS]
     pre_dispatch = artifact(PreDispatchConfig(case.problem, 2, arch))

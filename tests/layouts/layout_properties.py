@@ -134,17 +134,18 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
     stages, groups, warps, block_m = plan.num_stages, config.epilogue_warpgroups, 4 * config.epilogue_warpgroups, config.block_m
     k, bits = config.k_block.channels, problem.formats.activations.element_bits
     span = k * bits // 8  # of a row in a stage, of weights too: of E4M3 tokens theirs are unpacked
-    sf_bytes = k // 128 * 4 * (-(-block_m // 128) * 128)
+    words = k // (64 if problem.recipe == "nvfp4xnvfp4" else 128)
+    sf_bytes = words * 4 * (-(-block_m // 128) * 128)
     store_tile = max(2 * config.store_block_m * config.smem.fc1_row_bytes, config.store_block_m * 128 * 2)
     for name, count, least, alignment in [
         ("weights", stages, 128 * span, 1024),
         ("tokens", stages, block_m // 2 * span, 1024),
         ("cd", groups, store_tile, 1024),
-        *[(name, stages, least, 128) for name, least in (("sfa", sf_bytes), ("sfb", k // 128 * 512)) if name in of_scales],
+        *[(name, stages, least, 128) for name, least in (("sfa", sf_bytes), ("sfb", words * 512)) if name in of_scales],
         ("pull", 4, problem.hidden * bits // 8, 128),
         ("expert_count", problem.num_experts, 4, 4),
         ("combine_slots", warps, plan.combine.slots * plan.combine.slot_bytes, 16 if plan.combine.row.scaled else 128),
-        ("amax", groups, 4 * config.store_block_m * 4 if of_scales else 0, 16),
+        ("amax", groups, 4 * config.store_block_m * 4 if of_scales and problem.recipe != "nvfp4xnvfp4" else 0, 16),
         ("expert_table", problem.experts_per_rank + 1, 8, 8),
     ]:
         assert region[name].field.shape[0] == count, name
@@ -155,7 +156,7 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
         placement = region[f"{row.name}_barrier"]
         assert placement.offset % 8 == 0 and placement.field.num_bytes == 8 * row.count
     assert plan.stage.token_transaction == block_m // 2 * span + sf_bytes
-    assert plan.stage.weight_transaction == 128 * k * config.k_block.weight_bits // 8 + k // 128 * 512
+    assert plan.stage.weight_transaction == 128 * k * config.k_block.weight_bits // 8 + words * 512
     assert plan.num_bytes == region.size
 
 

@@ -87,11 +87,12 @@ def test_transactions_are_what_the_boxes_bring(config):
         "fp8xfp4": (k, k // 2),
         "mxf4xmxf4": (k // 2, k // 2),
         "mxfp8xmxfp8": (k, k),
+        "nvfp4xnvfp4": (k // 2, k // 2),
         "bf16xbf16": (2 * k, 2 * k),
     }[config.problem.recipe]
-    scaled = config.problem.formats.scaled
-    assert plan.stage.token_transaction == config.block_m // 2 * token_bytes + k // 128 * 4 * config.sf_block_m
-    assert plan.stage.weight_transaction == 128 * weight_bytes + k // 128 * 4 * 128
+    scaled, words = config.problem.formats.scaled, k // (64 if config.problem.recipe == "nvfp4xnvfp4" else 128)
+    assert plan.stage.token_transaction == config.block_m // 2 * token_bytes + words * 4 * config.sf_block_m
+    assert plan.stage.weight_transaction == 128 * weight_bytes + words * 4 * 128
     maps = tensor_maps(config, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         brought = [one.transaction_bytes if scaled or place % 2 == 0 else 0 for place, one in enumerate(maps[phase : phase + 4])]

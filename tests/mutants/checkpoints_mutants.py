@@ -15,6 +15,14 @@ Host = partial(Mutant, archs=())
 
 READING = (
     Host(
+        "tokens have the factor of the first expert",
+        "too narrow",
+        "PublishedExperts._token_factors",
+        "range(self.num_experts)",
+        "range(1)",
+        (f"{LOAD}::test_nvfp4_has_factors_of_each_expert",),
+    ),
+    Host(
         "every rank loads the first rank's experts",
         "wrong base",
         "load_experts",

@@ -217,7 +217,7 @@ MUTANTS = (
                 "select(upper, left[i], left[half + i])",
                 "select(upper, left[half + i], left[i])",
             ),
-            ("of two rows both have the first's divisor", "wrong base", "finish_gate_up_nvfp4", "2 * g + q", "2 * g"),
+            ("of two rows both have the first's divisor", "wrong base", "packed_pass", "2 * g + q", "2 * g"),
             (
                 "a row more than a tile has gets an E4M3 scale",
                 "off by one",

@@ -9,6 +9,7 @@ from mega_moe_dispatch_mutants import DISPATCH
 from mega_moe_last_tile_mutants import LAST_TILE_MUTANTS
 from mega_moe_mxfp8_mutants import MXFP8_MUTANTS
 from mega_moe_numerics_mutants import NUMERICS_MUTANTS
+from mega_moe_nvfp4_mutants import NVFP4_MUTANTS
 from mega_moe_packed_mutants import PACKED_MUTANTS
 from mega_moe_results_mutants import RESULTS_MUTANTS
 from mega_moe_ring_mutants import RING_MUTANTS
@@ -18,7 +19,7 @@ from mega_moe_tail_mutants import TAIL
 from mega_moe_w4a4_mutants import W4A4_MUTANTS
 from mutant import Mutant
 
-FP4 = (*PACKED_MUTANTS, *W4A4_MUTANTS, *MXFP8_MUTANTS)
+FP4 = (*PACKED_MUTANTS, *W4A4_MUTANTS, *MXFP8_MUTANTS, *NVFP4_MUTANTS)
 MUTANTS: tuple[Mutant, ...] = (
     *DISPATCH,
     *TAIL,

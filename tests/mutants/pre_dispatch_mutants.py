@@ -7,9 +7,30 @@ from mutant import Mutant
 BYTES = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant",)
 PACKED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-False]",)
 COPIED = ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-mxf4xmxf4-True]",)
+NVFP4, NVFP4_COPIED = (
+    (f"tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant[7-7-nvfp4xnvfp4-{quantized}]",) for quantized in (False, True)
+)
 SHARED = ("tests/kernels/test_shared_experts_layer.py::test_y_is_that_of_the_reference_with_their_slots[sm_100a-2]",)
 LARGE = ("tests/runtime/test_pre_dispatch.py::test_more_chunks_and_slots_than_the_grid_has_warps_and_threads",)
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "tokens are quantized with the factor of gate's sums",
+        "wrong base",
+        "quantize_chunk",
+        "ExpertFactors._fields.index('x')",
+        "ExpertFactors._fields.index('gate')",
+        NVFP4,
+        (),
+    ),
+    Mutant(
+        "words of scales are copied as those of 128 channels",
+        "wrong number",
+        "copy_chunk",
+        "form.scale_words(CHUNK)",
+        "CHUNK // 128",
+        NVFP4_COPIED,
+        (),
+    ),
     Mutant(
         "rows of padding keep stale experts, from BF16 or E4M3 inputs",
         "stale buffer",

@@ -8,21 +8,22 @@ import pytest
 import torch
 
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.expert_factors import ExpertFactors, expert_factors
+from megamoe_dsl.quant.expert_factors import expert_factors
+from megamoe_dsl.recipe import ExpertFactors
 
 W1, W2 = torch.tensor([0.5, 2.0, 3.0]), torch.tensor([1.0, 0.25, 5.0])
 
 
 def test_sums_have_the_product_of_both_matrices_factors() -> None:
     """Tokens have the largest of the experts' factors; activated gate and up each expert's own, or one."""
-    found = ExpertFactors.of(expert_factors(torch.tensor([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]]), W1, torch.tensor([1.0, 2.0, 4.0]), W2))
+    found = ExpertFactors(*expert_factors(torch.tensor([[0.1, 0.2], [0.3, 0.1], [0.2, 0.2]]), W1, torch.tensor([1.0, 2.0, 4.0]), W2))
     x = torch.tensor(0.3)
-    assert torch.equal(found.x, x[None]) and torch.equal(found.gate, x * W1) and torch.equal(found.up, x * W1)
+    assert torch.equal(found.x, x.expand(3)) and torch.equal(found.gate, x * W1) and torch.equal(found.up, x * W1)
     assert found.hidden.tolist() == [1, 2, 4] and found.fc2.tolist() == [1, 0.5, 20]
-    one = ExpertFactors.of(expert_factors(0.25, W1, 2.0, W2))
-    apart = ExpertFactors.of(expert_factors(0.25, torch.stack([W1, W2], dim=1), 2.0, W2))
+    one = ExpertFactors(*expert_factors(0.25, W1, 2.0, W2))
+    apart = ExpertFactors(*expert_factors(0.25, torch.stack([W1, W2], dim=1), 2.0, W2))
     assert torch.equal(apart.gate, 0.25 * W1) and torch.equal(apart.up, 0.25 * W2)
-    assert one.x.tolist() == [0.25] and one.hidden.tolist() == [2, 2, 2] and one.fc2.tolist() == [2, 0.5, 10]
+    assert one.x.tolist() == [0.25] * 3 and one.hidden.tolist() == [2, 2, 2] and one.fc2.tolist() == [2, 0.5, 10]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, nvfp4_factor, quantize_nvfp4, quantize_weight_e4m3
+from megamoe_dsl.quant.expert_factors import expert_factors
 from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.expert_factors import expert_factors
 from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from megamoe_dsl.target import Target
 from simulated_experts import simulate_experts

@@ -1,6 +1,6 @@
 """The pre-dispatch kernel in the simulator: the symmetric buffer's bytes are those of `quant`."""
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pytest
 import torch
@@ -10,10 +10,16 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32, quantize_nvfp4
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 
-QUANTIZE = {"fp8xfp4": quantize_e4m3, "mxf4xmxf4": quantize_e2m1, "fp8xfp8": quantize_e4m3_f32}
+FACTORS = torch.tensor([[0.003, 5.0, 6.0, 7.0, 8.0], [9.0] * 5])
+QUANTIZE = {
+    "fp8xfp4": quantize_e4m3,
+    "mxf4xmxf4": quantize_e2m1,
+    "nvfp4xnvfp4": partial(quantize_nvfp4, factor=FACTORS[0, 0]),
+    "fp8xfp8": quantize_e4m3_f32,
+}
 """By recipe."""
 SMALL = (512, 3, 7)
 """Channels, top-k and tokens of a rank: chunks and slots for one CTA."""
@@ -54,6 +60,7 @@ def run(
     memory = GlobalMemory()
     memory.add(sym, name="sym", rank=0)
     given = {"x": x, "topk_idx": idx, "topk_weights": weights} | ({} if x_sf is None else {"x_sf": x_sf})
+    given |= {"factors": FACTORS} if "factors" in kernel.kernel.arguments(config).names else {}
     for name, tensor in given.items():
         if tensor.numel():
             memory.add(tensor, name=name, rank=0, read_only=True)

@@ -20,7 +20,7 @@ def layer_of(problem: Problem, seed: int = 0) -> MegaMoE:
     return MegaMoE(problem, random_weights(problem, 0, seed), symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
 
 
-@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4", "mxf4xmxf4"])
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4", "mxf4xmxf4", "nvfp4xnvfp4"])
 def test_y_is_the_reference_s(recipe: str) -> None:
     problem = replace(PROBLEM, recipe=recipe)
     given, layer = random_inputs(problem, 0, 7, 1), layer_of(problem)

@@ -5,12 +5,15 @@ import math
 import torch
 
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import MicroScaling, blocks_of, inverse_scale, quantize
+from megamoe_dsl.quant import quantize, quantize_nvfp4
+from megamoe_dsl.reference import requantize
 from megamoe_dsl.reference.moe import ExpertInputs
 
 FP32_BITS = 24
 UNSCALED_BLOCK = 128
 """Values of BF16 that have a magnitude in common."""
+NORMAL_FACTOR = 2.0**-7
+"""Of tokens, and of activated gate and up, in normal data: values up to 21 are not saturated."""
 _SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal data
 _MARGIN = 2.0**-20
 
@@ -42,7 +45,8 @@ def normal(shape: tuple[int, ...], block: int, generator: torch.Generator) -> to
 def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal tokens in the problem's formats, and their scales."""
     form = problem.formats.activations
-    return quantize(normal((count, problem.hidden), form.channels if form.scale else UNSCALED_BLOCK, generator), form)
+    x = normal((count, problem.hidden), form.channels if form.scale else UNSCALED_BLOCK, generator)
+    return quantize_nvfp4(x, torch.tensor(NORMAL_FACTOR)) if form.factor else quantize(x, form)
 
 
 def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:
@@ -53,19 +57,11 @@ def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor
         raise CaseError(job.expert, f"sums of Linear1 reach {largest:.3g} units, and FP32 counts to 2^{FP32_BITS}")
 
 
-def fragile(values: torch.Tensor, block: int, element: MicroScaling) -> torch.Tensor:
-    """Rows of `values` (float32 [n, I]) whose codes or scales change when the values move by a relative 2^-20: bool [n]."""
-    amax = blocks_of(values.abs(), block).amax(2)
-    low, high = element.scale_byte(amax * (1 - _MARGIN)), element.scale_byte(amax * (1 + _MARGIN))
-    scaled = values * inverse_scale(low).repeat_interleave(block, dim=1)[:, : values.shape[1]]
-    ends = [element.rounded(scaled * factor) for factor in (1 - _MARGIN, 1 + _MARGIN)]
-    return (low != high).any(dim=1) | (ends[0] != ends[1]).any(dim=1)
-
-
-def fragile_bf16(values: torch.Tensor) -> torch.Tensor:
-    """The same of values that become BF16, without scales."""
-    low, high = ((values * factor).bfloat16() for factor in (1 - _MARGIN, 1 + _MARGIN))
-    return (low != high).any(dim=1)
+def fragile(values: torch.Tensor, recipe: str, factor: torch.Tensor | None = None) -> torch.Tensor:
+    """Rows of `values` (float32 [n, I]) whose codes or scales, as `requantize` makes them, change when the values move by a relative
+    2^-20: bool [n]."""
+    ends = zip(*(requantize(values * end, recipe, factor) for end in (1 - _MARGIN, 1 + _MARGIN)), strict=True)
+    return torch.stack([(low.view(torch.uint8) != high.view(torch.uint8)).any(dim=1) for low, high in ends]).any(dim=0)
 
 
 def low_bit(values: torch.Tensor) -> torch.Tensor:

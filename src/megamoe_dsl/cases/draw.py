@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
-from megamoe_dsl.cases.common import CaseError, fragile, fragile_bf16, normal_x
+from megamoe_dsl.cases.common import CaseError, fragile, normal_x
 from megamoe_dsl.cases.generators import GENERATORS
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
-from megamoe_dsl.quant import BIAS_NAMES, MICRO_SCALING, ExpertWeights, checkpoint_layout, input_layout
+from megamoe_dsl.quant import BIAS_NAMES, ExpertWeights, checkpoint_layout
 from megamoe_dsl.reference import Accumulate, LayerInputs, MoeResult, activate, error_bound, linear1, mega_moe_stages, requantize, route
 from megamoe_dsl.reference.moe import ExpertInputs
 
@@ -113,12 +113,11 @@ def _topk_weights(shape: Sequence[int], generator: torch.Generator) -> torch.Ten
 def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Redraw the top-k weights of fragile rows in `case`, or mask their slots where these weights have nothing to do with them; returns the
     Linear1 activations and scales of the job's rows."""
-    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias)
-    weight, p, hidden = job.weight.clone(), case.problem, case.problem.formats.hidden
+    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias, factors=job.factors)
+    weight, p = job.weight.clone(), case.problem
     for _ in range(_MAX_REDRAWS):
         values = activate(p, gate_up, None if job.hidden_weight is None else weight)
-        on_boundary = fragile_bf16(values) if hidden.scale is None else fragile(values, input_layout(p)[1], MICRO_SCALING[hidden.element])
-        rows = on_boundary.nonzero().flatten()
+        rows = fragile(values, p.recipe, job.hidden_factor).nonzero().flatten()
         if not len(rows):
             break
         if p.weigh_results:
@@ -130,7 +129,7 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
         raise CaseError(job.expert, f"{len(rows)} rows keep activations on a rounding boundary after {_MAX_REDRAWS} draws")
     for (rank, token, slot), value in zip(job.rows.tolist(), weight, strict=True):
         case.topk_weights[rank][token, slot] = value
-    return requantize(values, p.recipe)
+    return requantize(values, p.recipe, job.hidden_factor)
 
 
 class TokenInputs(NamedTuple):
@@ -158,8 +157,8 @@ def random_weights(
 ) -> ExpertWeights:
     """Weights of one rank's experts, drawn on `device`: any process can draw those of any rank.
 
-    Equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers); fp8xfp4, mxf4xmxf4 and mxfp8xmxfp8 are drawn
-    on the CPU only.  `exact` is that of `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K
+    Equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers); those whose scales are bytes are drawn on
+    the CPU only.  `exact` is that of `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K
     order are those of the reference, in another order they may round differently.  Raises `ProblemError` when `rank` or `seed` is out of
     range.
     """

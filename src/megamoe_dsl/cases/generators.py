@@ -11,14 +11,15 @@ takes seconds on a GPU.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from megamoe_dsl import quant
-from megamoe_dsl.cases.common import UNSCALED_BLOCK, assert_sums_exact, block_factors, draw_integers, normal, thin
+from megamoe_dsl.cases.common import NORMAL_FACTOR, UNSCALED_BLOCK, assert_sums_exact, block_factors, draw_integers, normal, thin
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.recipe import ExpertFactors
 from megamoe_dsl.reference.moe import ExpertInputs
 
 Scaled = tuple[torch.Tensor, torch.Tensor]
@@ -82,6 +83,44 @@ def _x_e2m1(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
     return codes, _token_scales(problem, count, generator)
 
 
+def _powers_e4m3(shape: tuple[int, ...], low: int, generator: torch.Generator) -> torch.Tensor:
+    return quant.encode_e4m3(_powers(shape, low, generator))
+
+
+def _x_nvfp4(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
+    codes, _ = _x_e2m1(problem, count, generator)
+    return codes, _powers_e4m3((count, problem.hidden // quant.NVFP4_BLOCK), -_STEPS, generator)
+
+
+def _factors(problem: Problem, generator: torch.Generator, **factors: float) -> torch.Tensor:
+    """float32 [El, 5]: of every expert about these, of tokens 1."""
+    shape = problem.experts_per_rank, len(factors)
+    near = torch.rand(shape, generator=generator, device=generator.device) / 2 + 0.75
+    return torch.cat([torch.ones_like(near[:, :1]), near * torch.tensor(list(factors.values()), device=near.device)], dim=1)
+
+
+def _exact_nvfp4(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    drawn, size = _exact_e2m1(problem, generator, _E2M1_RMS), 2.0 ** _exponent(h, _E2M1_RMS**2 * _WEIGHT_SCALE)
+    sf = [_powers_e4m3((el, rows, k // quant.NVFP4_BLOCK), 0, generator) for rows, k in ((2 * i, h), (h, i))]
+    return replace(
+        drawn, fc1_sf=sf[0], fc2_sf=sf[1], factors=_factors(problem, generator, gate=size, up=size, hidden=2.0**-4, fc2=2.0**-11)
+    )
+
+
+def _normal_nvfp4(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
+    el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
+    drawn = []
+    for rows, k in ((i, h), (i, h), (h, i)):
+        w = normal((el, rows, k), quant.NVFP4_BLOCK, generator) * k**-0.5
+        factor = torch.stack([quant.nvfp4_factor(one) for one in w])
+        drawn.append((*quant.quantize_nvfp4(w, factor), factor * NORMAL_FACTOR))
+    (gate, gate_sf, of_gate), (up, up_sf, of_up), (fc2, fc2_sf, of_fc2) = drawn
+    hidden = torch.full_like(of_gate, NORMAL_FACTOR)
+    factors = torch.stack(ExpertFactors(hidden, of_gate, of_up, hidden, of_fc2), dim=1)
+    return quant.ExpertWeights(torch.cat([gate, up], dim=1), torch.cat([gate_sf, up_sf], dim=1), fc2, fc2_sf, factors=factors)
+
+
 def _normal_micro_scaled(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     quantize = quant.MICRO_SCALING[problem.formats.weights.element].quantize
@@ -127,7 +166,7 @@ def _exact_e4m3(problem: Problem, generator: torch.Generator) -> quant.ExpertWei
 
 def _smallest(sf: torch.Tensor) -> float:
     """Of scales, 1 where there are none."""
-    return float((sf if sf.dtype == torch.float32 else quant.decode_ue8m0(sf)).min()) if sf.numel() else 1.0
+    return float((quant.decode_ue8m0(sf) if sf.dtype == torch.uint8 else sf.double()).min()) if sf.numel() else 1.0
 
 
 def _check(step: Callable[[int], float]) -> Callable[[ExpertInputs], None]:
@@ -144,8 +183,8 @@ def _thin_micro_scaled(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Ten
     element = quant.micro_scaling_of(job.fc2)
     weights = element.decode(job.fc2)
     order = (weights != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_FC2_ENTRIES]
-    picked, scales = weights.gather(1, order), quant.decode_ue8m0(job.fc2_sf).gather(1, order // quant.SCALE_BLOCK)
-    live = thin(order, picked * scales, quant.micro_scaling_of(acts).dequantize(acts, acts_sf))
+    picked, values = weights.gather(1, order), quant.dequantize(job.fc2, job.fc2_sf).gather(1, order)
+    live = thin(order, values, quant.dequantize(acts, acts_sf))
     weights.scatter_(1, order, torch.where(live, picked, 0.0))
     job.fc2.copy_(element.encode(weights.float()))
 
@@ -310,6 +349,7 @@ GENERATORS = {
     "mxf4xmxf4": Generators(
         _x_e2m1, _normal_micro_scaled, partial(_exact_e2m1, token=_E2M1_RMS), _check(lambda k: 0.25), _thin_micro_scaled
     ),
+    "nvfp4xnvfp4": Generators(_x_nvfp4, _normal_nvfp4, _exact_nvfp4, _check(lambda k: 0.25), _thin_micro_scaled),
     "mxfp8xmxfp8": Generators(_x_e4m3, _normal_micro_scaled, _exact_e4m3, _check(lambda k: 1.0), _thin_micro_scaled),
     "fp8xfp8": Generators(_x_fp8, _normal_fp8, _exact_fp8, _check(lambda k: 1.0), _thin_fp8),
     "fp8xmxfp4": Generators(_x_fp8, _normal_fp4, _exact_fp4, _check(lambda k: 0.5), _thin_fp4),

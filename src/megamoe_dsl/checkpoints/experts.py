@@ -15,8 +15,9 @@ from ..cuda_device import require_usable
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
 from ..quant import ExpertWeights, decode_ue8m0, expand_e2m1, no_scales, quantize_e2m1, quantize_e4m3, quantize_weight_e4m3
+from ..quant.expert_factors import expert_factors
 from ..quant.weights import TORCH_DTYPES
-from ..recipe import BF16, LAYER_RECIPES, MXFP4, MXFP8, RECIPES, Format
+from ..recipe import BF16, MXFP4, MXFP8, RECIPES, Format
 from .files import Checkpoint, CheckpointError
 from .published import FP8_BLOCKS, PUBLISHED, PublishedLayout
 
@@ -61,7 +62,7 @@ def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wa
 
 
 _DTYPES = {**TORCH_DTYPES, BF16: torch.bfloat16}
-_ONE = {torch.uint8: 127, torch.float32: 1.0}  # the scale 1
+_ONE = {torch.uint8: 127, torch.float32: 1.0}  # the scale 1; of E4M3 it is 0 where there are no values
 
 
 def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
@@ -167,7 +168,7 @@ class PublishedExperts:
         if self.num_experts != problem.num_experts:
             raise self._error(f"{self.num_experts} experts: must be the problem's {problem.num_experts}")
         if not can_convert(layout.format, wanted):
-            others = ", ".join(name for name in LAYER_RECIPES if can_convert(layout.format, RECIPES[name].weights))
+            others = ", ".join(name for name, one in RECIPES.items() if can_convert(layout.format, one.weights))
             stored = f"weights of layout {layout.name} ({layout.format.words})"
             raise self._error(f"{stored}, which recipe {problem.recipe} cannot have: must be one of {others}")
         if (layout.format, wanted) == DOUBLES and not expand:
@@ -184,6 +185,9 @@ class PublishedExperts:
         for stem in self.layout.fc1:
             self._check_tensor(stem, expert, both * intermediate, hidden)
         self._check_tensor(self.layout.fc2, expert, hidden, intermediate)
+        for ending in self.layout.factors:
+            for stem in (*self.layout.fc1, self.layout.fc2):
+                self._factor(stem, expert, ending)
 
     def read(self, expert: int, problem: Problem, device: torch.device) -> ExpertWeights:
         """One expert in the problem's format, on a device: an `ExpertWeights` with El = 1.  Nothing but this expert's bytes is read.
@@ -204,7 +208,9 @@ class PublishedExperts:
                 raise self._error(str(error), self.name(stem, expert)) from None
         gate, up, fc2 = ([one.unsqueeze(0) for one in (codes, no_scales(codes) if sf is None else sf)] for codes, sf in parts)
         found = [*(torch.cat(both, dim=1) for both in zip(gate, up, strict=True)), *fc2]
-        return ExpertWeights(*found, *(self._biases(expert, problem, device) if problem.biases else ()))
+        biases = self._biases(expert, problem, device) if problem.biases else (None, None)
+        others: tuple[torch.Tensor | None, ...] = (*biases, self._factors(expert, device) if wanted.factor else None)
+        return ExpertWeights(*found, *others)
 
     def _biases(self, expert: int, problem: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Of both linears, FP32 [1, 2I], gate and then up, and [1, H]; zeros beyond the published ones."""
@@ -223,6 +229,29 @@ class PublishedExperts:
         if not bool(bias.isfinite().all()):
             raise self._error("a bias is infinite or NaN", name)
         return bias
+
+    def _factors(self, expert: int, device: torch.device) -> torch.Tensor:
+        """FP32 [1, 5], those of `ExpertWeights`."""
+        layout, (of_weight, of_input) = self.layout, self.layout.factors
+        w1 = torch.stack([self._factor(stem, expert, of_weight) for stem in layout.fc1])[None]
+        hidden, w2 = (self._factor(layout.fc2, expert, ending) for ending in (of_input, of_weight))
+        try:
+            return expert_factors(self._token_factors, w1, hidden, w2[None]).T.contiguous().to(device)
+        except ValueError as error:
+            raise self._error(str(error), self.name(layout.fc1[0], expert)) from None
+
+    @cached_property
+    def _token_factors(self) -> torch.Tensor:
+        """FP32, of all experts: the largest becomes that of tokens, which are quantized once."""
+        experts = range(self.num_experts)
+        return torch.stack([self._factor(stem, one, self.layout.factors[1]) for one in experts for stem in self.layout.fc1])
+
+    def _factor(self, stem: str, expert: int, ending: str) -> torch.Tensor:
+        name = f"{stem.format(layer=self.layer, expert=expert)}{ending}"
+        dtype, shape = self.checkpoint.describe(name)
+        if dtype != "F32" or shape not in ((), (1,)):
+            raise self._error(f"dtype {dtype}, shape {shape}: must be one F32", name)
+        return self.checkpoint.read(name).reshape(())
 
     def _error(self, what: str, name: str = "") -> CheckpointError:
         name = name or self.name(self.layout.fc2, 0)
@@ -260,6 +289,7 @@ class PublishedExperts:
 
 def _is_no_scale(scales: torch.Tensor) -> torch.Tensor:
     """Which values no quantization gives: NaN (255 of UE8M0), infinite and negative ones."""
+    scales = scales.float() if scales.dtype == torch.float8_e4m3fn else scales
     return scales == 255 if scales.dtype == torch.uint8 else ~(scales.isfinite() & (scales >= 0))
 
 
@@ -280,7 +310,7 @@ def _columns(stored: Format, k: int) -> int:
 def _fill(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, rows: int, k: int) -> Weight:
     """With zeros to [rows, k] values, and scales of 1 for them."""
     codes = _grow(codes, rows, _columns(stored, k), 0)
-    return codes, None if scales is None else _grow(scales, -(-rows // stored.rows), stored.scales_of(k), _ONE[scales.dtype])
+    return codes, None if scales is None else _grow(scales, -(-rows // stored.rows), stored.scales_of(k), _ONE.get(scales.dtype, 0))
 
 
 def _grow(values: torch.Tensor, rows: int, columns: int, fill: float) -> torch.Tensor:

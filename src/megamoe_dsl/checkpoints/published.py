@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..recipe import BF16, E2M1, E4M3, F32, MXFP4, MXFP8, UE8M0, UNSCALED, Format
+from ..recipe import BF16, E2M1, E4M3, F32, MXFP4, MXFP8, NVFP4, UE4M3, UE8M0, UNSCALED, Format
 
 STORED_AS: dict[str, tuple[str, ...]] = {
     E2M1: ("U8", "I8"),  # two in a byte, the first in the low half
     E4M3: ("F8_E4M3",),
     BF16: ("BF16",),
     UE8M0: ("F8_E8M0", "U8"),
+    UE4M3: ("F8_E4M3",),
     F32: ("F32",),
 }
 """What safetensors files call the dtypes that a format's elements and scales are stored as."""
@@ -36,6 +37,7 @@ class PublishedLayout:
     interleaved   rows of gate and up alternate in the one tensor of Linear1; else gate comes first
     blocked       codes are [rows, K / channels, bytes of a scale's channels] rather than [rows, bytes of K]
     biases        ending of the name of a bias, of as many values as fc1 or fc2 has rows; None where there are none
+    factors       endings of the names of a weight's factor and of its input's, FP32, of a format that has them; else empty
 
     Stems have {layer} and, unless stacked, {expert}.
     """
@@ -52,6 +54,7 @@ class PublishedLayout:
     interleaved: bool = False
     blocked: bool = False
     biases: str | None = None
+    factors: tuple[str, ...] = ()
 
     @property
     def code_dtypes(self) -> tuple[str, ...]:
@@ -94,6 +97,15 @@ PUBLISHED = {
             FP8_BLOCKS,
             **_HF_NAMES,
             scales=".weight_scale_inv",
+        ),
+        PublishedLayout(
+            "modelopt-nvfp4",
+            "what NVIDIA's Model Optimizer makes of DeepSeek-V3, R1, Kimi-K2 and Qwen3-MoE in NVFP4",
+            "vllm: model_executor/layers/quantization/modelopt.py (ModelOptNvFp4FusedMoE)",
+            NVFP4,
+            **_HF_NAMES,
+            scales=".weight_scale",
+            factors=(".weight_scale_2", ".input_scale"),
         ),
         PublishedLayout(
             "gpt-oss",

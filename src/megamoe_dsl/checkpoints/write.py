@@ -20,7 +20,7 @@ import torch
 from ..cuda_device import require_usable
 from ..json_file import replacing
 from ..layouts.arith import align
-from ..problem import CHANNEL_STEP, Problem, integer_between
+from ..problem import CHANNEL_STEP, Problem, ProblemError, integer_between
 from ..quant import WEIGHT_NAMES
 from .experts import PublishedExperts, find_layers
 from .files import INDEX, Checkpoint, CheckpointError, read_index, safetensors_library
@@ -95,6 +95,8 @@ def convert_checkpoint(
         problem = Problem(hidden, intermediate, experts.num_experts, 1, max_tokens_per_rank=1, recipe=recipe)
         if not ignore_biases:
             experts.check_no_biases("converted files have no place for a bias: leave it out with ignore_biases (--ignore-biases)")
+        if problem.formats.weights not in OWN:
+            raise ProblemError("recipe", recipe, "one without factors: a layer loads such experts as they are published")
         experts.check(problem, expand=expand, ignore_biases=True)
         step = max(1, int(file_bytes // (3 * problem.hidden * problem.intermediate * problem.formats.weights.bytes_per_value)))
         count = experts.num_experts

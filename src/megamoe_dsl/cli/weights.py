@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from ..problem import ProblemError
-from ..recipe import LAYER_RECIPES
+from ..recipe import RECIPES
 from .options import either
 from .tables import ruled
 
@@ -46,7 +46,7 @@ def inspect(path: Source, as_json: Annotated[bool, typer.Option("--json", help="
 def convert(
     path: Source,
     folder: Annotated[Path, typer.Argument(help="Where the files go; made if need be.", file_okay=False)],
-    recipe: Annotated[str, typer.Option(help=f"Formats of the layer that will load it: {either(list(LAYER_RECIPES))}.")],
+    recipe: Annotated[str, typer.Option(help=f"Formats of the layer that will load it: {either(list(RECIPES))}.")],
     layers: Annotated[str | None, typer.Option(help="Of the model, as in 3-5,8; all by default.")] = None,
     expand: Annotated[bool, typer.Option(help="FP4 may become FP8: twice the bytes, the same values or an error.")] = False,
     ignore_biases: Annotated[bool, typer.Option(help="Leave out the biases of gpt-oss, which converted files have no place for.")] = False,

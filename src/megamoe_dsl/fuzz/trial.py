@@ -19,7 +19,7 @@ from ..config_error import ConfigError
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import choose
 from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights
+from ..quant import ExpertWeights, encode_e4m3
 from ..recipe import E2M1
 from ..target import Target
 from ..testing import configs_sm90, configs_sm100, problems
@@ -206,10 +206,11 @@ def repeated(values: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def moved(scales: torch.Tensor, binades: torch.Tensor) -> torch.Tensor:
-    """FP32 or UE8M0 scales times powers of two."""
+    """FP32, UE8M0 or E4M3 scales times powers of two."""
     if scales.dtype == torch.uint8:
         return (scales.int() + binades).clamp(1, 254).to(torch.uint8)
-    return torch.ldexp(scales, binades)
+    found = torch.ldexp(scales.float(), binades)
+    return found if scales.dtype == torch.float32 else encode_e4m3(found)
 
 
 MAKERS = {"sm_90a": configs_sm90, "sm_100a": configs_sm100}

@@ -1,5 +1,5 @@
 """Formats for code that serves several: the block-scaled ones by element, MXFP8 (E4M3) and MXFP4 (E2M1), both with UE8M0 scales of 32
-values, and quantizing to any format of a recipe and back."""
+values, NVFP4, and quantizing to any format of a recipe and back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class MicroScaling:
     """A block-scaled element type.
 
     dtype        of its codes in memory; E2M1 has two in a byte
-    scale_byte   float32 largest magnitudes of blocks to uint8 UE8M0
+    scale_byte   float32 largest magnitudes of blocks to the bytes of their scales, uint8; `scale` is what such a byte stands for, float64
     rounded      float32 values, already divided by their scale, to float64: the nearest ones that the element has
     encode       float32 [..., K], already divided by their scale, to codes of the nearest ones
     decode       codes to float64 [..., K]
@@ -30,6 +30,7 @@ class MicroScaling:
 
     dtype: torch.dtype
     scale_byte: Callable[[torch.Tensor], torch.Tensor]
+    scale: Callable[[torch.Tensor], torch.Tensor]
     rounded: Callable[[torch.Tensor], torch.Tensor]
     encode: Callable[[torch.Tensor], torch.Tensor]
     decode: Callable[[torch.Tensor], torch.Tensor]
@@ -58,15 +59,27 @@ def _unpack_values(codes: torch.Tensor) -> torch.Tensor:
 _E4M3 = (
     torch.float8_e4m3fn,
     formats.e4m3_scale_byte,
+    formats.decode_ue8m0,
     _round_e4m3,
     formats.encode_e4m3,
     formats.decode_e4m3,
     formats.quantize_e4m3,
     formats.dequantize_e4m3,
 )
-_E2M1 = torch.uint8, formats.e2m1_scale_byte, _round_e2m1, _pack_nearest, _unpack_values, formats.quantize_e2m1, formats.dequantize_e2m1
+_CODES = _round_e2m1, _pack_nearest, _unpack_values
+_E2M1 = torch.uint8, formats.e2m1_scale_byte, formats.decode_ue8m0, *_CODES, formats.quantize_e2m1, formats.dequantize_e2m1
+_NVFP4 = (
+    torch.uint8,
+    lambda amax: formats.encode_e4m3(amax / formats.E2M1_MAX).view(torch.uint8),
+    lambda byte: formats.decode_e4m3(byte.view(torch.float8_e4m3fn)),
+    *_CODES,
+    lambda values: formats.quantize_nvfp4(values, torch.ones(())),
+    formats.dequantize_nvfp4,
+)
 MICRO_SCALING = {E4M3: MicroScaling(*_E4M3, 2.0**-4, 2.0**-10), E2M1: MicroScaling(*_E2M1, 2.0**-2, 2.0**-2)}
-"""By element."""
+"""By element, with UE8M0 scales."""
+NVFP4_SCALING = MicroScaling(*_NVFP4, 2.0**-2, 2.0**-2)
+"""Of values that have been divided by their factor."""
 
 
 def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:

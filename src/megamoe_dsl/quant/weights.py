@@ -17,7 +17,7 @@ import torch
 from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.quant.formats import no_scales, ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import MatrixShape, pack_tiles, resize, tiled_shapes, unpack_tiles, weight_shapes
-from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, Format
+from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, ExpertFactors, Format
 
 if TYPE_CHECKING:
     from megamoe_dsl.arch import Arch
@@ -27,6 +27,8 @@ WEIGHT_NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
 """Fields of `ExpertWeights` and of `TransformedWeights` that every layer has."""
 BIAS_NAMES = ("fc1_bias", "fc2_bias")
 """Those of a layer with biases."""
+OTHER_NAMES = (*BIAS_NAMES, "factors")
+"""Those that some layers have."""
 GATE_UP_GROUP = 8
 TORCH_DTYPES: dict[str | None, torch.dtype] = {
     E4M3: torch.float8_e4m3fn,
@@ -61,12 +63,13 @@ def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[
         found[f"{name}_sf"] = scale, (el, parts * -(-rows // weights.rows), weights.scales_of(k))
         if problem.biases:
             biases[f"{name}_bias"] = torch.float32, (el, parts * rows)
-    return found | biases
+    factors = {"factors": (torch.float32, (el, len(ExpertFactors._fields)))} if weights.factor else {}
+    return found | biases | factors
 
 
 def weight_names(problem: "Problem") -> tuple[str, ...]:
     """Fields of `ExpertWeights` and of `TransformedWeights` that a layer has."""
-    return (*WEIGHT_NAMES, *(BIAS_NAMES if problem.biases else ()))
+    return (*WEIGHT_NAMES, *(BIAS_NAMES if problem.biases else ()), *(("factors",) if problem.formats.weights.factor else ()))
 
 
 INDEX_DTYPES = (torch.int64, torch.int32)
@@ -99,6 +102,8 @@ class ExpertWeights:
         UE8M0. Scales may be given as float8_e8m0fnu, and are viewed as uint8.
     fp8xfp8, float8_e4m3fn with float32 scales, of which the last of a row or column may cover fewer than 128:
         fc1 [El, 2I, H], rows [gate | up]; fc1_sf [El, 2 ceil(I/128), ceil(H/128)]; fc2 [El, H, I]; fc2_sf [El, ceil(H/128), ceil(I/128)].
+    nvfp4xnvfp4: uint8 as fp8xfp4; fc1_sf float8_e4m3fn [El, 2I, H/16]; fc2_sf float8_e4m3fn [El, H, I/16]; factors float32 [El, 5], an
+        expert's of `expert_factors` a row.
     bf16xbf16: those of `unscaled_weights`.
     With biases fc1_bias [El, 2I], rows [gate | up], and fc2_bias [El, H], float32; bfloat16 is converted, which is exact.
 
@@ -111,6 +116,7 @@ class ExpertWeights:
     fc2_sf: torch.Tensor
     fc1_bias: torch.Tensor | None = None
     fc2_bias: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("fc1_sf", "fc2_sf"):
@@ -123,9 +129,10 @@ class ExpertWeights:
     def validate(self, problem: "Problem") -> None:
         """Raise ValueError naming the field when it is missing or not the problem's, or a dtype or a shape does not fit `problem`."""
         layout = checkpoint_layout(problem)
-        for name in BIAS_NAMES:
+        for name in OTHER_NAMES:
             if (getattr(self, name) is None) == (name in layout):
-                raise ValueError(f"{name}: {'missing' if name in layout else 'given'}, allowed: with biases = {not problem.biases}")
+                other = f"biases = {not problem.biases}" if name in BIAS_NAMES else f"another recipe than {problem.recipe}"
+                raise ValueError(f"{name}: {'missing' if name in layout else 'given'}, allowed: with {other}")
         for name, (dtype, shape) in layout.items():
             _require_shape(name, getattr(self, name), dtype, shape)
 
@@ -155,6 +162,7 @@ class TransformedWeights:
     fp8xmxfp4:
         fc1 uint8 [El, 2I/256, H/128, 17408] and fc2 uint8 [El, H/256, I/128, 17408]: tiles (`packed_tiles`), of fc1 in `order_rows_sm90`
         order; fc1_sf and fc2_sf uint8 [0]: the tiles have the scales.
+    nvfp4xnvfp4: as fp8xfp4, with fc1_sf int32 [El * (H/64), 2I] and fc2_sf int32 [El * (I/64), H]; factors as in checkpoint order.
     bf16xbf16, whose fc1_sf and fc2_sf are empty:
         on SM90 fc1 bfloat16 [El, 2I/256, H/64, 256, 64] and fc2 [El, H/256, I/64, 256, 64]: tiles as of fp8xfp8, of fc1 in the order for
         BF16 outputs; on SM100 fc1 [El, 2I, H] and fc2 [El, H, I], rows of fc1 as of fp8xfp4.
@@ -167,6 +175,7 @@ class TransformedWeights:
     fc2_sf: torch.Tensor
     fc1_bias: torch.Tensor | None = None
     fc2_bias: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
 
 def regroup(w: torch.Tensor, dim: int, shape: tuple[int, ...], order: tuple[int, ...], inverse: bool = False) -> torch.Tensor:
@@ -286,8 +295,8 @@ def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) 
     if not arch.has_tensor_memory:
         return TransformedWeights(tile_sm90(rows(fc1)), fc1_sf, tile_sm90(fc2), fc2_sf, *biases)
     if problem.formats.scaled:
-        fc1_sf, fc2_sf = utccp_scale_order(rows(fc1_sf)), utccp_scale_order(fc2_sf)
-    return TransformedWeights(rows(fc1), fc1_sf, fc2, fc2_sf, *biases)
+        fc1_sf, fc2_sf = utccp_scale_order(rows(fc1_sf.view(torch.uint8))), utccp_scale_order(fc2_sf.view(torch.uint8))
+    return TransformedWeights(rows(fc1), fc1_sf, fc2, fc2_sf, *biases, weights.factors)
 
 
 def order_fc1(problem: "Problem", arch: "Arch", w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
@@ -308,7 +317,8 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
         fc1_sf, fc2_sf = weights.fc1_sf, weights.fc2_sf
         if problem.formats.scaled:
             fc1_sf, fc2_sf = rows(inverse_utccp_scale_order(fc1_sf, experts)), inverse_utccp_scale_order(fc2_sf, experts)
-        plain = ExpertWeights(rows(weights.fc1), fc1_sf, weights.fc2, fc2_sf)
+            fc1_sf, fc2_sf = (one.view(TORCH_DTYPES[problem.formats.weights.scale]) for one in (fc1_sf, fc2_sf))
+        plain = ExpertWeights(rows(weights.fc1), fc1_sf, weights.fc2, fc2_sf, factors=weights.factors)
     if weights.fc1_bias is not None:
         plain = replace(plain, fc1_bias=rows(weights.fc1_bias.unsqueeze(-1)).squeeze(-1), fc2_bias=weights.fc2_bias)
     plain = plain.resized(problem, weight_shapes(problem))

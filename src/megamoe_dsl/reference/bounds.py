@@ -26,11 +26,12 @@ No bound counts what E2M1 weights lose where a product of scales is no normal FP
 import torch
 
 from megamoe_dsl import quant
-from megamoe_dsl.recipe import RECIPES
+from megamoe_dsl.quant.micro_scaling import NVFP4_SCALING
+from megamoe_dsl.recipe import RECIPES, ExpertFactors
 from megamoe_dsl.reference.activation import activate, gated, linear
 from megamoe_dsl.reference.moe import LayerInputs, travel_dtype
 from megamoe_dsl.reference.promoted import E4M3_SUMS, Accumulate
-from megamoe_dsl.reference.stages import combine, requantize, scaled_matmul, travel, with_bias
+from megamoe_dsl.reference.stages import combine, factors_of_rows, requantize, scaled_matmul, travel, with_bias
 
 _UNIT = 2.0**-24  # half an ulp of FP32
 _GATE_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4; another slope of the sigmoid changes where, a limit makes it less
@@ -91,13 +92,21 @@ class _Sums:
         """Distance between the reference's activations and any the kernel may hold."""
         if self.hidden.scale is None:
             return torch.maximum((_bf16(values - error) - reference).abs(), (_bf16(values + error) - reference).abs())
-        return _code_error(quant.MICRO_SCALING[self.hidden.element], values, error, reference, block)
+        element = NVFP4_SCALING if self.hidden.factor else quant.MICRO_SCALING[self.hidden.element]
+        return _code_error(element, values, error, reference, block)
 
     def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
         """float64; on Hopper the FP32 result itself, which its roundings move away from the exact sum."""
         if self.promoted or self.accumulate == "hopper":
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
         return quant.dequantize(x, x_sf) @ quant.dequantize(w, w_sf).T
+
+    def scaled(self, total: torch.Tensor, error: torch.Tensor, factor: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums times a factor, and their errors with the rounding of that."""
+        if factor is None:
+            return total, error
+        total = (total.float() * factor).double()
+        return total, error * factor if self.exact else error * factor + 2 * _UNIT * total.abs()
 
     def biased(
         self, total: torch.Tensor, error: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None
@@ -135,11 +144,12 @@ def _code_error(
     high = element.scale_byte(quant.blocks_of(values.abs() + error, block).amax(2).float())
     worst = torch.zeros_like(values)
     for byte in (low, high):
-        factor, scale = spread(quant.inverse_scale(byte)), spread(quant.decode_ue8m0(byte))
+        scale = spread(element.scale(byte))
+        divisor = scale.where(scale > 0, torch.inf)
         for end in (values - error, values + error):
-            worst = torch.maximum(worst, (element.rounded(end.float() * factor) * scale - reference).abs())
+            worst = torch.maximum(worst, (element.rounded((end.float() / divisor).float()) * scale - reference).abs())
     # With more than two possible scales the ends do not bracket the ones between; the magnitude does.
-    magnitude = (values.abs() + error) * (1 + element.relative) + spread(quant.decode_ue8m0(high)) * element.smallest + reference.abs()
+    magnitude = (values.abs() + error) * (1 + element.relative) + spread(element.scale(high)) * element.smallest + reference.abs()
     return torch.where(spread(high.int() - low.int()) > 1, magnitude, worst)
 
 
@@ -165,6 +175,7 @@ def error_bound(
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
         still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
         total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2), total, still)
+        total, total_error = sums.scaled(total, total_error, None if job.factors is None else factors_of_rows(job.factors, total.shape[1]))
         total, total_error = sums.biased(total, total_error, job.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
@@ -176,7 +187,9 @@ def error_bound(
         error = product_error if job.hidden_weight is None else product_error * job.hidden_weight.double().abs().unsqueeze(1)
         error = error + _SFU_ERROR * (values.abs() + error)
 
-        codes = requantize(values.float(), problem.recipe)
+        codes, of_hidden = requantize(values.float(), problem.recipe, job.hidden_factor), job.hidden_factor
+        if of_hidden is not None:
+            values, error = values / of_hidden, error / of_hidden
         acts, fc2 = quant.dequantize(*codes), quant.dequantize(job.fc2, job.fc2_sf)
         deviation = sums.rounding(values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
@@ -184,6 +197,7 @@ def error_bound(
         if not rigorous:
             out_error = torch.minimum(out_error, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
         out_error = out_error + sums.error(acts, fc2, out, deviation.any(dim=1))
+        out, out_error = sums.scaled(out, out_error, None if job.factors is None else ExpertFactors(*job.factors).fc2)
         out, out_error = sums.biased(out, out_error, job.fc2_bias, job.hidden_weight)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         sent = travel(rounded.bfloat16(), problem.combine)

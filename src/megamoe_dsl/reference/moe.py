@@ -10,6 +10,7 @@ import torch
 
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, input_layout, input_row, ue8m0_bytes
+from megamoe_dsl.recipe import ExpertFactors
 from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.reference.routing import Routing, expert_rows, route
@@ -22,7 +23,7 @@ class LayerInputs:
 
     problem       shapes and numerics
     x             float8_e4m3fn [T_r, H]; mxf4xmxf4: uint8 [T_r, H/2], packed E2M1
-    x_sf          uint8 UE8M0 [T_r, H/32]; fp8xfp8: float32 [T_r, H/128]
+    x_sf          uint8 UE8M0 [T_r, H/32]; fp8xfp8: float32 [T_r, H/128]; nvfp4xnvfp4: float8_e4m3fn [T_r, H/16]
     topk_idx      int64 [T_r, topk], global experts, -1 masked
     topk_weights  float32 [T_r, topk]
     weights       `ExpertWeights` in checkpoint order (not transformed), rows [gate | up]
@@ -112,7 +113,13 @@ class ExpertInputs:
     fc2_sf: torch.Tensor
     fc1_bias: torch.Tensor | None
     fc2_bias: torch.Tensor | None
+    factors: torch.Tensor | None
     hidden_weight: torch.Tensor | None
+
+    @property
+    def hidden_factor(self) -> torch.Tensor | None:
+        """The factor of activated gate and up, where the format has one."""
+        return None if self.factors is None else ExpertFactors(*self.factors).hidden
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ class MoeResult:
 
     y        bfloat16 [T_r, H]
     acts     float8_e4m3fn [T_r, topk, I], the requantized Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2]
-    acts_sf  uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128]
+    acts_sf  uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128]; nvfp4xnvfp4: float8_e4m3fn [T_r, topk, I/16]
     outputs  bfloat16 [topk, T_r, H], what the combine buffer stands for; float32 where results travel as E4M3
     routing  which rows each expert received
     """
@@ -149,9 +156,9 @@ def mega_moe_stages(inputs: LayerInputs, accumulate: Accumulate = torch.float64)
     acts_sf = [torch.zeros(t, k, problem.formats.hidden.scales_of(i), dtype=sf_dtype, device=device) for t in tokens]
     outputs = [torch.zeros(k, t, h, dtype=travel_dtype(problem), device=device) for t in tokens]
     for job in inputs.jobs(routing):
-        gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate, job.fc1_bias)
-        values, values_sf = requantize(activate(problem, gate_up, job.hidden_weight), problem.recipe)
-        out = linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate, job.fc2_bias, job.hidden_weight)
+        gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate, job.fc1_bias, job.factors)
+        values, values_sf = requantize(activate(problem, gate_up, job.hidden_weight), problem.recipe, job.hidden_factor)
+        out = linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate, job.fc2_bias, job.hidden_weight, job.factors)
         out = travel(out, problem.combine)
         for rank in job.rows[:, 0].unique().tolist():
             mine = job.rows[:, 0] == rank

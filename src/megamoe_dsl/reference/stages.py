@@ -20,7 +20,7 @@ from megamoe_dsl.quant import (
     quantize_e4m3_pow2,
     quantize_nvfp4,
 )
-from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES
+from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES, ExpertFactors
 from megamoe_dsl.reference.promoted import Accumulate, hopper_dot, promoted_matmul
 
 
@@ -59,10 +59,19 @@ def linear1(
     w_sf: torch.Tensor,
     accumulate: Accumulate = torch.float64,
     bias: torch.Tensor | None = None,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """FP32 accumulators of Linear1 for one expert, float32 [n, 2I], columns [gate | up], with the bias added if it has one.  x, x_sf, w,
-    w_sf and accumulate are those of `scaled_matmul`, K = H and 2I rows [gate | up] of weights; bias is float32 [2I]."""
-    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate, parts=2), bias)
+    """FP32 accumulators of Linear1 for one expert, float32 [n, 2I], columns [gate | up], times the expert's `factors`, float32 [5], and
+    with the bias added if it has them.  x, x_sf, w, w_sf and accumulate are those of `scaled_matmul`, K = H and 2I rows [gate | up] of
+    weights; bias is float32 [2I]."""
+    total = scaled_matmul(x, x_sf, w, w_sf, accumulate, parts=2)
+    return with_bias(total if factors is None else total * factors_of_rows(factors, total.shape[1]), bias)
+
+
+def factors_of_rows(factors: torch.Tensor, rows: int) -> torch.Tensor:
+    """An expert's factors of Linear1's rows [gate | up], float32 [rows]."""
+    each = ExpertFactors(*factors)
+    return torch.stack([each.gate, each.up]).repeat_interleave(rows // 2)
 
 
 def with_bias(total: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None) -> torch.Tensor:
@@ -97,14 +106,16 @@ def linear2(
     accumulate: Accumulate = torch.float64,
     bias: torch.Tensor | None = None,
     weight: torch.Tensor | None = None,
+    factors: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Output of Linear2 for one expert, before it travels to the token's rank: FP32 accumulators rounded to BF16, [n, H].
 
     x, x_sf, w, w_sf and accumulate are those of `scaled_matmul`, K = I and H rows of weights.  The top-k weight is not applied to sums
     here: it went into the activations before they were quantized.  A bias, float32 [H], is multiplied with it and added in FP32; `weight`
-    is float32 [n], or None where combine applies it.
+    is float32 [n], or None where combine applies it.  `factors` as of `linear1`.
     """
-    return with_bias(scaled_matmul(x, x_sf, w, w_sf, accumulate), bias, weight).to(torch.bfloat16)
+    total = scaled_matmul(x, x_sf, w, w_sf, accumulate)
+    return with_bias(total if factors is None else total * ExpertFactors(*factors).fc2, bias, weight).to(torch.bfloat16)
 
 
 def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:

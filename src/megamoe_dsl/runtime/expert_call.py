@@ -15,8 +15,8 @@ from ..layouts.region import Region
 from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
+from ..recipe import ExpertFactors
 from .buffers import check_aligned, check_device, check_tensor
-from .expert_factors import ExpertFactors
 from .gather_tensors import GatherTensors
 from .gemm_scales import TMA_ALIGNMENT, check_no_scales, check_words_aligned, given_scales, rows_of_words
 from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors, given_where
@@ -182,7 +182,7 @@ class ExpertCall:
     @cached_property
     def each_factor(self) -> ExpertFactors | None:
         """Factors of tokens, of sums and of activated gate and up; None where the number formats have none."""
-        return None if self.factors is None else ExpertFactors.of(self.factors)
+        return None if self.factors is None else ExpertFactors(*self.factors)
 
     @cached_property
     def y(self) -> torch.Tensor:

@@ -7,7 +7,8 @@ import torch
 from ..artifact.store import ArtifactStore
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..problem import ProblemError
-from ..quant.micro_scaling import quantize
+from ..quant import quantize, quantize_nvfp4
+from ..recipe import ExpertFactors
 from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, RankBuffers, check_aligned, check_layout
@@ -41,6 +42,8 @@ class InputsStage:
         for one in (self._copy, self._quantize):
             if one is not None:
                 one.arguments.values.sym = memory.sym.data_ptr()
+                if one is self._quantize and self.problem.formats.activations.factor:
+                    one.arguments.values.factors = memory.address("factors")
                 if shared.count:
                     one.arguments.values.first_shared = shared.first_of(rank)
 
@@ -91,6 +94,7 @@ class ReferenceInputs:
     def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
         """Stores the inputs; rows past the tokens are masked, up to `rows`."""
         if x_sf is None:
-            x, x_sf = quantize(x.float(), self.problem.formats.activations)
+            factors, form = self._memory.weights.factors, self.problem.formats.activations
+            x, x_sf = quantize(x.float(), form) if factors is None else quantize_nvfp4(x.float(), ExpertFactors(*factors[0]).x)
         self._memory.view("topk_idx")[:rows] = -1
         self._memory.store(Inputs(x, x_sf, topk_idx, topk_weights))

@@ -297,7 +297,7 @@ class MegaMoE(torch.nn.Module):
         unexpected_keys += [key for key in state_dict if strict and key.startswith(prefix) and key not in keys]
         if missing:
             return
-        given = ExpertWeights(*(state_dict[key] for key in keys))
+        given = ExpertWeights(**{name: state_dict[key] for name, key in zip(names, keys, strict=True)})
         try:
             check_weights(self.shared.whole, given)
             for index in range(self.shared.whole.experts_per_rank):  # an expert at a time: they may come from another device

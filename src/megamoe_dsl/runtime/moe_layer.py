@@ -55,6 +55,8 @@ class MoeLaunches(torch.nn.Module):
         self.problem, w, scaled = problem, weights, problem.formats.scaled
         self.trained: tuple[torch.Tensor, ...] = () if scaled or problem.biases or problem.activation_clamp is not None else (w.fc1, w.fc2)
         self._given: dict[str, Any] = {"activation": problem.activation, "activation_clamp": problem.activation_clamp}
+        if w.factors is not None:
+            self._given["factors"] = w.factors.T.contiguous()
         for name, gate_up, codes, scales, bias in (
             ("w1", "gate_first", w.fc1, w.fc1_sf, w.fc1_bias),
             ("w2", "", w.fc2, w.fc2_sf, w.fc2_bias),

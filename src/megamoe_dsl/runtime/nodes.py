@@ -239,7 +239,9 @@ class NodeLayer(torch.nn.Module):
         self.problem, self.rails, self.chunks, self.traffic = problem, rails, chunks, rails.traffic
         self.experts, self.shared = domain, shared
         self.node_experts = problem.num_experts // rails.nodes
-        self.takes_scales, self.takes_bound = domain.takes_scales and problem.formats.scaled, domain.takes_bound
+        tokens = problem.formats.activations  # those with a factor travel in BF16: the domain's layer knows it
+        self.takes_scales = domain.takes_scales and tokens.scale is not None and not tokens.factor
+        self.takes_bound = domain.takes_bound
         self.trained = domain.trained if shared is None and problem.combine == BF16 else ()
         self.untraced_call = torch.compiler.disable(self.train_call) if self.trained else self.train_call
         self.order = torch.zeros(1, dtype=torch.int32, device=rails.device)

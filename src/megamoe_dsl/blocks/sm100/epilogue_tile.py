@@ -10,6 +10,7 @@ from ...hardware.cta_pair import BLOCK_N
 from ...hardware.operand_tile import CHANNELS_PER_SCALE
 from ...layouts.arith import Int
 
+WARP_CHANNELS = 16  # outputs of a warp
 FC1_CHANNELS = BLOCK_N // 2  # outputs of one CTA: a gate and an up row make one
 
 
@@ -28,9 +29,9 @@ def packed_store_address(tile: Int, token: Int, warp: Int) -> Int:
     return tile + token * (FC1_CHANNELS // 2) + ((warp ^ ((token >> 1) & 2)) << 3)
 
 
-def fc1_scale(n_block: Int, warp: Int) -> Int:
-    """Index, in a row of the Linear2 pool, of the scale of the warp's channels: one per 32; two warps share it."""
-    return n_block * (FC1_CHANNELS // CHANNELS_PER_SCALE) + (warp >> 1)
+def fc1_scale(n_block: Int, warp: Int, channels: int = CHANNELS_PER_SCALE) -> Int:
+    """Index, in a row of the Linear2 pool, of the scale of the warp's channels: of 32, two warps share it, or of its own 16."""
+    return n_block * (FC1_CHANNELS // channels) + (warp >> (channels // WARP_CHANNELS - 1))
 
 
 HALF_BYTES = 128  # a row of 128 BF16 lies in SMEM as two swizzled halves

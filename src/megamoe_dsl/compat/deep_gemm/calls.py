@@ -22,7 +22,7 @@ Weights = tuple[torch.Tensor, ...]
 """Codes and scales of one linear, and with biases its bias."""
 _PLACES = {"fc1": "l1_weights[0]", "fc1_sf": "l1_weights[1]", "fc1_bias": "l1_weights[2]"}
 _GIVEN_AS = _PLACES | {name.replace("fc1", "fc2"): place.replace("l1", "l2") for name, place in _PLACES.items()}
-_NO_NVFP4 = "no fused kernel here has NVFP4"
+_NO_NVFP4 = "no NVFP4 in the drop-in, MegaMoE has it"
 _NVFP4_ONLY = f"None: {_NO_NVFP4}"
 _SHARED = "shared experts are the last of a rank's routed ones"
 
@@ -114,7 +114,7 @@ def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
 
 _OWN_BF16 = "MegaMoE with recipe bf16xbf16, EpMoE, or moe on one GPU"
 bf16_mega_moe = _refused("bf16_mega_moe", f"megamoe_dsl.{_OWN_BF16}: no function here has BF16 weights")
-nvfp4_mega_moe = _refused("nvfp4_mega_moe", f"moe on one GPU: {_NO_NVFP4}")
+nvfp4_mega_moe = _refused("nvfp4_mega_moe", f"MegaMoE: {_NO_NVFP4}")
 transform_scales_for_mega_moe = _refused("transform_scales_for_mega_moe", f"transform_weights_for_mega_moe: {_NO_NVFP4}")
 get_block_m_for_mega_moe = _refused("get_block_m_for_mega_moe", f"none, as no caller lays scales out by it: {_SHARED}")
 

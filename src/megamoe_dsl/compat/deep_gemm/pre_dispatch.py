@@ -64,7 +64,7 @@ def mega_moe_pre_dispatch(
     use_fp4_acts   None, or whether the buffer's tokens are E2M1: the argument in whose place older wheels have `mma_type`
     """
     buffer = buffer_of(buf_x)
-    refuse("buf_x_scales", buf_x_scales, "None: it belongs to NVFP4, which no fused kernel here has")
+    refuse("buf_x_scales", buf_x_scales, "None: it belongs to NVFP4, which the drop-in has not")
     packed = buffer.problem.formats.packs_activations
     if RECIPES[mma_type_of(mma_type, buffer.target.arch).recipe].packs_activations != packed:
         raise ProblemError("mma_type", mma_type, f"{buffer.mma_type}, as the buffer's")

@@ -227,7 +227,7 @@ def load_mxfp4(original: Callable[..., None], self: Mxfp4Method, layer: Any) -> 
 
 
 def refuse_nvfp4(self: Any, layer: Any) -> None:
-    """Experts of an NVFP4 checkpoint.  Raises `ProblemError`: no layer here has the format."""
+    """Experts of an NVFP4 checkpoint.  Raises `ProblemError`: this plug-in has no such layer."""
     raise ProblemError("quantization", "NVFP4", "block FP8 or MXFP4: this plug-in has no NVFP4 experts")
 
 

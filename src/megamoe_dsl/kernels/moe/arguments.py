@@ -43,6 +43,13 @@ class LayerBiasArguments:
 
 
 @dataclass(frozen=True)
+class LayerFactorArguments:
+    """f32 [El, 5], `recipe.ExpertFactors` of each expert, in number formats with a factor of a whole matrix."""
+
+    factors: Int64
+
+
+@dataclass(frozen=True)
 class StageArguments:
     """`results`: what Linear1 and Linear2 of an unfused layer leave for the stage after them (unfused/config.py)."""
 

@@ -13,7 +13,7 @@ from ...sass.measurer import Measure, Measurer
 from ...target import Target
 from ..kernel import Kernel, Work, with_parts
 from ..measures import measure_sm90, measure_sm100
-from .arguments import Arguments, LayerBiasArguments, ScaleArguments
+from .arguments import Arguments, LayerBiasArguments, LayerFactorArguments, ScaleArguments
 from .choose import choose
 from .config import MegaMoeConfig
 from .sm90 import memory_plan as sm90
@@ -47,9 +47,10 @@ class MegaMoeKernel(Kernel):
         return f"{'sm90' if config.arch == SM90 else 'sm100'}.kernel.mega_moe_kernel"
 
     def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
-        """Layers with biases have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
-        biases = config.problem.biases
-        return with_parts(Arguments, {ScaleArguments: biases or config.weight_scales, LayerBiasArguments: biases})
+        """Layers with biases or factors have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
+        biases, factors = config.problem.biases, config.problem.formats.weights.factor
+        parts = {ScaleArguments: biases or config.weight_scales, LayerBiasArguments: biases, LayerFactorArguments: factors}
+        return with_parts(Arguments, parts)
 
     def label(self, config: MegaMoeConfig) -> str:
         return f"{config.problem.label}-m{config.block_m}"

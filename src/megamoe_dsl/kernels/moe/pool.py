@@ -46,6 +46,7 @@ from ...device.sync import Equals32, Equals64, spin
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group, wait_group_read
 from ...device.warp import ballot, elect, lanes_below, lowest_bit, popc, sync_warp, warp_min_u32
 from ...layouts.arith import ceil_div, div, minimum, select
+from ...recipe import ExpertFactors
 from ...schedule.fused_moe import FC1
 from .context import Context
 from .layouts.smem_plan import TILE_ROWS, RowChunks, Wait
@@ -137,6 +138,11 @@ def weight_of(ctx: Context, row: Any) -> Any:
 def weights_of_pair(ctx: Context, address: Any) -> tuple[Any, ...]:
     """The same of two rows, from the address of the first one's."""
     return (1.0, 1.0) if ctx.config.problem.weigh_results else load_f32x2(address)
+
+
+def expert_factor(ctx: Context, expert: Any, name: str) -> Any:
+    """Reads a factor of a local expert, by its name in `recipe.ExpertFactors`."""
+    return load_f32(ctx.args.factors + (Int64(expert) * len(ExpertFactors._fields) + ExpertFactors._fields.index(name)) * 4)
 
 
 def add_bias(ctx: Context, phase: int, sum_: Any, bias: Any, weight: Any) -> Any:

@@ -29,12 +29,12 @@ from math import lcm
 
 from ....arch import Arch
 from ....config_error import as_integer, require
-from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
 from ....layouts.arith import align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
-from ....recipe import BITS, E2M1, E4M3, UNSCALED, Format, Recipe
+from ....recipe import BITS, E2M1, E4M3, UE4M3, UNSCALED, Format, Recipe
 from ....recipe import F32 as SCALE_F32
 from .smem_plan import CombineRow, RankBarrier
 
@@ -145,16 +145,16 @@ def rows_field(name: str, rows: int, form: Format, channels: int) -> Field:
 def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Region:
     """One rank's buffer, with a token pool of at most `pool_rows`.  A comment says who writes a field, and who reads it.
 
-    x_sf is K-major, rows filled up to whole words; fc1_sf and fc2_sf are M-major: a 32-bit word for a token and 128 channels, of which the
-    last may be fewer, in UTCCP order with tensor memory, else in pool order.  Two E2M1 share a byte; BF16 has no scales.  E4M3 results: H
-    values, H / 128 scales and what fills the last line of 128 bytes (`CombineRow`).
+    x_sf is K-major, rows filled up to whole words; fc1_sf and fc2_sf are M-major: a 32-bit word for a token and 128 channels, of NVFP4 64,
+    of which the last may be fewer, in UTCCP order with tensor memory, else in pool order; fc2_sf has those of whole tiles.  Two E2M1 share
+    a byte; BF16 has no scales.  E4M3 results: H values, H / 128 scales and what fills the last line of 128 bytes (`CombineRow`).
     """
     tokens, topk, hidden, intermediate = problem.max_tokens_per_rank, problem.topk, problem.hidden, problem.intermediate
     pool = pool_tokens(problem, pool_rows)
     sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
     activations, between = problem.formats.activations, problem.formats.hidden
-    words, between_words = activations.scale_words(hidden), between.scale_words(intermediate)
-    word, scale = (F32, F32) if activations.scale == SCALE_F32 else (U32, U8)
+    words, between_words = activations.scale_words(hidden), between.scale_words(align(intermediate, CHANNELS_PER_WORD))
+    word, scale = (F32, F32) if activations.scale == SCALE_F32 else (U32, E4M3_CODES if activations.scale == UE4M3 else U8)
     row = CombineRow(hidden, problem.formats.combine)
     results = ((topk, tokens, row.num_bytes), U8) if row.scaled else ((topk, tokens, hidden), BF16)
     return Region.stack(

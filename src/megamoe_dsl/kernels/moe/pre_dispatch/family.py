@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ....problem import Problem
 from ....target import Target
 from ...kernel import Kernel, with_parts
-from ..arguments import PreDispatchArguments, QuantizedArguments, SharedArguments
+from ..arguments import LayerFactorArguments, PreDispatchArguments, QuantizedArguments, SharedArguments
 from ..family import MegaMoeKernel
 from .config import PreDispatchConfig
 
@@ -31,8 +31,11 @@ class PreDispatchKernel(Kernel):
         return PreDispatchConfig(problem, **{"num_sms": CTAS_PER_SM * target.num_sms, "arch_name": target.arch.name, **fields})
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
-        """With scales where tokens have them, and the rank's first shared expert where there are such."""
-        return with_parts(PreDispatchArguments, {QuantizedArguments: config.quantized, SharedArguments: config.shared})
+        """With scales where tokens have them, the rank's first shared expert where there are such, and factors for what is quantized with
+        one."""
+        factors = not config.copies and config.problem.formats.activations.factor
+        parts = {QuantizedArguments: config.quantized, SharedArguments: config.shared, LayerFactorArguments: factors}
+        return with_parts(PreDispatchArguments, parts)
 
     def label(self, config: PreDispatchConfig) -> str:
         given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")

@@ -3,9 +3,9 @@ way; those that are quantized already are copied.
 
 waits: nothing; signals: nothing, the mega kernel follows on the same stream.
 
-Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.quantize_e2m1` (mxf4xmxf4) and `quant.quantize_e4m3_f32`
-(fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get masked slots, so that a captured graph of padded_tokens
-tokens leaves them out.
+Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.quantize_e2m1` (mxf4xmxf4), `quant.quantize_nvfp4` (with the
+first expert's factor of x) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get
+masked slots, so that a captured graph of padded_tokens tokens leaves them out.
 
 A warp takes 256 channels of a token at a time, or what is left of it, 8 a lane (`Chunk`); lanes that share a scale reduce its amax by
 shuffles.
@@ -21,10 +21,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....blocks.quantize import quantize_f32, quantize_ue8m0
+from ....blocks.quantize import quantize_f32, quantize_ue4m3, quantize_ue8m0
 from ....device.memory import (
     load_constant_u64,
     load_constant_v4,
+    load_f32,
     load_u8,
     load_u32,
     store_f32,
@@ -35,9 +36,8 @@ from ....device.memory import (
     store_v4,
 )
 from ....device.warp import store_where
-from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum
-from ....recipe import UE8M0
+from ....recipe import F32, ExpertFactors
 from ..arguments import PreDispatchArguments
 from ..dispatch import MASKED
 from ..layouts.symmetric import scale_row
@@ -94,23 +94,28 @@ ONE = 0x3F800000  # the weight of a shared expert, FP32
 
 
 @cute.jit
-def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, chunk: Int32, lane: Int32):
+def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: Int32, lane: Int32):
     """256 channels of one token by one warp; `chunk` counts over all tokens."""
     problem = config.problem
     region, mine = config.symmetric, Chunk(config, chunk, lane)
     channel = mine.channel
-    words, ue8m0 = load_constant_v4(args.x + channel * 2), problem.formats.activations.scale == UE8M0
-    *codes, scale = quantize_ue8m0(words, config.lanes_per_scale, config.packed) if ue8m0 else quantize_f32(words)
+    words, bytes_ = load_constant_v4(args.x + channel * 2), problem.formats.activations.scale != F32
+    if cutlass.const_expr(problem.formats.activations.factor):
+        factor = load_f32(args.factors + ExpertFactors._fields.index("x") * 4)
+        word, scale = quantize_ue4m3(words, config.lanes_per_scale, factor)
+        codes = [[word]]
+    else:
+        *codes, scale = quantize_ue8m0(words, config.lanes_per_scale, config.packed) if bytes_ else quantize_f32(words)
     if cutlass.const_expr(config.packed):
         store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, *codes[0]))
     else:
         place = region.address(args.sym, "x") + channel
-        store_where(mine.there, partial(store_v2, place, *(codes[0] if ue8m0 else codes)))
+        store_where(mine.there, partial(store_v2, place, *(codes[0] if bytes_ else codes)))
     if lane & (config.lanes_per_scale - 1) == 0:
         # What fills a row of scales up to a word comes of the token's last channels: a number, which has nothing to scale.
         scales = lane // config.lanes_per_scale, 32 // config.lanes_per_scale, scale_row(problem)
         index, there = mine.place(*scales), mine.has(*scales)
-        if cutlass.const_expr(ue8m0):
+        if cutlass.const_expr(bytes_):
             store_where(there, partial(store_u8, region.address(args.sym, "x_sf") + index, scale))
         else:
             store_where(there, partial(store_f32, region.address(args.sym, "x_sf") + index * 4, scale))
@@ -118,7 +123,7 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispat
 
 @cute.jit
 def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: Int32, lane: Int32):
-    """As `quantize_chunk`, of a token that stays as it is: 8 channels a lane, and a word of scales per 128 channels, or each where a row of
+    """As `quantize_chunk`, of a token that stays as it is: 8 channels a lane, and words of scales, or each where a row of
     them ends within a word."""
     region, mine = config.symmetric, Chunk(config, chunk, lane)
     channel = mine.channel
@@ -131,11 +136,12 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: I
         store_where(mine.there, partial(store_u64, region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel)))
     if cutlass.const_expr(not config.problem.formats.scaled):
         return
-    whole_words = config.problem.formats.activations.scales_of(config.problem.hidden) == scale_row(config.problem)
+    form = config.problem.formats.activations
+    whole_words = form.scales_of(config.problem.hidden) == scale_row(config.problem)
     if cutlass.const_expr(whole_words):
-        words = CHUNK // CHANNELS_PER_WORD
+        words = form.scale_words(CHUNK)
         if lane < words:
-            places = lane, words, ceil_div(config.problem.hidden, CHANNELS_PER_WORD)
+            places = lane, words, form.scale_words(config.problem.hidden)
             word = mine.place(*places) * 4
             store_where(mine.has(*places), lambda: store_u32(region.address(args.sym, "x_sf") + word, load_u32(args.x_sf + word)))
     else:
@@ -145,8 +151,8 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: I
 @cute.jit
 def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
     """Copies scales of rows that are not whole words as they are given; what fills a row up is the token's last scale."""
-    problem, count = mine.config.problem, CHUNK // CHANNELS_PER_SCALE
-    row, given = scale_row(problem), problem.formats.activations.scales_of(problem.hidden)
+    problem = mine.config.problem
+    row, given, count = scale_row(problem), *map(problem.formats.activations.scales_of, (problem.hidden, CHUNK))
     index = mine.index(mine.lane, count)
     if (mine.lane < count) & (index < row):
         store_u8(to + mine.place(mine.lane, count, row), load_u8(source + Int64(mine.token) * given + minimum(index, given - 1)))

@@ -43,7 +43,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     """Compile-time choices of the SM100 kernel; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM100
-    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "bf16xbf16")
+    recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
     plan: ClassVar[type[Sm100SmemPlan]] = Sm100SmemPlan
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     maps_per_linear: ClassVar[int] = 4

@@ -7,10 +7,10 @@ signals   work_tile_empty and acc_empty of the even CTA, per tile; of Linear1, f
 
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
 
-Linear1: SwiGLU times the top-k weight, with one scale per 32 channels, into the Linear2 pool (article 4.5.4); which channels a thread has,
-how two warps find a scale and how outputs are rounded is a block (blocks/sm100/results.py).  Linear2: rows of results straight into
-the combine buffers of the tokens' ranks (article 4.5.5), by a block too (blocks/sm100/results.py).  Of every 8 tokens a thread has two, and
-four weight rows: 8 k + lane / 4 of its warp's 32.
+Linear1: SwiGLU times the top-k weight, with one scale per 32 channels, or 16, into the Linear2 pool (article 4.5.4); which channels a
+thread has, how warps find scales and how outputs are rounded are blocks (blocks/sm100/results.py, nvfp4.py).  Linear2: rows of results
+straight into the combine buffers of the tokens' ranks (article 4.5.5), by a block too (blocks/sm100/results.py).  Of every 8 tokens a
+thread has two, and four weight rows: 8 k + lane / 4 of its warp's 32.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm100.epilogue_tile import fc1_scale
+from ....blocks.sm100.nvfp4 import GateUpFactors, packed_pass, row_of_lane
 from ....blocks.sm100.results import OUTPUTS, ResultPart, activate_channels, joint_exponents, peaks_of_warp, share_maxima, store_results
 from ....device import cast
 from ....device.mbarrier import LEADER, arrive_cluster, wait
@@ -42,7 +43,7 @@ from ....schedule.fused_moe import FC1
 from ..combine import combine_tokens
 from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier, RankBarrier
-from ..pool import add_bias, bias_address, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
+from ..pool import add_bias, bias_address, expert_factor, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
 from .memory_plan import Sm100Map
 
 
@@ -64,15 +65,18 @@ def with_bias(ctx: Context, phase: int, sums: Sequence[Any], biases: Sequence[An
 
 @dataclass(frozen=True)
 class PoolResults:
-    """Results of the `valid` tokens from pool row `row` on; `biases` are of the thread's weight rows, if the layer has any."""
+    """Results of the `valid` tokens from pool row `row` on; `biases` are of the thread's weight rows, if the layer has any,
+    and `factor` of the expert's sums."""
 
     ctx: Context
     row: Int32
     valid: Int32
     biases: tuple[Float32, ...]
+    factor: Any
 
     def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        return with_bias(self.ctx, self.ctx.result_phase, sums, self.biases, self.row + first)
+        scaled = [value * self.factor for value in sums] if self.ctx.config.problem.formats.weights.factor else sums
+        return with_bias(self.ctx, self.ctx.result_phase, scaled, self.biases, self.row + first)
 
     def begin(self, first: Any, own_row: Any) -> Any:
         return self.ctx.result_place(self.row + first + own_row)
@@ -96,7 +100,8 @@ def finish_fc2(ctx: Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, block = ctx.config, tile.block
     n_block = block.n_block * CLUSTER + ctx.cta_rank
-    rows = PoolResults(ctx, block.pool_block * config.block_m, block.valid_m, load_biases(ctx, tile, ctx.result_phase, n_block))
+    factor = expert_factor(ctx, block.expert, "fc2") if config.problem.formats.weights.factor else 1.0
+    rows = PoolResults(ctx, block.pool_block * config.block_m, block.valid_m, load_biases(ctx, tile, ctx.result_phase, n_block), factor)
     shape: Any = (block.valid_m, n_block, config.store_block_m, NamedBarrier.EPILOGUE_GROUP)
     store_results(ResultPart(tile.column, ctx.shared("cd", tile.group), tile.group, tile.warp, tile.lane, *shape), rows)
 
@@ -105,7 +110,9 @@ def finish_fc2(ctx: Context, tile):
 def finish_fc1(ctx: Context, tile):
     """One tile, `store_block_m` tokens at a time."""
     config, plan, block = ctx.config, ctx.config.smem, tile.block
-    form, groups, scaled = OUTPUTS[config.problem.formats.hidden.element], config.store_block_m // 8, config.problem.formats.scaled
+    hidden = config.problem.formats.hidden
+    form, groups, shared = OUTPUTS[hidden.element], config.store_block_m // 8, plan.maxima.num_bytes > 0
+    factors: Any = GateUpFactors(*(expert_factor(ctx, block.expert, one) for one in ("gate", "up", "hidden"))) if hidden.factor else None
     n_block = block.n_block * CLUSTER + ctx.cta_rank
     row = block.pool_block * config.block_m
     cd = ctx.shared("cd", tile.group)
@@ -114,26 +121,26 @@ def finish_fc1(ctx: Context, tile):
     other_maxima = ctx.shared("amax", tile.group, tile.warp ^ 1, pair)
     leader = (tile.warp == 0) & (tile.lane == 0)
     writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
-    scale = fc1_scale(n_block, tile.warp)
+    scale = fc1_scale(n_block, tile.warp, hidden.channels) if hidden.scale else 0
     valid = block.valid_m
     biases = load_biases(ctx, tile, FC1, n_block)
     for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
         weights = ctx.at("fc1_topk_weights", row + first + pair)
         outputs, peaks = [], []
         for g, sums in enumerate(load_columns(tile.column + first, groups)):
-            v = with_bias(ctx, FC1, sums, biases, row + first + pair + 8 * g)
+            v = with_bias(ctx, FC1, sums if factors is None else factors.of_sums(sums), biases, row + first + pair + 8 * g)
             w = weights_of_pair(ctx, weights + g * 32)
             outputs.append(activate_channels(ctx, v, w))
-            if cutlass.const_expr(scaled):
+            if cutlass.const_expr(shared):
                 peaks.append(peaks_of_warp(outputs[g]))
-        if cutlass.const_expr(scaled):
+        if cutlass.const_expr(shared):
             share_maxima(maxima, tile.lane, peaks)
         # The buffer that this pass fills was read by the store before the last one.
         if leader:
             wait_group_read(1)
         tile.sync_group()
         packed = []
-        if cutlass.const_expr(scaled):
+        if cutlass.const_expr(shared):
             scales = ctx.at("fc2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
             for g in cutlass.range_constexpr(groups):
                 exponents = joint_exponents(other_maxima, g, peaks[g], form.largest)
@@ -142,6 +149,11 @@ def finish_fc1(ctx: Context, tile):
                         store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
                 inverse = [cast.inverse_scale(e) for e in exponents]
                 packed.append(form.pack([v * inverse[i & 1] for i, v in enumerate(outputs[g])]))
+        elif cutlass.const_expr(factors is not None):
+            code, divisor = factors.scale(outputs, tile.lane)
+            own = pool_sf_row(block.pool_block, first + row_of_lane(tile.lane), config.sf_block_m)
+            store_u8(ctx.at("fc2_sf", scale >> 2, own) + Int64(scale & 3), code)
+            packed = packed_pass(outputs, divisor, tile.lane)
         else:
             packed = [form.pack(values) for values in outputs]
         buffer = cd + (div(first, config.store_block_m) & 1) * plan.fc1_tile_bytes

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ....blocks.sm100.epilogue_tile import result_bytes
 from ....blocks.sm100.pair_stage import PairStage, byte_rows, scale_words, weight_rows
 from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
-from ....hardware.operand_tile import CHANNELS_PER_WORD, OPERAND_ALIGNMENT
+from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD, OPERAND_ALIGNMENT
 from ....hardware.tensor_map import MapFields, TensorMap
 from ....layouts.arith import align
 from ....layouts.region import U8, U32, Field, MBarrier
@@ -53,7 +53,7 @@ class Sm100SmemPlan(SmemPlan):
 
     @property
     def maxima(self) -> Field:
-        tokens = self.config.store_block_m if self.config.problem.formats.scaled else 0
+        tokens = self.config.store_block_m if self.config.problem.formats.hidden.channels == CHANNELS_PER_SCALE else 0
         return Field("amax", (self.config.epilogue_warpgroups, WARPS_PER_GROUP, tokens), U32, 16)
 
     @property
@@ -103,7 +103,7 @@ def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[Tenso
     weights  addresses by name:
     fc1, fc2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2].  E4M3: H and I bytes a row.
                    BF16: 2 H and 2 I.  H and I are those of whole tiles
-    fc1_sf, fc2_sf UE8M0 words in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]; without scales nobody reads them
+    fc1_sf, fc2_sf words of scales in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]; of NVFP4 twice as many, without scales none
     """
     problem = config.problem
     region = config.symmetric
@@ -115,12 +115,13 @@ def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[Tenso
     def phase(acts: str, sf: str, k: int, tiles: int, address: int, scales: int) -> list[MapFields]:
         sf_words, sf_rows = region[sf].field.shape
         n, channels = tiles * TILE_ROWS, align(k, min(k_block.channels, CHANNELS_PER_WORD))
+        weight_words = problem.formats.weights.scale_words(channels)
         rows = byte_rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2, k_block.row_bytes)
         weights = weight_rows(address, channels, experts * n, k_block)
         if not k_block.words:
             return [rows, rows, weights, weights]
         token_scales = scale_words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m, k_block)
-        return [rows, token_scales, weights, scale_words(scales, n, experts * sf_words, BLOCK_N, k_block)]
+        return [rows, token_scales, weights, scale_words(scales, n, experts * weight_words, BLOCK_N, k_block)]
 
     outputs = region.address(sym, "fc2_acts"), tokens.row_bytes(intermediate), pool, config.store_block_m, config.smem.fc1_row_bytes
     fields = [

@@ -82,7 +82,8 @@ class StageConfig:
         require_declared(self)
         problem, fused = self.fused.problem, self.fused.of_stage(self.multiplies)
         require_whole_tiles(problem, "in stages")
-        require(problem.formats.scaled, "problem.recipe", problem.recipe, "one whose operands have scales, in stages")
+        staged = problem.formats.scaled and not problem.formats.weights.factor
+        require(staged, "problem.recipe", problem.recipe, "one whose operands have scales, and no factors, in stages")
         require(not fused.ring_blocks, "pool_rows", fused.pool_rows, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
         plan, capacity = self.plan(1), self.arch.smem_bytes

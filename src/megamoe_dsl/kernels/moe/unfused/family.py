@@ -27,7 +27,8 @@ class StageKernel(Kernel):
     problem = Problem
     configs: ClassVar[Mapping[str, type[StageConfig]]] = dict.fromkeys(MegaMoeKernel.configs, StageConfig)
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        arch: tuple(name for name in names if RECIPES[name].scaled) for arch, names in MegaMoeKernel.recipes.items()
+        arch: tuple(name for name in names if RECIPES[name].scaled and not RECIPES[name].weights.factor)
+        for arch, names in MegaMoeKernel.recipes.items()
     }
 
     def __init__(self, stage: LayerStage) -> None:

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
-from ..problem import ProblemError
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.recipe import ExpertFactors
 
 SMALLEST, LARGEST = 2.0**-60, 2.0**60
 """Factors between which nothing that the kernels divide by or multiply with leaves FP32."""
 
 
-class ExpertFactors(NamedTuple):
-    """Views of what `expert_factors` makes, float32.
-
-    x       [1], of tokens
-    gate    [E], what Linear1's sums of gate are multiplied with
-    up      [E], what those of up are
-    hidden  [E], of activated gate and up
-    fc2     [E], what Linear2's sums are multiplied with
-    """
-
-    x: torch.Tensor
-    gate: torch.Tensor
-    up: torch.Tensor
-    hidden: torch.Tensor
-    fc2: torch.Tensor
-
-    @classmethod
-    def of(cls, factors: torch.Tensor) -> ExpertFactors:
-        x, *others = factors
-        return cls(x[:1], *others)
-
-
 def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tensor | float, w2: torch.Tensor) -> torch.Tensor:
-    """`moe`'s factors in NVFP4, made once from a checkpoint's: float32 [5, E], on the device of w1.
+    """Factors of a layer in NVFP4, made once from a checkpoint's: float32 [5, E], on the device of w1; an `ExpertWeights` has them
+    transposed.
 
-    x       of tokens, Linear1's input_scale: one number, or some, of which the largest is taken: tokens are quantized once
+    x       of tokens, Linear1's input_scale: one number, or some of all ranks, of which the largest is taken: tokens are quantized once
     w1      float32 [E], or [E, 2], of gate and of up: weight_scale_2
     hidden  of activated gate and up, Linear2's input_scale: one number, or [E]
     w2      float32 [E], weight_scale_2 of Linear2
@@ -63,4 +41,4 @@ def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tens
             raise ProblemError(f"{name}.shape", tuple(factor.shape), f"{experts}, as of w1")
         found[name] = factor
     tokens, h = found["x"], found["hidden"]
-    return torch.stack([tokens, tokens * found["w1"], tokens * found["w1 of up"], h, h * found["w2"]])
+    return torch.stack(ExpertFactors(tokens, tokens * found["w1"], tokens * found["w1 of up"], h, h * found["w2"]))
