@@ -26,7 +26,8 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import interleave_gate_up, quantize_nvfp4
+from megamoe_dsl.quant import ExpertWeights, interleave_gate_up, quantize_nvfp4
+from megamoe_dsl.recipe import ExpertFactors
 from megamoe_dsl.reference import combine, linear1, linear2, requantize
 from megamoe_dsl.reference.moe import LayerInputs
 from megamoe_dsl.reference.routing import route
@@ -38,7 +39,7 @@ KERNELS = Path("flashinfer", "moe_ep", "kernel_src")
 GATE_UP = {"bf16xbf16": 32, "mxfp8xmxfp8": 32, "nvfp4xnvfp4": 16}
 """Rows of gate, then of up, in their weights."""
 SHAPE = Problem(512, 256, 8, 2, max_tokens_per_rank=133, recipe="bf16xbf16")
-OURS = ("bf16xbf16", "mxfp8xmxfp8")
+NVFP4 = "nvfp4xnvfp4"
 NUM_SMS, FULL, CLOSE = 4, 1024, 1e-4
 INPUTS, RESULT, Y = "inputs", "result.json", "y"  # files of a run
 
@@ -70,16 +71,17 @@ VIEWS = (
 def drawn(recipe: str, tokens: int, full: bool) -> LayerInputs:
     """Of NVFP4 all factors are 1."""
     tokens = FULL if full else tokens
-    problem = replace(SHAPE, max_tokens_per_rank=tokens, recipe=recipe if recipe in OURS else SHAPE.recipe)
+    problem = replace(SHAPE, max_tokens_per_rank=tokens, recipe=SHAPE.recipe if recipe == NVFP4 else recipe)
     case = random_case(problem, (tokens,), 0, exact=False)
     if full:
         case = replace(case, topk_idx=[torch.arange(tokens * problem.topk).remainder(problem.num_experts).view(tokens, -1)])
-    if recipe in OURS:
+    if recipe != NVFP4:
         return case
     one = torch.ones(())
     (x, x_sf), (weights,) = quantize_nvfp4(case.x[0], one), case.weights
     (fc1, fc1_sf), (fc2, fc2_sf) = quantize_nvfp4(weights.fc1, one), quantize_nvfp4(weights.fc2, one)
-    return replace(case, x=[x], x_sf=[x_sf], weights=[replace(weights, fc1=fc1, fc1_sf=fc1_sf, fc2=fc2, fc2_sf=fc2_sf)])
+    given = ExpertWeights(fc1, fc1_sf, fc2, fc2_sf, factors=torch.ones(problem.num_experts, len(ExpertFactors._fields)))
+    return replace(case, problem=replace(problem, recipe=recipe), x=[x], x_sf=[x_sf], weights=[given])
 
 
 def reference(recipe: str, inputs: LayerInputs) -> torch.Tensor:
@@ -167,13 +169,12 @@ def beside(checkout: Path, recipe: str, tokens: int, findings: bool) -> bool:
         print(f"{recipe}, {view.name}: {far:.1e} from the reference, {len(seen['findings'])} findings, {seen['instructions']} instructions")
         for one in seen["findings"] if findings else []:
             print(f"    {one['text']}")
-    if recipe in OURS:
-        inputs = drawn(recipe, tokens, full=False)
-        kernel = compile_kernel(choose(inputs.problem, Target.typical("sm_100a", NUM_SMS), tokens))
-        given = Inputs(inputs.x[0], inputs.x_sf[0], inputs.topk_idx[0], inputs.topk_weights[0])
-        (ours,), report = SimulatedMoE(kernel, inputs.weights)([given])
-        far = distance(ours, reference(recipe, inputs))
-        print(f"{recipe}, ours: {far:.1e} from that reference, {len(report.findings)} findings, {report.instructions} instructions")
+    inputs = drawn(recipe, tokens, full=False)
+    kernel = compile_kernel(choose(inputs.problem, Target.typical("sm_100a", NUM_SMS), tokens))
+    given = Inputs(inputs.x[0], inputs.x_sf[0], inputs.topk_idx[0], inputs.topk_weights[0])
+    (ours,), report = SimulatedMoE(kernel, inputs.weights)([given])
+    far = distance(ours, reference(recipe, inputs))
+    print(f"{recipe}, ours: {far:.1e} from that reference, {len(report.findings)} findings, {report.instructions} instructions")
     return right
 
 

@@ -19,6 +19,7 @@ from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.layouts.arith import align
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import interleave_gate_up, transform_weights
+from megamoe_dsl.quant.weights import rows_of_tiles
 from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, Report, Simulator
 
 HEADER = "deep_gemm/impls/sm100_fp8_fp4_mega_moe.cuh"
@@ -108,8 +109,7 @@ static void instantiate() {{ auto pointer = reinterpret_cast<void*>(&{kernel}); 
         return self.headers.ptx(source, "sm_100a")
 
     def weights(self, case: Case, rank: int) -> dict[str, torch.Tensor]:
-        """A rank's weights as this package orders them, but for rows of gate and up of mxf4xmxf4: of 16 of each the even ones, then the odd
-        ones."""
+        """A rank's weights in our order of rows, but for gate and up of mxf4xmxf4: of 16 of each the even ones, then the odd ones."""
         given = case.weights[rank]
         if self.packed:
             rows = torch.arange(given.fc1.shape[1])
@@ -118,7 +118,7 @@ static void instantiate() {{ auto pointer = reinterpret_cast<void*>(&{kernel}); 
             order[interleave_gate_up(rows[:, None]).flatten()] = halves
             given = replace(given, fc1=given.fc1[:, order], fc1_sf=given.fc1_sf[:, order])
         found = transform_weights(self.problem, SM100, given)
-        return {name: getattr(found, name) for name in WEIGHTS}
+        return {name: rows_of_tiles(one) if (one := getattr(found, name)).ndim == 5 else one for name in WEIGHTS}
 
     def maps(self, sym: int, weights: dict[str, torch.Tensor]) -> list[TensorMap]:
         """In the order of its parameters; `sym` is the address of the rank's buffer."""

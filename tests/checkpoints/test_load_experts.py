@@ -162,6 +162,7 @@ def test_channels_are_filled_up_with_zeros(tmp_path: Path) -> None:
     assert torch.equal(loaded[0], want.flatten(1, 2))
     assert torch.equal(loaded[1][:, :hidden, :intermediate], dequantize_e2m1(*fc2))
     assert not loaded[1][:, hidden:].any() and not loaded[1][:, :, intermediate:].any()
+    assert (found.fc2_sf[:, hidden:] == 127).all() and (found.fc2_sf[:, :, intermediate // 32 :] == 127).all()
 
 
 def test_channels_that_fill_no_whole_blocks(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from megamoe_dsl.compat.deep_gemm import (
 from megamoe_dsl.compat.deep_gemm.calls import _in_kernel_order
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import WEIGHT_NAMES, ExpertWeights, transform_weights
+from megamoe_dsl.quant.weights import rows_of_tiles
 
 FP8 = Problem(512, 256, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
 FP4 = Problem(512, 256, 4, 2, max_tokens_per_rank=16)
@@ -42,18 +43,19 @@ def test_sm90_is_the_layers_order() -> None:
     assert all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
 
 
-def test_sm100_is_the_layers_order_in_deep_gemms_shapes() -> None:
+def test_sm100_is_the_layers_order() -> None:
     w = random_weights(FP4, 0, 1)
     l1, l2 = transform_weights_for_mega_moe(*fp4_for_deep_gemm(w))
-    assert (l1[0].shape, l1[1].shape, l1[1].stride()) == ((4, 512, 256), (4, 512, 4), (2048, 1, 512))
+    assert (l1[0].shape, l1[1].shape, l1[1].stride()) == ((4, 4, 4, 128, 64), (4, 512, 4), (2048, 1, 512))
     found = _in_kernel_order(FP4, SM100, l1, l2)
     want = transform_weights(FP4, SM100, w)
     assert all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
     assert found.fc1_sf.data_ptr() == l1[1].data_ptr()
 
 
-def test_sm100_takes_what_deep_gemm_itself_made() -> None:
-    """Rows of 8 gates and 8 ups, and scale rows m of 128 at 4 (m % 32) + m // 32: DeepGEMM's mega/__init__.py, done by hand."""
+def test_sm100_has_deep_gemms_rows_in_tiles() -> None:
+    """Rows of 8 gates and 8 ups, and scale rows m of 128 at 4 (m % 32) + m // 32: DeepGEMM's mega/__init__.py, done by hand; its shape is
+    refused."""
     w = random_weights(FP4, 0, 1)
     (codes, words), (codes2, words2) = fp4_for_deep_gemm(w)
     order = torch.arange(512).view(2, 32, 8).transpose(0, 1).flatten()
@@ -65,7 +67,9 @@ def test_sm100_takes_what_deep_gemm_itself_made() -> None:
     by_hand = (codes[:, order], major(words[:, order][:, utccp])), (codes2, major(words2[:, utccp]))
     ours = transform_weights_for_mega_moe((codes, words), (codes2, words2))
     for (a, a_sf), (b, b_sf) in zip(by_hand, ours, strict=True):
-        assert torch.equal(a, b) and torch.equal(a_sf, b_sf) and a_sf.stride() == b_sf.stride()
+        assert torch.equal(a.view(torch.uint8), rows_of_tiles(b)) and torch.equal(a_sf, b_sf) and a_sf.stride() == b_sf.stride()
+    with pytest.raises(ProblemError, match=r"l1_weights\[0\] = .*int8 \(4, 512, 256\).*: must be torch.uint8 \(4, 4, 4, 128, 64\), contig"):
+        _in_kernel_order(FP4, SM100, *by_hand)
 
 
 def test_scales_that_are_refused() -> None:

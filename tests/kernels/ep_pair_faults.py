@@ -18,7 +18,7 @@ from ep_faults import (
     relaxed,
 )
 from kernel_faults import SPIN, gone, swap, taken
-from pair_gemm_faults import ANY, LOAD, PAIR_FAULTS
+from pair_gemm_faults import ANY, LOAD, PAIR_FAULTS, PLAIN_PAIR_FAULTS, TILES
 from sm90_faults import NOT_ORDERED, WARP_BARRIER, Sm90Fault, at, before
 
 OF_GEMM = ("work tile not published", "counter of tiles not set back", "counter of tiles set back twice")
@@ -59,3 +59,12 @@ PAIR_CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "serial of pairs") for fault in (COUNTED_ALONE, *SERIAL)),
 )
 PAIR_SAMPLE = PAIR_CASES[30::30]
+PLAIN = (*PLAIN_PAIR_FAULTS, *TILES, *besides(TASKS, ()), *RANKS)
+OF_SCALES = ("scales of rows without proxy fence", "scales not stored", "row counted by lanes that have not met")
+PLAIN_ROWS = tuple(one for one in (*ROWS, *besides(DISPATCH, ROWS)) if one.name not in OF_SCALES)
+PLAIN_CASES: tuple[tuple[Sm90Fault, str], ...] = (
+    *((fault, "dispatch in BF16") for fault in (*PLAIN, *PLAIN_ROWS)),
+    *((fault, "gather in BF16") for fault in (*PLAIN, *TILES_DONE, *besides(COMBINE, TILES_DONE))),
+    *((fault, "scatter in BF16") for fault in SENDING),
+)
+"""Of pairs whose operands have no scales."""

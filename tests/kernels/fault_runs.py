@@ -15,7 +15,8 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.sim import Assumptions, Deadlock, SimError
 
-SUBJECTS = 3
+SUBJECTS = 3  # of a recipe
+BF16 = SUBJECTS  # the number of the first of those in BF16
 SEEDS = range(2)  # schedules tried before a fault counts as unnoticed
 WATCHDOG_NS = 3_000_000
 LEADERS = (0, 9, 31)  # the lane that `elect.sync` elects, by schedule
@@ -31,25 +32,32 @@ def subject(number: int = 0) -> tuple[Artifact, Case]:
        tokens are told by all its CTAs, the other's by SM 0 alone, by each thread up to three
     1  a short ring and a wide hidden, so that combine reuses the SMEM of every role
     2  the same code as 0 for a few tokens on two SMs, in a third of the time
+    3  to 5: the same in BF16
     """
+    if number >= BF16:
+        return of_recipe(number - BF16, "bf16xbf16")
+    return of_recipe(number, "fp8xfp4")
+
+
+def of_recipe(number: int, recipe: str) -> tuple[Artifact, Case]:
     passes = {"block_m": 64, "store_block_m": 16, "epilogue_warpgroups": 2, "num_stages": 3}
     if number == 2:
-        moe = problem(8, topk=8)
+        moe = problem(8, topk=8, recipe=recipe)
         return artifact(config(moe, num_sms=2, lookahead=3, **passes)), random_case(moe, (8, 5), 0, mask=0.4)
     if number == 0:
-        moe = problem(64, topk=8, num_experts=40)
+        moe = problem(64, topk=8, num_experts=40, recipe=recipe)
         kernel = config(moe, lookahead=5, **passes)
         return artifact(kernel), random_case(moe, (64, 33), 0, target_expert=2, mask=0.4)
-    moe = problem(64, hidden=2048, num_experts=4)
+    moe = problem(64, hidden=2048, num_experts=4, recipe=recipe)
     return artifact(config(moe, block_m=16, num_stages=2)), random_case(moe, (64, 33), 0, mask=0.1)
 
 
 @cache
 def catalogue(number: int = 0) -> dict[str, Fault]:
-    """Faults of a subject by name: of rules that have as many sites in it as in the first, in the same order."""
+    """Faults of a subject by name: of rules that have as many sites in it as in the first of its recipe, in the same order."""
     faults = {fault.name: fault for fault in all_faults(subject(number)[0].ptx)}
-    if number:
-        sites, first = Counter(map(rule_of, faults)), Counter(map(rule_of, catalogue()))
+    if number % SUBJECTS:
+        sites, first = Counter(map(rule_of, faults)), Counter(map(rule_of, catalogue(number // SUBJECTS * SUBJECTS)))
         faults = {name: fault for name, fault in faults.items() if sites[rule_of(name)] == first[rule_of(name)]}
     return faults
 
@@ -64,7 +72,7 @@ def how_noticed(name: str | None, seed: int = 0, number: int = 0) -> str | None:
     compiled, case = subject(number)
     if name is not None:
         compiled = replace(compiled, ptx=catalogue(number)[name].apply(compiled.ptx))
-    return sign_of(compiled, case, LAUNCHES if number < 2 else SMALL_LAUNCHES, seed)
+    return sign_of(compiled, case, SMALL_LAUNCHES if number % SUBJECTS == 2 else LAUNCHES, seed)
 
 
 def sign_of(compiled: Any, case: Case, launches: Sequence[Sequence[int]], seed: int, make: Callable[..., Layer] = Layer.of) -> str | None:
@@ -92,8 +100,8 @@ def sign_of(compiled: Any, case: Case, launches: Sequence[Sequence[int]], seed: 
     return f"warning: {warnings[0]}" if warnings else None
 
 
-def notice(name: str) -> str | None:
-    """`how_noticed` under the first subject and schedule that show the fault; the smallest subject comes first."""
-    runs = ((seed, number) for number in (2, 0, 1) for seed in SEEDS)
+def notice(name: str, first: int = 0) -> str | None:
+    """`how_noticed` under the first subject and schedule that show the fault, of the subjects from `first` on; the smallest comes first."""
+    runs = ((seed, first + number) for number in (2, 0, 1) for seed in SEEDS)
     tried = (how_noticed(name, seed, number) for seed, number in runs if name in catalogue(number))
     return next((sign for sign in tried if sign is not None), None)

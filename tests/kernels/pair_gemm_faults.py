@@ -56,9 +56,7 @@ PLAIN_PAIR_FAULTS: tuple[Sm90Fault, ...] = (
     at("the last MMA dropped", MMA, -1, gone, NOT_ORDERED),
 )
 """Of operands without scales."""
-PAIR_FAULTS: tuple[Sm90Fault, ...] = (
-    *OPERANDS,
-    *SCALED,
+TILES: tuple[Sm90Fault, ...] = (
     at("loads of the accumulator not waited for", r"tcgen05\.wait::ld\.sync\.aligned;", 0, gone, NOT_ORDERED),
     at("accumulator given back without a fence", r"tcgen05\.fence::before_thread_sync;", -1, gone, ("race",)),
     at("accumulator not given back", REMOTE_ARRIVE, -1, gone, STUCK),
@@ -75,3 +73,4 @@ PAIR_FAULTS: tuple[Sm90Fault, ...] = (
     at("tensor memory not allocated", r"tcgen05\.alloc[^;]*;", 0, gone, ("simulator error",)),
     at("tensor memory not freed", r"tcgen05\.dealloc[^;]*;", 0, gone, ("simulator error",)),
 )
+PAIR_FAULTS: tuple[Sm90Fault, ...] = (*OPERANDS, *SCALED, *TILES)

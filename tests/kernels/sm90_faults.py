@@ -179,6 +179,15 @@ ROWS_ONLY = (
     before("full not waited for, first stage of few tokens", WGMMA_FENCE, 0, WAIT, never, NOT_ORDERED),
 )
 """With tokens as rows a tile has code for few tokens, which comes first, and for many."""
+SENT = r"st\.global\.v4[^;]*;"
+BF16_ROWS = (
+    at("part of a row not stored", SENT, 0, gone, NOT_ORDERED),
+    at("part of a later row not stored", SENT, -1, gone, NOT_ORDERED),
+    before("staging read before other lanes have written it", SENT, 0, WARP_BARRIER, gone, ("race",)),
+    before("later staging read before other lanes have written it", SENT, -1, WARP_BARRIER, gone, ("race",)),
+    after("staging written before other lanes have read it", SENT, 7, WARP_BARRIER, gone, ("race",)),
+)
+"""Without scales math warps store the outputs of either linear, by rows, and nobody exchanges maxima."""
 PAIRS_ONLY = (
     at("multicast to one CTA", MULTICAST_MASK, 0, lambda match: "mov.u16 m, 1;", (*NOT_ORDERED, *STUCK)),
     before("stage given back to one CTA", REMOTE_ARRIVE, 0, MAP_TO_CTA, to_first_cta, (*NOT_ORDERED, *STUCK)),

@@ -13,7 +13,7 @@ from typing import Any
 
 import ep_faults
 import pytest
-from ep_pair_faults import PAIR_CASES, PAIR_SAMPLE
+from ep_pair_faults import PAIR_CASES, PAIR_SAMPLE, PLAIN_CASES
 from ep_runs import check_combine, check_dispatch, problem, row_activations, sign_of, simulated, small_config
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
 from mega_moe_runs import inputs
@@ -23,18 +23,21 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from sweep import sample
 
-CASES, SAMPLE = (*ep_faults.CASES, *PAIR_CASES), (*ep_faults.SAMPLE, *PAIR_SAMPLE)
+CASES = (*ep_faults.CASES, *PAIR_CASES, *PLAIN_CASES)
+SAMPLE = (*ep_faults.SAMPLE, *PAIR_SAMPLE, *PLAIN_CASES[9::30])
 WATCHDOG_NS = 1_000_000
 LAUNCHES = 3
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Which of the two kernels runs, with which fields, on what; `case` has several tiles and tasks for every CTA, rings that wrap."""
+    """Which of the two kernels runs, with which fields, on what; `case` has several tiles and tasks for every CTA, rings that wrap; `tile`
+    has fields of both kernels."""
 
     dispatches: bool
     case: Case
     fields: dict[str, Any] = field(default_factory=dict)
+    tile: dict[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -44,6 +47,8 @@ def subjects() -> dict[str, Subject]:
     long = problem(6, num_experts=2, topk=2, num_ranks=1, hidden=4608, recipe="bf16xbf16")
     tall = problem(40, num_experts=2, topk=1, hidden=256)
     first, second = (problem(tokens, num_experts=4, intermediate=256, recipe="fp8xfp4") for tokens in (9, 31))
+    plain, more = (problem(tokens, num_experts=4, intermediate=256, recipe="bf16xbf16") for tokens in (9, 31))
+    pairs = {"arch_name": "sm_100a", "block_m": 128, "block_n": 256}
     return {
         "dispatch": Subject(True, random_case(few, (9, 6), 0, mask=0.1)),
         "tail": Subject(True, random_case(few, (9, 6), 0, mask=0.1), {"tail_sms": 1}),
@@ -56,13 +61,16 @@ def subjects() -> dict[str, Subject]:
         "gather of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"scatter": False}),
         "scatter of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1)),
         "serial of pairs": Subject(False, random_case(second, (31, 6), 0, mask=0.1), {"interleaved": False, "token_blocks": 2}),
+        "dispatch in BF16": Subject(True, random_case(plain, (9, 6), 0, mask=0.1), tile=pairs),
+        "gather in BF16": Subject(False, random_case(more, (31, 6), 0, mask=0.1), {"scatter": False}, tile=pairs),
+        "scatter in BF16": Subject(False, random_case(more, (31, 6), 0, mask=0.1), tile=pairs),
     }
 
 
 def ranks_of(subject: Subject, seed: int = 0) -> SimulatedEp:
     """With a short ring; a task has two tokens, so that a warp has several."""
     dispatch, combine = (subject.fields, {}) if subject.dispatches else ({}, subject.fields)
-    config = small_config(subject.case.problem, num_stages=2, **dispatch)
+    config = small_config(subject.case.problem, num_stages=2, **subject.tile, **dispatch)
     combine = {"num_stages": 2, "task_tokens": 2, **combine}
     return simulated(config, subject.case, combine=combine, seed=seed, watchdog_ns=WATCHDOG_NS)
 

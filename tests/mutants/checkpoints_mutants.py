@@ -15,6 +15,14 @@ Host = partial(Mutant, archs=())
 
 READING = (
     Host(
+        "channels that are filled up have scales of 2^-127",
+        "wrong number",
+        "_grow",
+        "if fill: grown.fill_(fill)",
+        "",
+        (f"{LOAD}::test_channels_are_filled_up_with_zeros",),
+    ),
+    Host(
         "tokens have the factor of the first expert",
         "too narrow",
         "PublishedExperts._token_factors",

@@ -30,11 +30,11 @@ BF16_MUTANTS = (
         nearest=(PAIRS,),
     ),
     mutant(
-        "rows of BF16 weights end with a word of scales",
+        "tiles of BF16 weights have as many channels as those of E4M3",
         "wrong base",
-        "tensor_maps",
-        "min(k_block.channels, CHANNELS_PER_WORD)",
-        "CHANNELS_PER_WORD",
+        "k_tiles",
+        "k_block.channels // k_block.weight_tiles",
+        "128",
         nearest=(SHAPES,),
     ),
     mutant(

@@ -38,5 +38,11 @@ MXFP8_MUTANTS = (
         "BLOCK_N * self.k_block.weight_row_bytes",
         "BLOCK_N * self.k_block.channels // 2",
     ),
-    mutant("rows of 8-bit weights have the pitch of 4-bit ones", "wrong base", "weight_rows", "k * k_block.weight_bits // 8", "k // 2"),
+    mutant(
+        "rows of 8-bit weights have the pitch of 4-bit ones",
+        "wrong base",
+        "weight_tiles",
+        "k_block.weight_row_bytes // k_block.weight_tiles",
+        "k_block.channels // 2",
+    ),
 )

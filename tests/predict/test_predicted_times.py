@@ -8,8 +8,9 @@ import pytest
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.launch import RankLoad
+from megamoe_dsl.predict.launch import RankLoad, tiles_of
 from megamoe_dsl.predict.prediction import Prediction, Subject
+from megamoe_dsl.predict.sm100 import shape_of
 from megamoe_dsl.presets import preset
 from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, profiled, profiled_table, published, rms
 from sweep import sample
@@ -48,11 +49,15 @@ def test_kernels_under_a_profiler() -> None:
 
 
 def test_runs_of_bytes_take_their_time() -> None:
-    """Stages of 256 channels, whose rows are twice as long, keep HBM busier."""
+    """Stages of 256 channels, whose rows are twice as long, keep HBM busier where weights lie in rows; in tiles they are no better."""
     problem, calibration = preset("flash").problem(64, recipe="mxf4xmxf4"), calibration_of("NVIDIA B200")
     load = RankLoad.uniform(problem, 64)
     alike = replace(calibration, kernel={**calibration.kernel, "hbm_gap": 0.0})
-    short, long = (Subject.of(choose(problem, Target.typical("sm_100a"), 64, block_k=block_k), load) for block_k in (128, 256))
+    configs = [choose(problem, Target.typical("sm_100a"), 64, block_k=block_k) for block_k in (128, 256)]
+    times = [Prediction.of(one, load, calibration).us for one in configs]
+    assert abs(times[0] / times[1] - 1) < 0.01
+    shapes = [replace(shape_of(one), tiles_weights=False) for one in configs]
+    short, long = (Subject.of_sm100(shape, tiles_of(one, load.counts), load) for shape, one in zip(shapes, configs, strict=True))
     gap, none = ([one.launch(each, each.clock) for one in (short, long)] for each in (calibration, alike))
     assert gap[0].us / gap[1].us > 1.02 * none[0].us / none[1].us
     assert [one.run.hbm_bytes for one in gap] == pytest.approx([one.run.hbm_bytes for one in none], rel=0.01)

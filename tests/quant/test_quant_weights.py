@@ -87,7 +87,8 @@ def test_transform_weights_round_trip_and_shapes():
     plain = checkpoint()
     moved = quant.transform_weights(PROBLEM, SM100, quant.ExpertWeights(**plain))
     assert moved.fc1_sf.shape == (2 * 4, 512) and moved.fc2_sf.shape == (2 * 2, 512)
-    assert torch.equal(moved.fc1[:, 8:16], plain["fc1"][:, 256:264])
+    assert moved.fc1.shape == (2, 4, 4, 128, 64)  # tiles of 128 rows by 128 channels
+    assert torch.equal(moved.fc1[:, 0, 1, 8:16], plain["fc1"][:, 256:264, 64:128])
     back = quant.inverse_transform_weights(PROBLEM, SM100, moved)
     for name, tensor in plain.items():
         assert torch.equal(getattr(back, name), tensor), name

@@ -52,6 +52,11 @@ def load_box_5d_cta(destination: Any, tensor_map: Any, barrier: Any, places: Seq
     _load("5d.shared::cluster.global.tile", destination, tensor_map, barrier, places)
 
 
+def load_box_3d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
+    """3-D box into this CTA's SMEM, from these coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
+    _load("3d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, places)
+
+
 def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
     """5-D box into this CTA's SMEM, from these five coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
     _load("5d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, places)

@@ -100,6 +100,11 @@ class KBlock:
         return self.channels * self.weight_bits // 8
 
     @property
+    def weight_tiles(self) -> int:
+        """Tiles of weights in memory (`quant.tile_sm100`) that a stage has of a CTA's rows."""
+        return max(1, self.channels // CHANNELS_PER_WORD)
+
+    @property
     def unpacks(self) -> bool:
         return self.weight_row_bytes < self.row_bytes
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..hardware.cta_pair import BLOCK_N
 from ..hardware.operand_tile import BYTE_VALUES, SF_ATOM_BYTES, SF_ATOM_ROWS, KBlock
 from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm100.config import Sm100Config
@@ -56,6 +57,7 @@ class Shape:
     shares_tile: bool  # whether two epilogue warpgroups share each tile, rather than taking alternate ones
     handed_out: bool  # whether tiles are handed out at run time
     k_block: KBlock = BYTE_VALUES  # of a stage
+    tiles_weights: bool = False  # whether a CTA's weights of a stage are contiguous in memory, rather than rows of boxes
 
     @property
     def groups(self) -> int:
@@ -98,7 +100,7 @@ def shape_of(config: Sm100Config) -> Shape:
     if formats.packs_activations:
         instructions = replace(PACKED[block_m], mma=PACKED_MMA[config.block_k])
     tile = (config.problem, config.num_sms, block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages)
-    return Shape(*tile, instructions, shares_tile=False, handed_out=True, k_block=config.k_block)
+    return Shape(*tile, instructions, shares_tile=False, handed_out=True, k_block=config.k_block, tiles_weights=True)
 
 
 def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
@@ -135,10 +137,10 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
 
 
 def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
-    """The GPU at a clock in GHz.  Between two rows' bytes of a box HBM could serve `hbm_gap` bytes more."""
+    """The GPU at a clock in GHz.  Between two contiguous runs of a stage's bytes HBM could serve `hbm_gap` bytes more."""
     pairs, weights = shape.num_sms // 2, shape.problem.formats.weights
-    rows = np.array([weights.row_bytes(shape.k_block.channels), shape.k_block.row_bytes])
-    kept, slower = weights_kept(shape.problem, load, weights.bytes_per_value, calibration), 1 + calibration.kernel["hbm_gap"] / rows
+    runs = np.array([weights.row_bytes(shape.k_block.channels) * (BLOCK_N if shape.tiles_weights else 1), shape.k_block.row_bytes])
+    kept, slower = weights_kept(shape.problem, load, weights.bytes_per_value, calibration), 1 + calibration.kernel["hbm_gap"] / runs
     spread = calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1)
     issue = shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock
     queue = {"stages": shape.num_stages, "handed_out": shape.handed_out, "places": 2, "overlaps": True, "groups": shape.groups}

@@ -55,6 +55,7 @@ from .weights import order_rows_sm90 as order_rows_sm90
 from .weights import place_expert as place_expert
 from .weights import single_expert as single_expert
 from .weights import tile_sm90 as tile_sm90
+from .weights import tile_sm100 as tile_sm100
 from .weights import transform_expert as transform_expert
 from .weights import transform_weights as transform_weights
 from .weights import unscaled_weights as unscaled_weights

@@ -1,7 +1,7 @@
 """Weight transforms: from checkpoint order to what the kernel loads, and back.
 
 SM100    Linear1 rows alternate 8 gate and 8 up rows so that one thread of the epilogue holds both halves of a SwiGLU pair (article section
-         4.5.4); scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory
+         4.5.4); weights lie in tiles; scale bytes take the order that `tcgen05.cp` (UTCCP) copies into tensor memory
 SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason; weights lie in tiles.  E2M1 weights stay packed, in tiles
          that hold their scales too (`packed_tiles`)
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from megamoe_dsl.hardware.cta_pair import BLOCK_N
 from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.quant.formats import no_scales, ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import MatrixShape, pack_tiles, resize, tiled_shapes, unpack_tiles, weight_shapes
@@ -227,16 +228,28 @@ def tile_sm90(w: torch.Tensor) -> torch.Tensor:
 
     Raises ValueError when N is not a multiple of 256 or K of a tile's.
     """
-    (rows, k), step = w.shape[-2:], ROW_BYTES // w.itemsize
-    if rows % 256 or k % step:
-        raise ValueError(f"w.shape[-2:] = {(rows, k)}: must be multiples of 256 and {step}")
-    return w.reshape(*w.shape[:-2], rows // 256, 256, k // step, step).transpose(-3, -2).contiguous()
+    return _tiles(w, 256, ROW_BYTES)
 
 
-def inverse_tile_sm90(tiles: torch.Tensor) -> torch.Tensor:
-    """Puts tiles back into rows, the inverse of `tile_sm90`."""
-    n_tiles, k_tiles = tiles.shape[-4:-2]
-    return tiles.transpose(-3, -2).reshape(*tiles.shape[:-4], n_tiles * 256, k_tiles * tiles.shape[-1]).contiguous()
+def tile_sm100(w: torch.Tensor) -> torch.Tensor:
+    """The same of what a CTA of a pair loads on SM100, 128 rows of 128 channels, or 64 of BF16: E4M3 [..., N / 128, K / 128, 128, 128],
+    E2M1 [..., N / 128, K / 128, 128, 64], BF16 [..., N / 128, K / 64, 128, 64].  A stage of more channels has tiles that follow one
+    another."""
+    return _tiles(w, BLOCK_N, ROW_BYTES // 2 if w.dtype == TORCH_DTYPES[E2M1] else ROW_BYTES)
+
+
+def _tiles(w: torch.Tensor, tile_rows: int, row_bytes: int) -> torch.Tensor:
+    (rows, k), step = w.shape[-2:], row_bytes // w.itemsize
+    if rows % tile_rows or k % step:
+        raise ValueError(f"w.shape[-2:] = {(rows, k)}: must be multiples of {tile_rows} and {step}")
+    tiles = w.reshape(*w.shape[:-2], rows // tile_rows, tile_rows, k // step, step).transpose(-3, -2)
+    return tiles.reshape(-1).view(tiles.shape)  # strides as of new memory, also where one tile has all of K
+
+
+def rows_of_tiles(tiles: torch.Tensor) -> torch.Tensor:
+    """Puts tiles back into rows, the inverse of `tile_sm90` and `tile_sm100`."""
+    n_tiles, k_tiles, rows, step = tiles.shape[-4:]
+    return tiles.transpose(-3, -2).reshape(*tiles.shape[:-4], n_tiles * rows, k_tiles * step).contiguous()
 
 
 def _require_little_endian() -> None:
@@ -296,7 +309,7 @@ def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) 
         return TransformedWeights(tile_sm90(rows(fc1)), fc1_sf, tile_sm90(fc2), fc2_sf, *biases)
     if problem.formats.scaled:
         fc1_sf, fc2_sf = utccp_scale_order(rows(fc1_sf.view(torch.uint8))), utccp_scale_order(fc2_sf.view(torch.uint8))
-    return TransformedWeights(rows(fc1), fc1_sf, fc2, fc2_sf, *biases, weights.factors)
+    return TransformedWeights(tile_sm100(rows(fc1)), fc1_sf, tile_sm100(fc2), fc2_sf, *biases, weights.factors)
 
 
 def order_fc1(problem: "Problem", arch: "Arch", w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
@@ -312,13 +325,13 @@ def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: Transfo
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         plain = ExpertWeights(*unpack_tiles(weights.fc1, rows_sm90(problem)), *unpack_tiles(weights.fc2))
     elif not arch.has_tensor_memory:
-        plain = ExpertWeights(rows(inverse_tile_sm90(weights.fc1)), weights.fc1_sf, inverse_tile_sm90(weights.fc2), weights.fc2_sf)
+        plain = ExpertWeights(rows(rows_of_tiles(weights.fc1)), weights.fc1_sf, rows_of_tiles(weights.fc2), weights.fc2_sf)
     else:
         fc1_sf, fc2_sf = weights.fc1_sf, weights.fc2_sf
         if problem.formats.scaled:
             fc1_sf, fc2_sf = rows(inverse_utccp_scale_order(fc1_sf, experts)), inverse_utccp_scale_order(fc2_sf, experts)
             fc1_sf, fc2_sf = (one.view(TORCH_DTYPES[problem.formats.weights.scale]) for one in (fc1_sf, fc2_sf))
-        plain = ExpertWeights(rows(weights.fc1), fc1_sf, weights.fc2, fc2_sf, factors=weights.factors)
+        plain = ExpertWeights(rows(rows_of_tiles(weights.fc1)), fc1_sf, rows_of_tiles(weights.fc2), fc2_sf, factors=weights.factors)
     if weights.fc1_bias is not None:
         plain = replace(plain, fc1_bias=rows(weights.fc1_bias.unsqueeze(-1)).squeeze(-1), fc2_bias=weights.fc2_bias)
     plain = plain.resized(problem, weight_shapes(problem))

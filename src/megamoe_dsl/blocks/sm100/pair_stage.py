@@ -18,7 +18,7 @@ from ...hardware.operand_tile import (
     packed_values,
 )
 from ...hardware.tensor_map import MapFields, TensorMapDtype
-from ...layouts.arith import align
+from ...layouts.arith import align, ceil_div
 from ...layouts.region import U8, Field
 
 
@@ -117,6 +117,19 @@ def weight_rows(address: Any, k: int, height: Any, k_block: KBlock, box_height: 
         return byte_rows(address, row_bytes, height, box_height, k_block.row_bytes)
     box = (k_block.channels, box_height)
     return MapFields(address, TensorMapDtype.FP4_UNPACKED, (k, height), (row_bytes,), box, k_block.row_bytes)
+
+
+def k_tiles(k: int, k_block: KBlock) -> int:
+    """Tiles that K has in memory."""
+    return ceil_div(k, k_block.channels // k_block.weight_tiles)
+
+
+def weight_tiles(address: int, tiles: int, k_block: KBlock) -> MapFields:
+    """So many tiles of weights, as `quant.tile_sm100` orders them, in boxes of those of a stage.  Its dimensions: a row, tiles, rows."""
+    row_bytes = k_block.weight_row_bytes // k_block.weight_tiles
+    dtype, row = (TensorMapDtype.FP4_UNPACKED, k_block.channels) if k_block.unpacks else (TensorMapDtype.U8, row_bytes)
+    dims, box = (row, tiles, BLOCK_N), (row, k_block.weight_tiles, BLOCK_N)
+    return MapFields(address, dtype, dims, (BLOCK_N * row_bytes, row_bytes), box, k_block.row_bytes)
 
 
 def scale_words(address: Any, width: Any, height: int, box_width: int, k_block: KBlock, pitch: Any = None) -> MapFields:

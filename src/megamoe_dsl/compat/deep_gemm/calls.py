@@ -12,8 +12,8 @@ import torch
 from ...arch import Arch
 from ...problem import Problem, ProblemError, integer_between
 from ...quant import TransformedWeights, new_weights, weight_names
-from ...recipe import E2M1
-from ...runtime.buffers import check_output, check_tensor
+from ...runtime.buffers import check_aligned, check_device, check_output, check_tensor
+from ...runtime.gemm_scales import TMA_ALIGNMENT
 from .buffer import CallOptions, SymmBuffer
 from .names import MmaType, refuse
 from .weights import scale_words
@@ -129,11 +129,17 @@ def _run(
     *tokens: int | None,
 ) -> None:
     bound = _bound(buffer.problem, y, *tokens)
+    buffer.check_current()
     problem, device = replace(buffer.problem, biases=options.biases), buffer.symmetric.sym.device
     check_output("y", y, (y.shape[0], problem.hidden), device)
     if stats is not None:
         check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,), device)
     weights = _in_kernel_order(problem, buffer.target.arch, l1_weights, l2_weights)
+    for name in weight_names(problem):
+        place, tensor = _GIVEN_AS[name], getattr(weights, name)
+        check_device(place, tensor, device)
+        if not name.endswith("bias") and tensor.dtype != torch.float32:
+            check_aligned(place, tensor, TMA_ALIGNMENT)
     buffer.kernel(weights, stats, options, bound)(y)
 
 
@@ -169,13 +175,7 @@ def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> 
     if len(l1) != len(l2) or len(l1) not in (2, 3):
         raise ProblemError("l2_weights", f"{len(l2)} tensors beside {len(l1)} of l1_weights", f"what {how} returns")
     if arch.has_tensor_memory:
-        packed = problem.formats.weights.element == E2M1  # in int8, here in uint8
-        l1, l2 = ((codes.view(torch.uint8) if packed else codes, scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
-        if problem.formats.packs_activations:
-            if l1[0].dim() != 5:
-                groups = "[experts, 2I/16, 2, 8, H/2], as transform_weights_for_mega_moe of mma_type 'mxf4xmxf4' returns it"
-                raise ProblemError(_GIVEN_AS["fc1"], f"{l1[0].dtype} {tuple(l1[0].shape)}", groups)
-            l1 = l1[0].flatten(1, 3), *l1[1:]
+        l1, l2 = ((codes, scale_words(scales), *bias) for codes, scales, *bias in (l1, l2))
     (fc1, fc1_sf, *biases1), (fc2, fc2_sf, *biases2) = l1, l2
     found = TransformedWeights(fc1, fc1_sf, fc2, fc2_sf, *biases1, *biases2)
     for name in weight_names(problem):

@@ -6,7 +6,7 @@ import torch
 
 from ...arch import SM100
 from ...problem import ProblemError
-from ...quant import interleave_gate_up, order_rows_sm90, pack_tiles, tile_sm90, ue8m0_bytes, utccp_scale_order
+from ...quant import interleave_gate_up, order_rows_sm90, pack_tiles, tile_sm90, tile_sm100, ue8m0_bytes, utccp_scale_order
 from ...recipe import E2M1, RECIPES
 from .names import activation_of, mma_type_of, refuse
 
@@ -44,14 +44,15 @@ def transform_weights_for_mega_moe_sm90(l1_weights: Weights, l2_weights: Weights
 def transform_weights_for_mega_moe(
     l1_weights: Weights, l2_weights: Weights, activation: str = "swiglu", mma_type: str = "fp8xfp4"
 ) -> tuple[Weights, Weights]:
-    """For `fp8_fp4_mega_moe` on SM100, of fp8xfp4 and fp8xfp8 byte for byte what DeepGEMM makes.
+    """For `fp8_fp4_mega_moe` on SM100.
 
     l1_weights  int8 or uint8 [E, 2I, H/2], two E2M1 a byte, of fp8xfp8 e4m3 [E, 2I, H], rows [gate | up], and int32 [E, 2I, H/128],
                 M-major, four UE8M0 each, as `transform_sf_into_required_layout` returns them
     l2_weights  the same of [E, H, I]
 
-    Rows of mxf4xmxf4 have the order of fp8xfp4, which is not DeepGEMM's: l1_weights[0] is [E, 2I/16, 2, 8, H/2], so that neither is taken
-    for the other.  Raises `ProblemError` and ValueError.
+    Returns weights as tiles, uint8 [E, 2I/128, H/128, 128, 64] and [E, H/128, I/128, 128, 64], of fp8xfp8 e4m3 with rows of 128, and scales
+    as DeepGEMM makes them: another order of weights than DeepGEMM's, in another shape, so that neither is taken for the other.  Raises
+    `ProblemError`, and ValueError for shapes that are no multiples.
     """
     activation_of(activation)
     recipe = RECIPES[mma_type_of(mma_type, SM100).recipe]
@@ -63,10 +64,9 @@ def transform_weights_for_mega_moe(
             raise ProblemError(
                 f"{name}[0].dtype", codes.dtype, f"{' or '.join(map(str, allowed))}: {SM100} takes weights in {words} with {mma_type}"
             )
-    rows = interleave_gate_up(fc1)
+    tiles = [tile_sm100(one.view(torch.uint8) if one.dtype == torch.int8 else one) for one in (interleave_gate_up(fc1), fc2)]
     ordered = (interleave_gate_up(one.unsqueeze(-1)).squeeze(-1) for one in bias)
-    grouped = rows.unflatten(1, (-1, 2, 8)) if recipe.packs_activations else rows
-    return (grouped, _utccp(interleave_gate_up(scale_bytes(fc1_sf))), *ordered), (fc2, _utccp(scale_bytes(fc2_sf)), *bias2)
+    return (tiles[0], _utccp(interleave_gate_up(scale_bytes(fc1_sf))), *ordered), (tiles[1], _utccp(scale_bytes(fc2_sf)), *bias2)
 
 
 def _ue8m0(scales: torch.Tensor) -> torch.Tensor:

@@ -15,15 +15,15 @@ from cutlass import Int32
 
 from ....blocks import tiles
 from ....blocks.sm100 import load, mma
-from ....blocks.sm100.load import PairOperand
+from ....blocks.sm100.load import PairOperand, TiledWeights
 from ....blocks.sm100.mma import PairTile, ScaleColumns
+from ....blocks.sm100.pair_stage import k_tiles
 from ....device import tcgen05
 from ....device.ring import Ring, Stage
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
 from ....schedule.fused_moe import FC1
 from ..context import Context, WorkTile
-from ..layouts.smem_plan import TILE_ROWS
 from ..pool import wait_operands
 from .memory_plan import Sm100Map
 
@@ -50,10 +50,11 @@ def load_weights(ctx: Context) -> None:
         config, k_block = ctx.config, ctx.config.k_block
         weights, scales = ctx.map(Sm100Map.WEIGHTS, block.phase), ctx.map(Sm100Map.SFB, block.phase)
         k_blocks = ctx.k_blocks_of(block)
-        channel = (block.n_block * CLUSTER + ctx.cta_rank) * BLOCK_N
-        rows = select(block.phase == FC1, Int32(config.fc1_n_blocks * TILE_ROWS), Int32(config.fc2_n_blocks * TILE_ROWS))
-        row, num_bytes = block.expert * rows + channel, config.smem.stage.weight_transaction
-        tile = PairOperand(weights, scales, row, channel, block.expert * k_blocks * k_block.words, k_block, num_bytes)
+        n_block, is_fc1 = block.n_block * CLUSTER + ctx.cta_rank, block.phase == FC1
+        n_blocks = select(is_fc1, Int32(config.fc1_n_blocks * CLUSTER), Int32(config.fc2_n_blocks * CLUSTER))
+        tiles_of_k = select(is_fc1, Int32(k_tiles(config.problem.hidden, k_block)), Int32(k_tiles(config.problem.intermediate, k_block)))
+        first, num_bytes = (block.expert * n_blocks + n_block) * tiles_of_k, config.smem.stage.weight_transaction
+        tile = TiledWeights(weights, scales, first, n_block * BLOCK_N, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         return load.load_weights(stage, tile, k_blocks)
 
     tiles.load_weights(ctx, ctx.first_stage, fill)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ....blocks.sm100.epilogue_tile import result_bytes
-from ....blocks.sm100.pair_stage import PairStage, byte_rows, scale_words, weight_rows
+from ....blocks.sm100.pair_stage import PairStage, byte_rows, k_tiles, scale_words, weight_tiles
 from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD, OPERAND_ALIGNMENT
 from ....hardware.tensor_map import MapFields, TensorMap
@@ -101,8 +101,7 @@ def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[Tenso
 
     sym      address of this rank's symmetric buffer
     weights  addresses by name:
-    fc1, fc2       E2M1, two per byte: [El * 2I, H / 2] with gate and up rows interleaved by 8; [El * H, I / 2].  E4M3: H and I bytes a row.
-                   BF16: 2 H and 2 I.  H and I are those of whole tiles
+    fc1, fc2       tiles of 128 rows (quant.tile_sm100): of [2I, H] with gate and up rows interleaved by 8, and of [H, I]
     fc1_sf, fc2_sf words of scales in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]; of NVFP4 twice as many, without scales none
     """
     problem = config.problem
@@ -117,7 +116,7 @@ def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[Tenso
         n, channels = tiles * TILE_ROWS, align(k, min(k_block.channels, CHANNELS_PER_WORD))
         weight_words = problem.formats.weights.scale_words(channels)
         rows = byte_rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2, k_block.row_bytes)
-        weights = weight_rows(address, channels, experts * n, k_block)
+        weights = weight_tiles(address, experts * n // BLOCK_N * k_tiles(k, k_block), k_block)
         if not k_block.words:
             return [rows, rows, weights, weights]
         token_scales = scale_words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m, k_block)
