@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--sonic", type=Path)
     parser.add_argument("--flashinfer", type=Path)
     parser.add_argument("--turns", type=at_least(1), default=REPEATS, help="of `run`; their number also decides the order")
+    parser.add_argument("--joules", type=at_least(0), default=0, metavar="TURNS", help="of `run`, a second of calls each")
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
     if given.what in TABLES:
@@ -132,7 +133,7 @@ def main() -> None:
             print(json.dumps(outcome), flush=True)
             works &= outcome["passed"] and not outcome["refused"]
         sys.exit(not works)
-    timed = run_points(points, TARGET, given.folder, sites, partial(Tried.time, repeats=given.turns))
+    timed = run_points(points, TARGET, given.folder, sites, partial(Tried.time, repeats=given.turns, energy_turns=given.joules))
     records = save_each(given.out, "experts", timed, summary, *sites)
     sys.exit(not all(record["passed"] for record in records))
 

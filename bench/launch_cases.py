@@ -72,7 +72,7 @@ def fused_calls(recipe: str, ring: bool, launches: bool, store: ArtifactStore) -
     for index, (tokens, mask, skew) in enumerate(zip(TOKENS, MASKS, SKEWED, strict=True)):
         x, x_sf, idx, factors = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
         bound = FEW if tokens <= FEW else None
-        if index % 2:
+        if index % 2 or not problem.formats.scaled:
             x = torch.randn(tokens, HIDDEN, device="cuda").bfloat16()
             found.append(partial(layer, x, idx, factors, num_tokens_bound=bound))
         else:
@@ -94,8 +94,8 @@ def halves_calls(recipe: str, store: ArtifactStore) -> list[Call]:
 TRAINED = ExpertLayer(512, 256, 4, TOPK, recipe="bf16xbf16", preactivations=True)
 
 
-def training_calls(store: ArtifactStore) -> list[Call]:
-    """Gradients of `moe` by all that has one, in a row; the store is its cache."""
+def training_calls(recipe: str, store: ArtifactStore) -> list[Call]:
+    """Gradients of `moe` in these formats by all that has one, in a row; the store is its cache."""
     w = draw_weights(TRAINED)
     problem = Problem(TRAINED.hidden, TRAINED.intermediate, TRAINED.num_experts, TOPK, 1, MOST, recipe=TRAINED.recipe)
     found: list[Call] = []
@@ -103,14 +103,14 @@ def training_calls(store: ArtifactStore) -> list[Call]:
         _, _, idx, factors = random_inputs(problem, 0, tokens, SEED + index, "cuda", mask, skew)
         x, dy = (torch.randn(tokens, TRAINED.hidden, device="cuda").bfloat16() for _ in range(2))
         given = [one.clone().requires_grad_() for one in (x, w.w1, w.w2, factors)]
-        found.append(partial(gradients, given, idx, dy))
+        found.append(partial(gradients, given, idx, dy, None if recipe == TRAINED.recipe else recipe))
     return found
 
 
-def gradients(given: list[torch.Tensor], idx: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+def gradients(given: list[torch.Tensor], idx: torch.Tensor, dy: torch.Tensor, recipe: str | None) -> torch.Tensor:
     """16-bit words of y and of the gradients of x, w1, w2 and top-k weights."""
     x, w1, w2, factors = given
-    y = moe(x, w1, None, w2, None, idx, factors)
+    y = moe(x, w1, None, w2, None, idx, factors, recipe=recipe)
     found = (y.detach(), *torch.autograd.grad(y, given, dy))
     return torch.cat([one.view(torch.int16).flatten() for one in found])
 
@@ -203,13 +203,14 @@ def experts(recipe: str) -> LaunchCase:
     return LaunchCase(f"moe {recipe}", configs, partial(expert_calls, recipe))
 
 
-def training() -> LaunchCase:
+def training(recipe: str) -> LaunchCase:
     def configs(target: Target) -> list[KernelConfig]:
-        forward = [one for tokens in TOKENS for one in TRAINED.configs(target, tokens)]
-        backward = [choose(one, target, tokens * TOPK) for tokens in TOKENS for one in TRAINED.backward()]
+        layer = replace(TRAINED, recipe=recipe)
+        forward = [one for tokens in TOKENS for one in layer.configs(target, tokens)]
+        backward = [choose(one, target, tokens * TOPK) for tokens in TOKENS for one in layer.backward()]
         return list(dict.fromkeys([*forward, *backward]))
 
-    return LaunchCase(f"training {TRAINED.recipe}", configs, training_calls)
+    return LaunchCase(f"training {recipe}", configs, partial(training_calls, recipe))
 
 
 def gemms(kind: str, recipe: str) -> LaunchCase:
@@ -221,8 +222,10 @@ FP8, BF16, PACKED_WEIGHTS = "fp8xfp8", "bf16xbf16", "fp8xmxfp4"
 CASES = (
     experts(FP8),
     experts(BF16),
-    training(),
+    training(BF16),
+    training(FP8),
     fused(FP8),
+    fused(BF16),
     fused(PACKED_WEIGHTS),
     fused(PACKED_WEIGHTS, ring=True),
     fused(FP8, launches=True),

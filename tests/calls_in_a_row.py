@@ -12,7 +12,7 @@ from megamoe_dsl.config_error import ConfigError
 from recorded_gpu import Launched, RecordedGpu, recorded_gpu
 
 Arguments = Mapping[str, Any]
-OPTIONAL = ("w1_sf", "w2_sf", "factors", "score_bias", "bias", "a_sf", "b_sf", "out")
+OPTIONAL = ("w1_sf", "w2_sf", "factors", "score_bias", "bias", "a_sf", "b_sf", "out", "sources", "replicas")
 FIRST_COUNTER = ("a counter", "a counter of an early launch")
 
 
@@ -78,7 +78,7 @@ def _short(outcome: Outcome) -> str:
 
 def must_be_refused(change: str) -> bool:
     """Whether no call allows such a change."""
-    shifted = tuple(f"{name}, shifted" for name in ("x", "w1", "w2", "a", "b", "out", "stored"))
+    shifted = tuple(f"{name}, shifted" for name in ("x", "w1", "w2", "l1", "l2", "a", "b", "left", "right", "out", "stored"))
     strided = tuple(f"{name}, strided" for name in ("w1", "w2", "topk_idx", "topk_weights"))
     numbers = ("out of other rows", "too much padding", "too many tokens")
     return change.endswith((", far", "of another dtype", "another device")) or change.startswith((*shifted, *strided, *numbers))
@@ -86,6 +86,7 @@ def must_be_refused(change: str) -> bool:
 
 SHOWN = (
     *("up first", "another activation", "fewer", "more tokens", "stored", "one expert", "softmax", "scaled", "bf16", "f32", "added"),
+    *("another clamp", "another shift", "recomputed", "frozen", "columns alone", "aligned", "contiguous", "masked", "times two", "exact"),
     *("another stream", "another layer", "one token", "another bound", "padding", "other numbers", "one group"),
 )
 

@@ -24,7 +24,17 @@ from torch.overrides import TorchFunctionMode
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.gemm.family import GemmKernel
-from megamoe_dsl.runtime import device_gemm, expert_plan, experts, gemm, tile_counters, top_experts
+from megamoe_dsl.runtime import (
+    device_gemm,
+    device_gradients,
+    expert_gradients,
+    expert_plan,
+    experts,
+    gemm,
+    k_grouped_gemm,
+    tile_counters,
+    top_experts,
+)
 from megamoe_dsl.target import find_arch
 
 OK = driver.CUresult.CUDA_SUCCESS
@@ -36,17 +46,28 @@ EARLY = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIA
 CLUSTER = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 
+NEW = {torch.empty: torch.zeros, torch.empty_like: torch.zeros_like, torch.Tensor.new_empty: torch.Tensor.new_zeros}
+"""What makes a tensor, and what makes one that holds the same in every run."""
+WAITS = [getattr(torch.Tensor, name) for name in ("tolist", "item", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__")]
+"""What waits for the device."""
+
+
 class OnGpus(TorchFunctionMode):
-    """Torch's functions, with tensors of the host on GPUs: on the second one those whose storage is `far`."""
+    """Torch's functions, with tensors of the host on GPUs: on the second one those whose storage is `far`.  As on a GPU, nothing waits for
+    the device during a capture."""
 
     def __init__(self) -> None:
         super().__init__()
         self.far: set[int] = set()
+        self.made: list[torch.Tensor] = []
+        self.capturing: Callable[[], bool] = lambda: False
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         if function in (torch.Tensor.device.__get__, torch.Tensor.get_device):  # type: ignore[attr-defined]
             number = int(args[0].untyped_storage().data_ptr() in self.far)
             return number if function is torch.Tensor.get_device else torch.device("cuda", number)
+        if function in WAITS and self.capturing():
+            raise RuntimeError(f"{function.__name__} during a capture")
         if function is torch.device:
             return function(*args, **(kwargs or {}))
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]
@@ -54,7 +75,10 @@ class OnGpus(TorchFunctionMode):
         kwargs = {
             name: torch.device("cpu") if name == "device" else value for name, value in (kwargs or {}).items() if name != "pin_memory"
         }
-        return function(*(torch.device("cpu") if isinstance(one, torch.device) else one for one in args), **kwargs)
+        found = NEW.get(function, function)(*(torch.device("cpu") if isinstance(one, torch.device) else one for one in args), **kwargs)
+        if function in NEW:
+            self.made.append(found)
+        return found
 
 
 @dataclass(frozen=True)
@@ -96,6 +120,7 @@ class RecordedGpu:
     def call(self, function: Callable[..., Any], **arguments: Any) -> list[Launched]:
         """The launches of a call; its results are y, or `y0` and more."""
         self._raw.clear()
+        self.mode.made.clear()
         self.show(**arguments)
         found = function(**arguments)
         self.show(**({f"y{number}": one for number, one in enumerate(found)} if isinstance(found, tuple) else {"y": found}))
@@ -107,10 +132,11 @@ class RecordedGpu:
         return [replace(launched, arguments=self._named(given, spans)) for launched, given in self._raw]
 
     def _spans(self) -> list[tuple[str, int, int]]:
-        """Names of tensors, the latest first, with their first address and that behind their storage."""
+        """Names of tensors, the latest first, with their first address and that behind their storage; then those that the call made."""
         found = []
         with torch._C.DisableTorchFunction():
-            for name, tensor in reversed(self.tensors.items()):
+            made = [(f"{one.dtype} {tuple(one.shape)}, made", one) for one in self.mode.made]
+            for name, tensor in [*reversed(self.tensors.items()), *made]:
                 if start := tensor.data_ptr():
                     storage = tensor.untyped_storage()
                     found.append((name, start, max(start + 1, storage.data_ptr() + storage.nbytes())))
@@ -169,7 +195,8 @@ def forget() -> None:
         cached.cache_clear()
     tile_counters.tile_counters.cache_clear()
     tile_counters.decode_memory.cache_clear()
-    top_experts.top_experts_kernel.cache_clear()
+    for cached in (top_experts.top_experts_kernel, device_gradients.loaded_kernel, device_gradients._problems):
+        cached.cache_clear()
     for plans in (experts._PLANS, experts._ROUTED, gemm._PLANS, top_experts._PLANS):
         plans.clear()
 
@@ -178,6 +205,7 @@ def forget() -> None:
 def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
     """A GPU that has run nothing yet; its kernels are not compiled."""
     gpu, artifacts = RecordedGpu(OnGpus()), []
+    gpu.mode.capturing = lambda: gpu.capture is not None
     scratch_of, decode_memory_of = expert_plan.Scratch.of, tile_counters.DecodeMemory.of
 
     def get(store: ArtifactStore, config: Any) -> Artifact:
@@ -208,6 +236,7 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
             "cuLaunchKernelEx": gpu._launch,
             "cuTensorMapEncodeTiled": gpu._encode,
             "cuStreamGetCaptureInfo": lambda stream: (OK, None, gpu.capture, None),
+            "cuCtxGetCurrent": lambda: (OK, 1),
         },
         torch.cuda: {
             "is_available": lambda: True,
@@ -223,6 +252,9 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
         torch.Tensor: {"record_stream": lambda *_: None},
         torch._C: {"_cuda_getDevice": lambda: gpu.device, "_cuda_getCurrentRawStream": lambda index: gpu.stream},
         ArtifactStore: {"get": get},
+        # In an operator a mode of torch is off.
+        k_grouped_gemm: {"_quantize_both": k_grouped_gemm._run_quantize, "add_columns": k_grouped_gemm._run_gemm},
+        expert_gradients: {"add_columns": k_grouped_gemm._run_gemm},
         expert_plan.Scratch: {"of": shown},
         tile_counters.DecodeMemory: {"of": shown_results},
         **{module: {"outside_pools": lambda make: make()} for module in (tile_counters, expert_plan)},  # a thread has no stand-in

@@ -14,6 +14,9 @@ from megamoe_dsl.runtime.simulated import WATCHDOG_NS
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator, load
 
+MOST_INSTRUCTIONS = 2_000_000
+"""Warp instructions after which launches count as endless.  The longest test takes 170,000."""
+
 
 def simulate_tables(
     artifact: Artifact,
@@ -51,4 +54,4 @@ def simulate_tables(
             )
         )
     with naming_the_wait(*ranks):
-        return Simulator(None, memory, seed=seed, race=race).run(launched * launches)
+        return Simulator(None, memory, seed=seed, race=race, most_instructions=MOST_INSTRUCTIONS).run(launched * launches)

@@ -67,7 +67,10 @@ def test_a_point_becomes_a_record_and_a_row(tried: Callable[[], Tried], monkeypa
     monkeypatch.setattr(run, "time_graphs", lambda launches, repeats: {name: Times(float(len(name)), 1.0, repeats) for name in launches})
     monkeypatch.setattr(run, "time_host", lambda calls, repeats: {name: Times(repeats, 1.0, 99.0) for name in calls})
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    record = tried().time(15)
+    monkeypatch.setattr(run, "joules_in_turns", lambda ways, us, turns: {name: Times(us[name] * 7e-4, 0.0, turns) for name in ways})
+    record = tried().time(15, energy_turns=3)
+    assert record["joules"]["ours, chosen"] == {"median": 12 * 7e-4, "low": 0.0, "high": 3}
+    assert set(record["joules"]) == {"ours, chosen", "fused", "sglang 4 x 64", "sorting, sglang 4 x 64"}, "the fastest of a library"
     assert record["us"]["route"]["high"] == 15
     assert record["passed"] and record["experts_met"] == len({*tried().inputs.call.topk_idx.flatten().tolist()})
     layers = {"ours, chosen", "fused", "sorting, sglang 4 x 64", "sglang 4 x 64"}
@@ -81,6 +84,7 @@ def test_a_point_becomes_a_record_and_a_row(tried: Callable[[], Tried], monkeypa
         and "torch" not in heading + routed
         and "| fused |" in fused
         and row.startswith("| 5 | 12.0 |")
+        and "| J | W |" in heading
     )
 
 

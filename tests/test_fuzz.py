@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fuzzing_process
@@ -25,7 +26,21 @@ from megamoe_dsl.fuzz import search as search_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
 from megamoe_dsl.fuzz.run import verdict
 from megamoe_dsl.fuzz.search import FoundError, Search
-from megamoe_dsl.fuzz.trial import SIMULATED, VALUES, FuzzedCall, Sizes, Trial, case_of, moved, trials
+from megamoe_dsl.fuzz.trial import (
+    SIMULATED,
+    VALUES,
+    WAYS,
+    AnyTrial,
+    ExpertTrial,
+    FuzzedCall,
+    Sizes,
+    Trial,
+    case_of,
+    expert_trials,
+    moved,
+    read_trial,
+    trials,
+)
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.problem import Problem
@@ -55,9 +70,9 @@ class Oracle(SimulatedMachine):
 
 
 @settings(max_examples=30)
-@given(trials(SIMULATED))
-def test_a_trial_is_its_text(trial: Trial) -> None:
-    assert Trial.from_json(trial.to_json()) == trial
+@given(st.one_of(trials(SIMULATED), expert_trials(SIMULATED)))
+def test_a_trial_is_its_text(trial: AnyTrial) -> None:
+    assert read_trial(trial.to_json()) == trial
 
 
 def test_a_trial_in_a_command_has_what_is_no_default() -> None:
@@ -188,6 +203,19 @@ def test_some_layers_have_the_references_bits() -> None:
     found = search.run(trials(TINY), SEED, seconds=600, most=3)
     assert found is None, (found.wrong, found.trial.to_json())
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("broken", ["", "compiled", "trained"])
+def test_calls_of_moe_have_the_bits_of_the_layer(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here on the CPU; what gives other bits is found."""
+    trial = ExpertTrial(replace(PROBLEM, weigh_results=True, recipe="bf16xbf16"), (FuzzedCall((3,)),) * len(WAYS), WAYS)
+    own = check_module._CALLED[broken or "eager"]
+    if broken:
+        monkeypatch.setitem(check_module._CALLED, broken, lambda *given: [(one + 1, other) for one, other in own(*given)][-1:])
+    elements = 3 * PROBLEM.hidden if broken == "compiled" else 3 * PROBLEM.topk
+    assert check_trial(trial, SimulatedMachine()) == (
+        f"call {WAYS.index(broken) + 1}, {broken}: {elements} elements differ" if broken else ""
+    )
 
 
 @pytest.mark.parametrize("ring", [None, 128])

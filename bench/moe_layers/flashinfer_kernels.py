@@ -18,6 +18,7 @@ FOLDERS = ("flashinfer", "flashinfer.fused_moe", "flashinfer.fused_moe.cute_dsl"
 UNUSED = {"jit": {}, "jit.moe_utils": {"gen_moe_utils_module": None}, "api_logging": {"flashinfer_api": lambda function: function}}
 """What the kernels' files import and do not run."""
 NUM_SMS = 132
+COMMON: dict[str, Any] = {"acc_dtype": Float32, "raster_along_m": False, "enable_pdl": True}
 Launch = Callable[..., None]
 
 
@@ -47,13 +48,16 @@ def pointer(kind: Any, address: Any) -> Any:
 bf16, i32, f32 = (partial(pointer, kind) for kind in (BFloat16, Int32, Float32))
 
 
+def made(function: Any, count: int) -> Launch:
+    """Compiled, of so many integers and a stream."""
+    launch = cute.compile(function, *(Int64(0),) * count, CUstream(0), options="--gpu-arch=sm_90a")
+    return lambda *given: launch(*map(Int64, given[:-1]), CUstream(given[-1]))
+
+
 @lru_cache
-def compiled(site: Path, rows: int, fc1_columns: int, fc2_columns: int, cluster: int, topk: int) -> tuple[Launch, Launch]:
-    """For tiles of so many rows.  Arguments are addresses, sizes and a stream."""
-    common: dict[str, Any] = {"acc_dtype": Float32, "topk": topk, "raster_along_m": False, "enable_pdl": True}
-    gather, finalize = kernels(site)
-    first = gather(tile_shape_mn=(rows, fc1_columns), **common)
-    second = finalize(tile_shape_mn=(rows, fc2_columns), use_fused_finalize=True, cluster_shape_mn=(1, cluster), **common)
+def compiled_gather(site: Path, rows: int, columns: int, topk: int) -> Launch:
+    """The first GEMM, with tiles of so many rows and columns.  Arguments are addresses, sizes and a stream."""
+    first = kernels(site)[0](tile_shape_mn=(rows, columns), topk=topk, **COMMON)
 
     @cute.jit
     def fc1(
@@ -61,6 +65,14 @@ def compiled(site: Path, rows: int, fc1_columns: int, fc2_columns: int, cluster:
     ):
         places = bf16(a), bf16(b), bf16(d), i32(g), i32(e), i32(s), i32(c)
         first.wrapper(*places, t, m, n, k, q, max_active_clusters=NUM_SMS, stream=stream)
+
+    return made(fc1, 12)
+
+
+@lru_cache
+def compiled_finalize(site: Path, rows: int, columns: int, cluster: int, topk: int, adds: bool) -> Launch:
+    """The second one.  It adds weighted rows to y, or keeps the row of every slot of a token."""
+    second = kernels(site)[1](tile_shape_mn=(rows, columns), topk=topk, use_fused_finalize=adds, cluster_shape_mn=(1, cluster), **COMMON)
 
     @cute.jit
     def fc2(
@@ -80,10 +92,7 @@ def compiled(site: Path, rows: int, fc1_columns: int, fc2_columns: int, cluster:
         stream: Any,
     ):
         places = bf16(a), bf16(b), bf16(y), i32(g), i32(e), i32(s), i32(c), f32(w)
-        second.wrapper(*places, m, n, k, q, t, t, max_active_clusters=NUM_SMS // cluster, stream=stream)
+        out_rows = t if adds else t * topk
+        second.wrapper(*places, m, n, k, q, t, out_rows, max_active_clusters=NUM_SMS // cluster, stream=stream)
 
-    def launch(function: Any, count: int) -> Launch:
-        made = cute.compile(function, *(Int64(0),) * count, CUstream(0), options="--gpu-arch=sm_90a")
-        return lambda *given: made(*map(Int64, given[:-1]), CUstream(given[-1]))
-
-    return launch(fc1, 12), launch(fc2, 13)
+    return made(fc2, 13)

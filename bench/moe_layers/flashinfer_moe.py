@@ -1,19 +1,21 @@
 """FlashInfer's layer in BF16 on Hopper, from a folder with its Python files (bench/sites.py), compiled by the CuTe DSL that is installed.
 
-One GEMM gathers rows and activates, the other adds weighted rows to y by atomics, so that bits differ from run to run. Torch sorts slots
-into tiles beforehand, in the place of a CUDA module: times hold no sorting, but setting y to zero.
+One GEMM gathers rows and activates, the other adds weighted rows to y by atomics, so that bits differ from run to run, or keeps a row of
+every slot. This library's kernel sums those, in the place of a CUDA module, and torch sorts slots into tiles beforehand, in the place of
+another: times hold no sorting, but setting y to zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from megamoe_dsl.runtime.expert_call import ExpertCall
+from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from moe_layers.other_way import OtherWay
 
 RUN = 32
@@ -113,6 +115,20 @@ class FlashInferLayer:
         return self.y
 
 
+@dataclass(frozen=True)
+class KeptRows(FlashInferLayer):
+    """The same with a row of every slot as its `y`: rows of `summed`, a call whose rows are the slots."""
+
+    ours: DeviceExperts
+    summed: ExpertCall
+
+    def __call__(self) -> torch.Tensor:
+        self.fc1()
+        self.fc2()
+        self.ours.sum(self.summed)
+        return self.summed.y
+
+
 def up_and_gate(w1: torch.Tensor) -> torch.Tensor:
     """32 rows of up, then 32 of gate, of [num_experts, 2 intermediate, hidden] with gate first; an expert at a time, for lack of memory."""
     made, half = torch.empty_like(w1), w1.shape[1] // 2
@@ -124,7 +140,7 @@ def up_and_gate(w1: torch.Tensor) -> torch.Tensor:
 
 def flashinfer_layers(calls: Sequence[ExpertCall], site: Path) -> dict[str, list[FlashInferLayer]]:
     """Calls of the same weights, by tile.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
-    from moe_layers.flashinfer_kernels import compiled
+    from moe_layers.flashinfer_kernels import compiled_finalize, compiled_gather
 
     tiles, w1 = tiles_for(calls[0]), up_and_gate(calls[0].weights.w1)
     found: dict[str, list[FlashInferLayer]] = {f"flashinfer {tile}": [] for tile in tiles}
@@ -133,10 +149,21 @@ def flashinfer_layers(calls: Sequence[ExpertCall], site: Path) -> dict[str, list
         slots = SortedSlots.of(call.topk_idx, layer.num_experts, tiles[0].rows)
         hidden = torch.empty(len(slots.slots), layer.intermediate, dtype=call.x.dtype, device=call.x.device)
         for tile, layers in zip(tiles, found.values(), strict=True):
-            layers.append(FlashInferLayer(call, slots, compiled(site, *tile, layer.topk), w1, weights, hidden, y))
+            fc1 = compiled_gather(site, tile.rows, tile.fc1, layer.topk)
+            fc2 = compiled_finalize(site, tile.rows, tile.fc2, tile.cluster, layer.topk, True)
+            layers.append(FlashInferLayer(call, slots, (fc1, fc2), w1, weights, hidden, y))
     return found
 
 
-def flashinfer_ways(call: ExpertCall, site: Path) -> dict[str, OtherWay]:
-    """The layer by tile.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
-    return {name: OtherWay.of(layer, whole=True) for name, (layer,) in flashinfer_layers([call], site).items()}
+def flashinfer_ways(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str, OtherWay]:
+    """The layer by tile, also with rows kept.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
+    from moe_layers.flashinfer_kernels import compiled_finalize
+
+    layers = {name: layer for name, (layer,) in flashinfer_layers([call], site).items()}
+    summed = replace(call, memory=None)
+    summed.positions.view(-1).copy_(torch.arange(summed.rows))
+    for tile, (name, layer) in zip(tiles_for(call), tuple(layers.items()), strict=True):
+        fc2 = compiled_finalize(site, tile.rows, tile.fc2, tile.cluster, call.layer.topk, False)
+        kept = {**vars(layer), "kernels": (layer.kernels[0], fc2), "y": summed.fc2.d}
+        layers[f"rows kept, {name}"] = KeptRows(**kept, ours=ours, summed=summed)
+    return {name: OtherWay.of(layer, whole=True) for name, layer in layers.items()}

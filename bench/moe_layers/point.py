@@ -28,7 +28,7 @@ LAYERS = {
 Qwen3-Next-80B-A3B and of DeepSeek-V2 are those of their public `config.json`.  Shares are of one of eight GPUs."""
 MEASURED = ("deepseek-v3", "qwen3-next")
 TOKENS = (64, 256, 1024, 4096, 16384)
-FC1_VARIANTS: tuple[dict[str, Any], ...] = ({"block_m": 64, "warpgroups": 1}, {"block_m": 128, "warpgroups": 2})
+FC1_VARIANTS: tuple[dict[str, Any], ...] = tuple({"block_m": 64 * one, "warpgroups": one, "cluster": 2, "burst": 1} for one in (1, 2))
 
 
 @dataclass(frozen=True)

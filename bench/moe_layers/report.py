@@ -6,12 +6,12 @@ from typing import Any
 
 from gemms.report import number
 
-OURS = ("Tokens", "ours", "TFLOPS", "TB/s", "of the ceiling", "experts", "route", "Linear1", "Linear2", "sum")
+OURS = ("Tokens", "ours", "TFLOPS", "TB/s", "of the ceiling", "J", "W", "experts", "route", "Linear1", "Linear2", "sum")
 SGLANG = ("SGLang's Triton", "Triton / ours", "SGLang's Triton, sorting too", "sorting Triton / ours")
 DEEP_GEMM = ("DeepGEMM's layer", "DeepGEMM / ours")
 DEEP_GEMM_FC1 = ("copy, DeepGEMM Linear1", "theirs / our Linear1", "copy, DeepGEMM Linear1, activated", "activated / our Linear1")
 QUACK = ("quack's GEMMs", "quack / ours", "quack's Linear1", "its / our Linear1", "quack's Linear2", "its / our Linear2")
-FLASHINFER = ("FlashInfer", "FlashInfer / ours")
+FLASHINFER = ("FlashInfer", "FlashInfer / ours", "FlashInfer, rows kept", "rows kept / ours")
 ROUTED = ("router, ours", "torch's router, choice and layer", "torch routed / ours routed")
 FUSED = ("fused", "unfused, DeepGEMM's GEMMs", "unfused / fused")
 TABLES = (
@@ -50,7 +50,9 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
     ours, fc1 = us["ours, chosen"], us["fc1, chosen"]
     launches = [number(us[name]) for name in ("top_experts", "route", "fc1, chosen", "fc2", "sum")]
     moved = [f"{record['hbm_bytes'] / ours / 1e6:.2f}", f"{record['least_us'] / ours:.2f}"] if "hbm_bytes" in record else ["", ""]
-    rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved]
+    joules = record.get("joules", {}).get("ours, chosen", {}).get("median")
+    energy = ["", ""] if joules is None else [f"{joules:.2f}", f"{joules / ours * 1e6:.0f}"]
+    rates = [f"{record['flop'] / ours / 1e6:.0f}", *moved, *energy]
     fused = us.get("fused")
     found = {name: number(us[name]) if name in us else "" for name in ("router, ours", "fused")}
     found |= dict(zip(OURS, [str(record["tokens"]), number(ours), *rates, *launches], strict=True))
@@ -64,6 +66,7 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
         "quack's GEMMs": ("quack / ours", fastest(us, "quack layer "), ours),
         "quack's Linear1": ("its / our Linear1", fastest(us, "quack fc1 "), fc1),
         "FlashInfer": ("FlashInfer / ours", fastest(us, "flashinfer "), ours),
+        "FlashInfer, rows kept": ("rows kept / ours", fastest(us, "rows kept, flashinfer "), ours),
         "torch's router, choice and layer": ("torch routed / ours routed", total(us, TORCH_ROUTED), us.get("router, ours", 0.0)),
         "unfused, DeepGEMM's GEMMs": ("unfused / fused", fused and fastest(us, "deep_gemm layer, "), fused or 0.0),
         "quack's Linear2": ("its / our Linear2", fastest(us, "quack fc2 "), us["fc2"]),

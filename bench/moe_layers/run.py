@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from call_times import time_host
+from energy_per_call import joules_in_turns
 from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS, time_graphs
@@ -36,6 +37,7 @@ from moe_layers.point import FC1_VARIANTS, ExpertPoint
 from moe_layers.trace import traced_config
 from moe_layers.trials import Trials
 
+CHOSEN = "ours, chosen"
 HOST_TOKENS, HOST_REPEATS = 256, 11
 """Up to how many tokens the host is timed; with more it waits for room in the GPU's queue."""
 
@@ -101,9 +103,10 @@ class Tried:
         passed = all(error < TOLERANCE for error in errors.values())
         return {"point": str(self.point), "errors": errors, "passed": passed, "refused": self.trials.refused}
 
-    def time(self, repeats: int = REPEATS) -> dict[str, Any]:
-        """The record: also times of every way and of the four launches, in so many turns, and what rows take."""
+    def time(self, repeats: int = REPEATS, energy_turns: int = 0) -> dict[str, Any]:
+        """The record: also times of every way and of the four launches, in so many turns, what rows take, and joules of whole layers."""
         point, call, launches = self.point, self.inputs.call, self.trials.launches
+        times = time_graphs(launches, repeats)
         ends = call.ends.tolist()
         counts = tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
         met = sum(count > 0 for count in counts)
@@ -111,13 +114,21 @@ class Tried:
             **self.outcome,
             "tokens": point.tokens,
             "flop": point.flop,
-            "us": {name: asdict(times) for name, times in time_graphs(launches, repeats).items()},
+            "us": {name: asdict(one) for name, one in times.items()},
+            "joules": self._joules({name: one.median for name, one in times.items()}, energy_turns),
             "experts_met": met,
             "hbm_bytes": point.hbm_bytes(met),
             "least_us": point.least_us(met, torch.cuda.get_device_name()),
             "host_us": self._host_times() if point.tokens <= HOST_TOKENS else {},
             "rows": {"tokens": point.tokens, "packed": sum(counts), SORTED_BLOCKED: sorted_rows(counts, ROW_BLOCK)[1]},
         }
+
+    def _joules(self, us: dict[str, float], turns: int) -> dict[str, Any]:
+        """Of a call of ours and of each library's fastest layer."""
+        fastest = sorted(self.trials.errors, key=lambda name: (name != CHOSEN, us[name]))
+        names = {name.split(maxsplit=1)[0]: name for name in reversed(fastest)}.values()
+        found = joules_in_turns({name: self.trials.launches[name] for name in names}, us, turns) or {}
+        return {name: asdict(one) for name, one in found.items()}
 
     def _host_times(self) -> dict[str, Any]:
         """Of calls of the operator, with experts chosen and with logits, of the torch layer, and of an addition in place."""

@@ -8,7 +8,9 @@ import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -27,11 +29,11 @@ WHOLE = Problem(256, 128, 4, 2, 1, 16)
 INDEX = "model.safetensors.index.json"
 
 
-def layers_of(*layers: int) -> Tensors:
+def layers_of(*layers: int, seed: int = 0) -> Tensors:
     return {
         name.replace(f"layers.{LAYER}.", f"layers.{layer}."): tensor
         for layer in layers
-        for name, tensor in deepseek_v4(random_weights(WHOLE, 0, layer)).items()
+        for name, tensor in deepseek_v4(random_weights(WHOLE, 0, layer + seed)).items()
     }
 
 
@@ -79,7 +81,7 @@ def test_layers_one_after_another(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "converted"
     convert_checkpoint(source, folder, "fp8xfp4", layers=[3], file_bytes=1)
     convert_checkpoint(source, folder, "fp8xfp4", layers=[4])
-    convert_checkpoint(source, folder, "fp8xfp4", layers=[3, 3])
+    assert len(convert_checkpoint(source, folder, "fp8xfp4", layers=[3, 3])) == 1
     assert find_layers(Checkpoint(folder)) == [3, 4]
     for layer in (3, 4):
         found, want = (Checkpoint(one) for one in (folder, source))
@@ -132,12 +134,39 @@ def test_layers_whose_numbers_begin_alike(tmp_path: Path) -> None:
     assert find_layers(Checkpoint(folder)) == [3, 30]
 
 
-def test_a_file_of_another_source_is_made_again(source: Path, tmp_path: Path) -> None:
-    renamed = write(tmp_path / "renamed", {name.replace("layers.4.", "layers.3."): one for name, one in layers_of(4).items()})
-    folder = tmp_path / "converted"
-    convert_checkpoint(source, folder, "fp8xfp4", layers=[3])
-    convert_checkpoint(renamed, folder, "fp8xfp4", layers=[3])
-    assert torch.equal(read_experts(WHOLE, folder, 3).fc1, read_experts(WHOLE, renamed, 3).fc1)
+CHANGES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "another layer": {"layers": [4]},
+    "all layers": {"layers": None},
+    "smaller files": {"file_bytes": 1},
+    "another recipe": {"recipe": "fp8xfp8", "expand": True},
+    "another source": {"path": "other/source"},
+    "another source, of the same path": {"home": "other"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_conversion_leaves_what_it_would_alone(change: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one that differs in one thing."""
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other" / "source", layers_of(3, 4, seed=9))
+
+    def convert(folder: Path, home: str = "", path: str = "source", recipe: str = "fp8xfp4", **options: Any) -> dict[str, torch.Tensor]:
+        monkeypatch.chdir(tmp_path / home)
+        files = convert_checkpoint(path, folder, recipe, **{"layers": [3], **options})
+        index = json.loads((folder / INDEX).read_text())
+        assert set(index["weight_map"].values()) >= {file.name for file in files} and index["metadata"]["recipe"] == recipe
+        problem, layers = replace(WHOLE, recipe=recipe), options.get("layers", [3]) or [3, 4]
+        read = {layer: read_experts(problem, folder, layer) for layer in layers}
+        return {f"{layer} {name}": one for layer, found in read.items() for name, one in vars(found).items() if one is not None}
+
+    alone = convert(tmp_path / "alone", **CHANGES[change])
+    first = convert(tmp_path / "after")
+    after = convert(tmp_path / "after", **CHANGES[change])
+    assert after.keys() == alone.keys()
+    assert all(torch.equal(after[name].view(torch.uint8), one.view(torch.uint8)) for name, one in alone.items())
+    same = first.keys() == after.keys() and all(torch.equal(first[name].view(torch.uint8), after[name].view(torch.uint8)) for name in first)
+    assert same == (change in ("nothing", "smaller files"))
 
 
 def test_a_file_that_lacks_a_tensor_is_made_again(source: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, modelopt_nvfp4, qwen3_moe, write
+from safetensors.torch import save_file
 
 from expert_reading import read_experts
 from megamoe_dsl import Target, choose
@@ -162,6 +163,7 @@ def test_channels_are_filled_up_with_zeros(tmp_path: Path) -> None:
     assert torch.equal(loaded[0], want.flatten(1, 2))
     assert torch.equal(loaded[1][:, :hidden, :intermediate], dequantize_e2m1(*fc2))
     assert not loaded[1][:, hidden:].any() and not loaded[1][:, :, intermediate:].any()
+    assert (found.fc2_sf[:, hidden:] == 127).all() and (found.fc2_sf[:, :, intermediate // 32 :] == 127).all()
 
 
 def test_channels_that_fill_no_whole_blocks(tmp_path: Path) -> None:
@@ -205,6 +207,17 @@ def test_only_a_ranks_share_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Checkpoint, "read", lambda self, name, row=None: asked.append(name) or read(self, name, row))
     read_experts(problem, folder, LAYER, 2)
     assert {int(name.split(".")[4]) for name in asked} == {4, 5} and len(asked) == len(set(asked)) == 12
+
+
+def test_a_checkpoint_that_was_closed_opens_its_files_again(tmp_path: Path) -> None:
+    file, found = tmp_path / "a.safetensors", []
+    checkpoint = Checkpoint(tmp_path)
+    for value in (1.0, 2.0):
+        save_file({"a": torch.tensor([value])}, str(tmp_path / "new"))
+        (tmp_path / "new").replace(file)
+        found.append(checkpoint.read("a").item())
+        checkpoint.close()
+    assert found == [1.0, 2.0]
 
 
 def test_what_is_there_is_found(tmp_path: Path) -> None:

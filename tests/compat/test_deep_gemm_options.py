@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -54,43 +54,6 @@ def ordered(l1: Weights, l2: Weights) -> TransformedWeights:
     return _in_kernel_order(PROBLEM, SM90, l1, l2)
 
 
-def test_a_kernel_is_of_its_weights_scales_and_counters(buffer: deep_gemm.SymmBuffer) -> None:
-    """Layers of one shape share a buffer: each has the kernel that was made with its own tensors."""
-    l1, l2 = given()
-    stats = torch.zeros(4, dtype=torch.int32)
-    calls: list[tuple[Weights, Weights, torch.Tensor | None]] = [
-        (l1, l2, None),
-        ((l1[0].clone(), l1[1]), l2, None),
-        ((l1[0], l1[1].clone()), l2, None),
-        (l1, (l2[0].clone(), l2[1]), None),
-        (l1, (l2[0], l2[1].clone()), None),
-        (l1, l2, stats),
-        (l1, l2, stats.clone()),
-    ]
-    found = [buffer.kernel(ordered(one, two), three, CallOptions(), 16) for one, two, three in calls]
-    for (one, two, three), kernel in zip(calls, found, strict=True):
-        weights: Any = kernel.buffers.weights
-        mine = [tensor.data_ptr() for tensor in (*one, *two)]
-        assert [getattr(weights, name).data_ptr() for name in ("fc1", "fc1_sf", "fc2", "fc2_sf")] == mine
-        assert kernel.buffers.stats is three
-        assert buffer.kernel(ordered(one, two), three, CallOptions(), 16) is kernel
-    assert len({id(kernel) for kernel in found}) == len(calls)
-
-
-def test_a_configuration_is_of_its_options(buffer: deep_gemm.SymmBuffer) -> None:
-    weights = ordered(*given())
-    options = [
-        (CallOptions(clamp, fast, activation), bound)
-        for clamp in (7.0, 10.0)
-        for fast in (True, False)
-        for activation in ("silu", "swigluoai")
-        for bound in (1, 16)
-    ]
-    for option, bound in (*options, *reversed(options)):
-        problem, _, tokens = cast(Any, buffer.kernel(weights, None, option, bound).config)
-        assert (CallOptions(problem.activation_clamp, problem.fast_math, problem.activation), tokens) == (option, bound)
-
-
 @pytest.mark.parametrize(
     ("activation", "clamp", "want"),
     [("swiglu", None, None), ("swiglu", 7.0, 7.0), ("swiglu", math.inf, None), ("swigluoai", None, MAX_CLAMP), ("swigluoai", 7.0, 7.0)],
@@ -116,24 +79,6 @@ def test_weights_that_no_transform_returns() -> None:
     for wrong in (strided, l1[0].flatten(), l1[0].view(torch.uint8)):
         with pytest.raises(ProblemError, match=r"l1_weights\[0\] = .*contiguous, as transform_weights_for_mega_moe_sm90 returns it"):
             ordered((wrong, l1[1]), l2)
-
-
-def test_what_lies_on_another_device(buffer: deep_gemm.SymmBuffer) -> None:
-    weights, y = given(), torch.zeros(5, 256, dtype=torch.bfloat16)
-    stats = torch.zeros(4, dtype=torch.int32)
-    with pytest.raises(ProblemError, match="y"):
-        deep_gemm.fp8_mega_moe(y.to("meta"), *weights, buffer)
-    with pytest.raises(ProblemError, match="cumulative_local_expert_recv_stats"):
-        deep_gemm.fp8_mega_moe(y, *weights, buffer, cumulative_local_expert_recv_stats=stats.to("meta"))
-    with pytest.raises(ProblemError, match="cumulative_local_expert_recv_stats"):
-        deep_gemm.fp8_mega_moe(y, *weights, buffer, cumulative_local_expert_recv_stats=stats.long())
-    launched = record_pre_dispatch(buffer)
-    tokens = (y, torch.zeros(5, 2, dtype=torch.int64), torch.ones(5, 2))
-    for i, name in enumerate(("x", "topk_idx", "topk_weights")):
-        moved = [one.to("meta") if i == j else one for j, one in enumerate(tokens)]
-        with pytest.raises(ProblemError, match=name):
-            pre_dispatch(buffer, moved)
-    assert launched == []
 
 
 def record_pre_dispatch(buffer: deep_gemm.SymmBuffer) -> list[tuple[int, ...]]:

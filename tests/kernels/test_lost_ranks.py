@@ -55,6 +55,7 @@ def words(epoch: int, signals: int, reports: Sequence[int], seen: int = 0) -> di
         (words(7, 24, [0, 0]), 2, [0, 0], 0, ""),  # between launches
         (words(7, 21, [0, 0]), 2, [0, 0], 0, ""),
         (words((1 << 31) // 3, -3, [3, 3]), 1, [0, 0], 0, ""),
+        (words((1 << 31) // 3, -1 << 31, [3, 3]), 1, [0, 0], 1, "combine"),  # of 2^31 + 1
     ],
 )
 def test_what_a_launch_lacks_of_lost_ranks(state: dict[str, torch.Tensor], lost: int, counts: list[int], signals: int, phase: str) -> None:

@@ -43,6 +43,7 @@ def logits_of(problem: TopExpertsProblem, tokens: int) -> torch.Tensor:
     logits[5, 1:5] = torch.tensor([-0.0, 0.0, -0.0, 0.0])
     logits[6, 3:5] = torch.tensor([torch.nan, -torch.nan])
     logits[7] = -200.0 - logits[7].abs().round()
+    logits[9, 1:] += 200.0
     if problem.groups > 1:  # two groups of equal sums by a sigmoid: of halves, and of one and zeros
         experts = problem.num_experts // problem.groups
         logits[8], logits[8, :experts], logits[8, experts] = -200.0, 0.0, 30.0
@@ -53,9 +54,9 @@ def tables_of(problem: TopExpertsProblem, tokens: int) -> dict[str, torch.Tensor
     """Of some ids past the table, of entries that are no expert, and of 0 to `replicas` places for an expert."""
     generator = torch.Generator().manual_seed(tokens)
     hashed = torch.rand(tokens, problem.num_experts, generator=generator).topk(problem.topk).indices.int()
-    hashed[3, 0], hashed[4], hashed[5, 1] = -1, -1, problem.num_experts
+    hashed[3, 0], hashed[4], hashed[5, 1], hashed[9, 0] = -1, -1, problem.num_experts, -1
     ids = torch.randperm(tokens + 2, generator=generator)[:tokens]
-    ids[7], ids[8] = -1, 1 << 40
+    ids[7], ids[8], ids[9] = -1, 1 << 40, 9
     places = torch.arange(problem.num_experts * problem.replicas, dtype=torch.int32).view(problem.num_experts, -1)
     counts = torch.arange(1, problem.num_experts + 1)[:, None] % (problem.replicas + 1)  # expert 0 has one
     places = places.where(torch.arange(problem.replicas) < counts, -1)

@@ -90,7 +90,7 @@ CONVERSIONS = (
         "ExpertFile.metadata",
         "str(self.experts.checkpoint.path.resolve())",
         '""',
-        (f"{CONVERSION}::test_a_file_of_another_source_is_made_again",),
+        (f"{CONVERSION}::test_a_conversion_leaves_what_it_would_alone",),
     ),
     Host(
         "a file that is there is made again in every run",
@@ -131,5 +131,21 @@ CONVERSIONS = (
         "int(read[2] or read[1]) + 1",
         "int(read[2] or int(read[1]) + 1)",
         (f"{COMMAND}::test_layers_of_a_range",),
+    ),
+    Host(
+        "a layer that is named twice has its files twice",
+        "wrong number",
+        "convert_checkpoint",
+        "dict.fromkeys(find_layers(checkpoint) if layers is None else layers)",
+        "find_layers(checkpoint) if layers is None else layers",
+        (f"{CONVERSION}::test_layers_one_after_another",),
+    ),
+    Host(
+        "a source is what its path says",
+        "incomplete key",
+        "ExpertFile.metadata",
+        "self.experts.checkpoint.path.resolve()",
+        "self.experts.checkpoint.path",
+        (f"{CONVERSION}::test_a_conversion_leaves_what_it_would_alone",),
     ),
 )

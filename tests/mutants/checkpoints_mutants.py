@@ -15,6 +15,22 @@ Host = partial(Mutant, archs=())
 
 READING = (
     Host(
+        "files of a checkpoint stay open",
+        "missing clean-up",
+        "Checkpoint.close",
+        "self._open.clear()",
+        "pass",
+        (f"{LOAD}::test_a_checkpoint_that_was_closed_opens_its_files_again",),
+    ),
+    Host(
+        "channels that are filled up have scales of 2^-127",
+        "wrong number",
+        "_grow",
+        "if fill: grown.fill_(fill)",
+        "",
+        (f"{LOAD}::test_channels_are_filled_up_with_zeros",),
+    ),
+    Host(
         "tokens have the factor of the first expert",
         "too narrow",
         "PublishedExperts._token_factors",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from engine_mutants import ENGINES
+from host_mutant import case
 from mutant import Mutant
 
 CALLS = "tests/compat/test_deep_gemm.py"
 WEIGHTS = "tests/compat/test_deep_gemm_weights.py"
 OPTIONS = "tests/compat/test_deep_gemm_options.py"
+deep_gemm = partial(case, "deep_gemm")
 Host = partial(Mutant, archs=())
 
 ORDERS = (
@@ -133,7 +135,7 @@ CALLED = (
         "SymmBuffer.kernel",
         "*(getattr(weights, name).data_ptr() for name in weight_names(replace(self.problem, biases=options.biases)))",
         "weights.fc1.data_ptr()",
-        (f"{OPTIONS}::test_a_kernel_is_of_its_weights_scales_and_counters",),
+        (deep_gemm("l1_scales, another"),),
     ),
     Host(
         "a kernel is kept whatever its counters are",
@@ -141,7 +143,7 @@ CALLED = (
         "SymmBuffer.kernel",
         "0 if stats is None else stats.data_ptr()",
         "0",
-        (f"{OPTIONS}::test_a_kernel_is_of_its_weights_scales_and_counters",),
+        (deep_gemm("stats, another"),),
     ),
     Host(
         "a configuration is kept whatever the clamp is",
@@ -149,7 +151,7 @@ CALLED = (
         "SymmBuffer._config",
         "key = options, bound",
         "key = replace(options, activation_clamp=None), bound",
-        (f"{OPTIONS}::test_a_configuration_is_of_its_options",),
+        (deep_gemm("another clamp"),),
     ),
     Host(
         "a configuration is kept whether or not its math is fast",
@@ -157,7 +159,7 @@ CALLED = (
         "SymmBuffer._config",
         "key = options, bound",
         "key = replace(options, fast_math=True), bound",
-        (f"{OPTIONS}::test_a_configuration_is_of_its_options",),
+        (deep_gemm("exact"),),
     ),
     Host(
         "a configuration is kept whatever the bound is",
@@ -165,7 +167,7 @@ CALLED = (
         "SymmBuffer._config",
         "key = options, bound",
         "key = options, 0",
-        (f"{OPTIONS}::test_a_configuration_is_of_its_options",),
+        (deep_gemm("another bound"),),
     ),
     Host(
         "kernels of all weights are let go of",
@@ -205,7 +207,7 @@ CALLED = (
         "calls:_run",
         'check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,), device)',
         "pass",
-        (f"{OPTIONS}::test_what_lies_on_another_device",),
+        (deep_gemm("stats, of another dtype"),),
     ),
     Host(
         "y may have any dtype and any channels",
@@ -221,7 +223,7 @@ CALLED = (
         "calls:_run",
         'check_output("y", y, (y.shape[0], problem.hidden), device)',
         'check_output("y", y, (y.shape[0], problem.hidden), y.device)',
-        (f"{OPTIONS}::test_what_lies_on_another_device",),
+        (deep_gemm("y, far"),),
     ),
     Host(
         "counters may be on another device",
@@ -229,7 +231,31 @@ CALLED = (
         "calls:_run",
         'check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,), device)',
         'check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,))',
-        (f"{OPTIONS}::test_what_lies_on_another_device",),
+        (deep_gemm("stats, far"),),
+    ),
+    Host(
+        "weights may be on another device",
+        "missing check",
+        "calls:_run",
+        "check_device(place, tensor, device)",
+        "pass",
+        (deep_gemm("l2_scales, far"),),
+    ),
+    Host(
+        "weights of a transform begin anywhere",
+        "missing check",
+        "calls:_run",
+        "check_aligned(place, tensor, TMA_ALIGNMENT)",
+        "pass",
+        (deep_gemm("l1, shifted"),),
+    ),
+    Host(
+        "any device may be the current one",
+        "missing check",
+        "SymmBuffer.check_current",
+        "check_current(self.symmetric.sym.device)",
+        "pass",
+        (case("deep_gemm, tokens", "another device"),),
     ),
     Host(
         "any recipe is taken",
@@ -277,7 +303,7 @@ CALLED = (
         "pre_dispatch:_run",
         "check_device(name, tensor, buffer.symmetric.sym.device)",
         "pass",
-        (f"{OPTIONS}::test_what_lies_on_another_device",),
+        (case("deep_gemm, tokens", "topk_idx, far"),),
     ),
     Host(
         "a grid of an odd number of SMs under DeepGEMM's names",
@@ -301,7 +327,7 @@ CALLED = (
         "SymmBuffer._config",
         "key = options, bound",
         "key = replace(options, activation='silu'), bound",
-        (f"{OPTIONS}::test_a_configuration_is_of_its_options",),
+        (deep_gemm("another activation"),),
     ),
     Host(
         "swigluoai without a clamp has gpt-oss's",

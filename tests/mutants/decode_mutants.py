@@ -118,4 +118,12 @@ MUTANTS = (
         "k % config.source.row_warps == number",
         RING,
     ),
+    mutant(
+        "a token's slots past the twelfth are not added",
+        "too narrow",
+        "decode.math:sum_rows",
+        "cutlass.range_constexpr(0, config.problem.topk, AT_ONCE)",
+        "cutlass.range_constexpr(0, 1, AT_ONCE)",
+        (f"{FILE}::test_experts_may_have_many_rows_or_none",),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from host_mutant import MOE, host
+from host_mutant import MOE, case, host
 
 PLACES = "tests/kernels/test_ep_scatter_indices.py::test_bad_indices_are_named"
 GATHER = "tests/kernels/test_gather_gemm.py::test_"
@@ -105,5 +105,45 @@ TENSORS = (
         "all",
         "any",
         "tests/compat/test_transformers.py::test_transposed_weights_are_laid_out_once",
+    ),
+    host(
+        "arrivals that have wrapped are many",
+        "too narrow",
+        "Waiting.of",
+        "(target - int(state['rank_signal'][RankBarrier.BEFORE_COMBINE])) & 0xFFFFFFFF",
+        "target - int(state['rank_signal'][RankBarrier.BEFORE_COMBINE])",
+        "tests/kernels/test_lost_ranks.py::test_what_a_launch_lacks_of_lost_ranks",
+    ),
+    host(
+        "results in blocks have the channels that fill them up",
+        "wrong number",
+        "NodeLayer.as_received",
+        "dequantize_e4m3(codes.contiguous(), scales.contiguous(), form.channels).float()[:, :hidden]",
+        "dequantize_e4m3(codes.contiguous(), scales.contiguous(), form.channels).float()",
+        "tests/runtime/test_nodes.py::test_results_travel_as_they_are_or_in_blocks",
+    ),
+    host(
+        "rows in use are asked for during a capture",
+        "too narrow",
+        "EpMoE.activate",
+        "len(self.rows) if self.capturing else self.memory.rows_in_use()",
+        "self.memory.rows_in_use()",
+        case("EpMoE", "a capture"),
+    ),
+    host(
+        "ranks' routers begin with the same replica",
+        "wrong number",
+        "Router.__call__",
+        "rank",
+        "0",
+        "tests/runtime/test_moe_layer.py::test_a_router_chooses",
+    ),
+    host(
+        "biases of two types are taken",
+        "missing check",
+        "bias_refusal",
+        "len({one.dtype for one in biases}) > 1",
+        "False",
+        "tests/compat/test_transformers.py::test_training_gpt_oss_falls_back",
     ),
 )

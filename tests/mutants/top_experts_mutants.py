@@ -47,4 +47,11 @@ MUTANTS = (
         "cutlass.select_(total > Float32(0.0), total, Float32(1.0))",
         "total",
     ),
+    mutant(
+        "experts of a table have the first slot's logit for their highest",
+        "wrong number",
+        "choose_experts",
+        "highest_logit(there, logit) if problem.hashed else shuffle_f32(logit, 0)",
+        "shuffle_f32(logit, 0)",
+    ),
 )

@@ -49,6 +49,12 @@ def call_of(routing: str, rank: int, nodes: int, ranks: int) -> tuple[torch.Tens
     return torch.randn(tokens, PROBLEM.hidden, generator=generator).bfloat16(), idx, torch.rand(tokens, PROBLEM.topk, generator=generator)
 
 
+@pytest.mark.parametrize(("hidden", "combine"), [(256, "bf16"), (288, "e4m3")])
+def test_results_travel_as_they_are_or_in_blocks(hidden: int, combine: str) -> None:
+    layer: Any = SimpleNamespace(problem=replace(PROBLEM, hidden=hidden, combine=combine))
+    assert (NodeLayer.as_received(layer, NodeLayer.as_sent(layer, torch.ones(3, hidden).bfloat16())) == torch.ones(3, hidden)).all()
+
+
 def run_all(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:
     """Processes of these arguments, all of which end well."""
     processes = [forked_process(target, one) for one in arguments]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,12 +17,15 @@ from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.family import stage_configs
 from ..options.points import FuzzOptions
 from ..problem import ProblemError
+from ..quant import dequantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import error_bound
 from ..runtime.buffers import Inputs
+from ..runtime.experts import moe
+from ..runtime.layer import MegaMoE
 from ..runtime.rank_kernel import bind
 from ..runtime.simulated import SimulatedMoE
 from ..runtime.symmetric_memory import SymmetricBuffer, device_arch
-from .trial import MAKERS, Trial, case_of
+from .trial import MAKERS, WAYS, AnyTrial, ExpertTrial, Trial, case_of
 
 WATCHDOG_NS = 5 * 10**9
 
@@ -31,7 +35,9 @@ class FindingError(Exception):
 
 
 class SimulatedMachine:
-    """Both architectures, any number of ranks, with the race detector."""
+    """Both architectures, any number of ranks, with the race detector; calls of `moe` take the reference on the CPU."""
+
+    device = "cpu"
 
     def works(self) -> bool:
         """Whether it still runs trials."""
@@ -107,9 +113,9 @@ Results = Sequence[Sequence[torch.Tensor]]
 """y of every call, of every rank."""
 
 
-def check_trial(trial: Trial, machine: TrialMachine) -> str:
+def check_trial(trial: AnyTrial, machine: TrialMachine) -> str:
     try:
-        return find_wrong(trial, machine)
+        return experts_wrong(trial, machine.device) if isinstance(trial, ExpertTrial) else find_wrong(trial, machine)
     except Exception as error:  # whatever a trial of valid arguments raises is what the fuzzer looks for
         return f"{type(error).__name__}: {error}"
 
@@ -129,6 +135,74 @@ def find_wrong(trial: Trial, machine: TrialMachine) -> str:
     return ""
 
 
+def experts_wrong(trial: ExpertTrial, device: str) -> str:
+    """The same of calls of `moe`."""
+    problem = trial.problem
+    layer = MegaMoE(problem, symmetric=SymmetricBuffer.allocate(problem, device=device))
+    for number, (call, way) in enumerate(zip(trial.calls, trial.ways, strict=True), 1):
+        case = case_of(problem, call).to(device)
+        weights, x = case.weights[0], case.x[0]
+        layer.load_weights(weights)
+        scaled = problem.formats.scaled
+        given = {
+            **{"x": dequantize_e4m3_f32(x, case.x_sf[0]).bfloat16() if scaled else x, "w1": weights.fc1, "w2": weights.fc2},
+            **{"w1_sf": weights.fc1_sf if scaled else None, "w2_sf": weights.fc2_sf if scaled else None},
+            **{"topk_idx": case.topk_idx[0], "topk_weights": case.topk_weights[0]},
+            **{"activation": problem.activation, "activation_clamp": problem.activation_clamp if scaled else None},
+        }
+        y = layer(given["x"], case.topk_idx[0], case.topk_weights[0])
+        pairs = list(_CALLED[way](given, y))
+        if wrong := sum(unequal_bits([[one]], [[other]]) for one, other in pairs):
+            return f"call {number}, {way}: {wrong} elements differ"
+    return ""
+
+
+Compared = Sequence[tuple[torch.Tensor, torch.Tensor]]
+Given = dict[str, Any]
+
+
+def called(given: Given, y: torch.Tensor) -> Compared:
+    return [(moe(**given), y)]
+
+
+def in_graph(given: Given, y: torch.Tensor) -> Compared:
+    """After a call that loads kernels; the graph runs twice."""
+    found = moe(**given)
+    if found.is_cuda:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = moe(**given)
+        for _ in range(2):
+            graph.replay()
+    return [(found, y)]
+
+
+def compiled(given: Given, y: torch.Tensor) -> Compared:
+    """Whole, for any number of tokens."""
+    torch.compiler.reset()  # each layer takes a few of the compilations that torch allows a function
+    return [(torch.compile(moe, fullgraph=True, backend="aot_eager", dynamic=True)(**given), y)]
+
+
+def trained(given: Given, y: torch.Tensor) -> Compared:
+    """Gate and up stored, and computed again: the same gradients."""
+    names, found = ("x", "w1", "w2", "topk_weights"), []
+    for recompute in (False, True):
+        leaves = {name: given[name].detach().clone().requires_grad_() for name in names}
+        own = moe(**{**given, **leaves}, recompute=recompute)
+        own.backward(y)
+        found.append([own.detach(), *(one.grad for one in leaves.values() if one.grad is not None)])
+    return [(found[0][0], y), *zip(*found, strict=True)]
+
+
+def quantized(given: Given, y: torch.Tensor) -> Compared:
+    """By the call, or before it."""
+    (w1, w1_sf), (w2, w2_sf) = (quantize_weight_e4m3(given[name]) for name in ("w1", "w2"))
+    return [(moe(**given, recipe="fp8xfp8"), moe(**{**given, "w1": w1, "w1_sf": w1_sf, "w2": w2, "w2_sf": w2_sf}))]
+
+
+_CALLED = dict(zip(WAYS, (called, in_graph, compiled, trained, quantized), strict=True))
+
+
 def has_stages(config: MegaMoeConfig) -> bool:
     try:
         return bool(stage_configs(config))
@@ -146,4 +220,4 @@ def unlike_reference(case: Case, y: Sequence[torch.Tensor], machine: TrialMachin
 def unequal_bits(one: Results, other: Results) -> int:
     """Elements that do not have the same bits."""
     pairs = (pair for calls in zip(one, other, strict=True) for pair in zip(*calls, strict=True))
-    return sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in pairs)
+    return sum(int((a.view(torch.uint8) != b.view(torch.uint8)).view(*a.shape, a.itemsize).any(-1).sum()) for a, b in pairs)

@@ -12,7 +12,7 @@ from ..options.points import FuzzOptions
 from ..problem import ProblemError
 from .check import check_trial, machine_of
 from .search import FoundError, search_in_processes
-from .trial import Trial
+from .trial import AnyTrial, ExpertTrial, Trial, read_trial
 
 REPORT_SECONDS = 20.0
 COMMAND = "megamoe fuzz"
@@ -29,8 +29,8 @@ def run_fuzz(given: FuzzOptions, say: Callable[[str], None]) -> bool:
         raise ProblemError("--jobs", given.jobs, f"1 to {MOST_JOBS}")
     machine, arches = machine_of(given)
     if given.repeat is not None:
-        trial = Trial.from_json(given.repeat)
-        if trial.config.arch.name not in arches:
+        trial = read_trial(given.repeat)
+        if isinstance(trial, Trial) and trial.config.arch.name not in arches:
             raise ProblemError("repeat", trial.config.arch.name, f"a trial of {' or '.join(arches)}")
         wrong = check_trial(trial, machine)
         say(f"FAIL: {wrong}" if wrong else "PASS: one trial")
@@ -38,7 +38,7 @@ def run_fuzz(given: FuzzOptions, say: Callable[[str], None]) -> bool:
     start = last = time.monotonic()
     trials = Counter[str]()
 
-    def tell(trial: Trial) -> None:
+    def tell(trial: AnyTrial) -> None:
         nonlocal last
         trials.update(kinds(trial))
         if time.monotonic() > last + REPORT_SECONDS:
@@ -53,8 +53,10 @@ def run_fuzz(given: FuzzOptions, say: Callable[[str], None]) -> bool:
 ALL = "trials"
 
 
-def kinds(trial: Trial) -> list[str]:
+def kinds(trial: AnyTrial) -> list[str]:
     """What a trial counts as."""
+    if isinstance(trial, ExpertTrial):
+        return [ALL, f"moe {trial.problem.recipe}", *(f"moe {way}" for way in dict.fromkeys(trial.ways))]
     problem = trial.config.problem
     also = {"unfused": trial.unfused, "another tile": trial.other is not None, "ring": trial.config.pool_rows, "biases": problem.biases}
     return [ALL, f"{trial.config.arch} {problem.recipe}", *(name for name, is_so in also.items() if is_so)]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ..options.points import FuzzOptions
 from .check import check_trial, machine_of
-from .trial import ON_A_GPU, SIMULATED, Trial, trials
+from .trial import ON_A_GPU, SIMULATED, AnyTrial, expert_trials, trials
 
 TRIALS_A_ROUND = 100
 SEEDS_OF_A_PROCESS = 1 << 32
@@ -33,7 +33,7 @@ SHRINK_SECONDS = 120.0
 class FoundError(Exception):
     """A trial that fails, and what is wrong."""
 
-    def __init__(self, trial: Trial, wrong: str) -> None:
+    def __init__(self, trial: AnyTrial, wrong: str) -> None:
         super().__init__(trial, wrong)
         self.trial, self.wrong = trial, wrong
 
@@ -47,19 +47,19 @@ class Search:
     shrinks  whether other trials can run after one that failed
     """
 
-    check: Callable[[Trial], str]
-    tell: Callable[[Trial], None]
+    check: Callable[[AnyTrial], str]
+    tell: Callable[[AnyTrial], None]
     shrinks: Callable[[], bool] = lambda: True
     count: int = 0
 
-    def run(self, trials: st.SearchStrategy[Trial], seed: int, seconds: float, most: int = 1 << 30) -> FoundError | None:
+    def run(self, trials: st.SearchStrategy[AnyTrial], seed: int, seconds: float, most: int = 1 << 30) -> FoundError | None:
         """The shrunk failure; None when the time is over, or after `most` trials, without one."""
-        end, known = time.monotonic() + seconds, dict[Trial, str]()
+        end, known = time.monotonic() + seconds, dict[AnyTrial, str]()
 
         def over() -> bool:
             return time.monotonic() > end or (self.count >= most and not known)
 
-        def attempt(trial: Trial) -> None:
+        def attempt(trial: AnyTrial) -> None:
             nonlocal end
             if trial not in known:
                 if over():
@@ -98,7 +98,7 @@ class Searcher:
     """A process, the trial that it is at, its failure, as far as it is shrunk, and when it told the last."""
 
     process: SpawnProcess
-    trial: Trial | None = None
+    trial: AnyTrial | None = None
     found: FoundError | None = None
     since: float = 0.0
 
@@ -113,7 +113,7 @@ class Searcher:
 
 
 def search_in_processes(
-    given: FuzzOptions, arches: tuple[str, ...], tell: Callable[[Trial], None], fails: Callable[[FoundError], None]
+    given: FuzzOptions, arches: tuple[str, ...], tell: Callable[[AnyTrial], None], fails: Callable[[FoundError], None]
 ) -> list[FoundError]:
     """The failures, at most one of each process; `tell` is told of every trial, `fails` of each process' failure before it is shrunk."""
     searchers, found = dict[connection.Connection, Searcher](), list[FoundError]()
@@ -133,7 +133,7 @@ def search_in_processes(
                     found += filter(None, [searcher.ending()])
                     continue
                 searcher.since = time.monotonic()
-                if isinstance(news, Trial):
+                if not isinstance(news, FoundError):
                     searcher.trial = news
                     tell(news)
                 else:
@@ -166,12 +166,13 @@ def search(given: FuzzOptions, arches: tuple[str, ...], number: int, news: conne
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // given.jobs))
     machine, _ = machine_of(given)
 
-    def check(trial: Trial) -> str:
+    def check(trial: AnyTrial) -> str:
         if wrong := check_trial(trial, machine):
             news.send(FoundError(trial, wrong))
         return wrong
 
-    drawn = trials(ON_A_GPU if given.gpu else SIMULATED, arches)
+    sizes = ON_A_GPU if given.gpu else SIMULATED
+    drawn = st.one_of(trials(sizes, arches), trials(sizes, arches), expert_trials(sizes))
     found = Search(check, news.send, machine.works).run(drawn, given.seed + number * SEEDS_OF_A_PROCESS, 60 * given.minutes)
     if found:
         news.send(found)

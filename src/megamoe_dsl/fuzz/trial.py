@@ -101,6 +101,36 @@ def shortened(config: MegaMoeConfig) -> dict[str, Any]:
     return {**described, "problem": given_fields(config.problem)}
 
 
+WAYS = ("eager", "graph", "compiled", "trained", "quantized")
+"""Of a call of `moe`: as it is; in a CUDA graph; compiled; with gradients; with BF16 weights that the call quantizes."""
+
+
+@dataclass(frozen=True)
+class ExpertTrial:
+    """Calls of `moe`, one after another, each in one of `WAYS`; the layer of one GPU, which weighs results, must have the same bits."""
+
+    problem: Problem
+    calls: tuple[FuzzedCall, ...]
+    ways: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps({"problem": given_fields(self.problem), "calls": [given_fields(one) for one in self.calls], "ways": self.ways})
+
+
+AnyTrial = Trial | ExpertTrial
+
+
+def read_trial(text: str) -> AnyTrial:
+    """What `to_json` of either wrote.  Raises `ProblemError` for other text."""
+    if not text.startswith('{"problem"'):
+        return Trial.from_json(text)
+    try:
+        given = json.loads(text)
+        return ExpertTrial(Problem(**given["problem"]), tuple(FuzzedCall(**one) for one in given["calls"]), tuple(given["ways"]))
+    except (LookupError, TypeError, json.JSONDecodeError) as error:
+        raise ProblemError("trial", text[:80], f"a trial as the fuzzer prints it ({error})") from None
+
+
 BINADES = 12
 PACKED_BINADES = 2
 PACKED_REACH = 7
@@ -261,19 +291,37 @@ def fields_of_calls(problem: Problem) -> dict[str, st.SearchStrategy[Any]]:
 
 
 @st.composite
-def trials(draw: st.DrawFn, sizes: Sizes, arches: tuple[str, ...] = tuple(MAKERS)) -> Trial:
-    """Shrinks to one call of no tokens, of SM90, without comparisons with another tile and with the unfused layer."""
-    config = draw(layers(sizes, draw(st.sampled_from(arches))))
-    named = fields_of_calls(config.problem)
+def calls_in_a_row(draw: st.DrawFn, problem: Problem, most: int) -> tuple[FuzzedCall, ...]:
+    """Calls of a layer, each of which differs from the one before in one thing or two."""
+    named = fields_of_calls(problem)
     call, calls = draw(st.builds(FuzzedCall, **named)), []
-    for field in draw(st.lists(st.sampled_from(tuple(named)), max_size=sizes.calls - 1)):
+    for field in draw(st.lists(st.sampled_from(tuple(named)), max_size=most - 1)):
         if draw(st.booleans()):  # so that a call shrinks away of which only the next, which differs in one thing, matters
             calls.append(call)
         call = replace(call, **{field: draw(named[field])})
-    calls.append(call)
+    return (*calls, call)
+
+
+@st.composite
+def expert_trials(draw: st.DrawFn, sizes: Sizes) -> ExpertTrial:
+    """In FP8, and in BF16 without a clamp, whose calls have gradients."""
+    most = {"max_experts_per_rank": sizes.experts_per_rank, "max_topk": sizes.topk, "max_tokens": sizes.tokens}
+    shape = draw(problems(max_hidden=sizes.hidden, max_intermediate=sizes.intermediate, max_ranks=1, whole_tiles=True, **most))
+    recipe = draw(st.sampled_from(("fp8xfp8", "bf16xbf16")))
+    clamp, ways = (None, WAYS) if recipe == "bf16xbf16" else (shape.activation_clamp, WAYS[:3])
+    problem = replace(shape, fast_math=True, weigh_results=True, recipe=recipe, activation_clamp=clamp)
+    calls = draw(calls_in_a_row(problem, sizes.calls))
+    return ExpertTrial(problem, calls, tuple(draw(st.sampled_from(ways)) for _ in calls))
+
+
+@st.composite
+def trials(draw: st.DrawFn, sizes: Sizes, arches: tuple[str, ...] = tuple(MAKERS)) -> Trial:
+    """Shrinks to one call of no tokens, of SM90, without comparisons with another tile and with the unfused layer."""
+    config = draw(layers(sizes, draw(st.sampled_from(arches))))
+    calls = draw(calls_in_a_row(config.problem, sizes.calls))
     tile = draw(st.sampled_from((None, *type(config).tiles_of(config.problem))))
     try:
         other = None if tile is None else choose(config.problem, Target(config.arch, config.num_sms), 1, block_m=tile)
     except ConfigError:
         other = None
-    return Trial(config, tuple(calls), other, draw(st.booleans()), draw(st.integers(0, 999)))
+    return Trial(config, calls, other, draw(st.booleans()), draw(st.integers(0, 999)))

@@ -74,8 +74,9 @@ def check_finite(name: str, values: torch.Tensor) -> None:
 class Inputs:
     """Tokens of one rank, T of them.
 
-    x             e4m3 [T, hidden]; mxf4xmxf4: uint8 [T, hidden / 2], packed E2M1, low nibble first; bf16xbf16: bf16 [T, hidden]
-    x_sf          K-major; on SM100: uint8 or float8_e8m0fnu [T, hidden / 32]; on SM90: float32 [T, hidden / 128]; bf16xbf16: `no_scales`
+    x             e4m3 [T, hidden]; of E2M1 uint8 [T, hidden / 2], packed, low nibble first; bf16xbf16: bf16 [T, hidden]
+    x_sf          K-major; on SM100: uint8 or float8_e8m0fnu [T, hidden / 32]; nvfp4xnvfp4: float8_e4m3fn [T, hidden / 16], with the factor
+                  of x that the weights' `factors` have; on SM90: float32 [T, hidden / 128]; bf16xbf16: `no_scales`
     topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
     topk_weights  float32 [T, topk]
 

@@ -25,6 +25,7 @@ from ...quant import TransformedWeights, weight_names
 from ...recipe import BF16, UE8M0
 from ...runtime import rank_kernel
 from ...runtime.buffers import RankBuffers
+from ...runtime.device_gemm import check_current
 from ...runtime.layer import gpu_name
 from ...runtime.rank_kernel import WATCHDOG_NS, RankKernel
 from ...runtime.symmetric_memory import SymmetricBuffer, device_arch
@@ -141,6 +142,11 @@ class SymmBuffer:
         if self.problem.formats.packs_activations:
             self.x = self.x.view(torch.int8)
         _BY_INPUTS[self.x.data_ptr()] = self
+
+    def check_current(self) -> None:
+        """Raises `ProblemError` on another current device than the buffer's: a launch takes that device's stream."""
+        if self.symmetric.sym.is_cuda:
+            check_current(self.symmetric.sym.device)
 
     def destroy(self) -> None:
         if self.symmetric is not None:

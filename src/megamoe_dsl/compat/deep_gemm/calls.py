@@ -12,7 +12,8 @@ import torch
 from ...arch import Arch
 from ...problem import Problem, ProblemError, integer_between
 from ...quant import TransformedWeights, new_weights, weight_names
-from ...runtime.buffers import check_output, check_tensor
+from ...runtime.buffers import check_aligned, check_device, check_output, check_tensor
+from ...runtime.gemm_scales import TMA_ALIGNMENT
 from .buffer import CallOptions, SymmBuffer
 from .names import MmaType, refuse
 from .weights import scale_words
@@ -128,11 +129,17 @@ def _run(
     *tokens: int | None,
 ) -> None:
     bound = _bound(buffer.problem, y, *tokens)
+    buffer.check_current()
     problem, device = replace(buffer.problem, biases=options.biases), buffer.symmetric.sym.device
     check_output("y", y, (y.shape[0], problem.hidden), device)
     if stats is not None:
         check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,), device)
     weights = _in_kernel_order(problem, buffer.target.arch, l1_weights, l2_weights)
+    for name in weight_names(problem):
+        place, tensor = _GIVEN_AS[name], getattr(weights, name)
+        check_device(place, tensor, device)
+        if not name.endswith("bias") and tensor.dtype != torch.float32:
+            check_aligned(place, tensor, TMA_ALIGNMENT)
     buffer.kernel(weights, stats, options, bound)(y)
 
 

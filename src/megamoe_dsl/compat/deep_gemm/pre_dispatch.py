@@ -86,6 +86,7 @@ def _run(
     factor: float,
 ) -> None:
     problem = buffer.problem
+    buffer.check_current()
     channels = problem.formats.activations.channels
     if group_size != channels:
         raise ProblemError("group_size", group_size, f"{channels}, as in the buffer's scales")
