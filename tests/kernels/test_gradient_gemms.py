@@ -134,7 +134,10 @@ TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
         (lambda: GemmConfig(TRANSPOSED, 16, 128, swap_ab=True), "swap_ab = True: must be False where rows of shared memory are K"),
         (lambda: GemmConfig(TRANSPOSED, 128, 96), "block_n = 96: must be a multiple of 64 for each warpgroup"),
         (lambda: GemmConfig(TRANSPOSED, 128, 128, cluster=2), "cluster = 2: must be 1 where rows of shared memory are K"),
-        (lambda: Sm100GemmConfig(TRANSPOSED, 128), "problem.transposed_b = True: must be False on sm_100a"),
+        (
+            lambda: Sm100GemmConfig(GemmProblem(256, 96, "packed", 2, transposed_b=True, **BF16), 128),
+            "problem.k = 96: must be a multiple of 64",
+        ),
     ],
 )
 def test_a_bad_configuration_is_named(make: Any, message: str) -> None:
