@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from published_files import FP4, LAYER, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, modelopt_nvfp4, qwen3_moe, write
+from safetensors.torch import save_file
 
 from expert_reading import read_experts
 from megamoe_dsl import Target, choose
@@ -206,6 +207,17 @@ def test_only_a_ranks_share_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Checkpoint, "read", lambda self, name, row=None: asked.append(name) or read(self, name, row))
     read_experts(problem, folder, LAYER, 2)
     assert {int(name.split(".")[4]) for name in asked} == {4, 5} and len(asked) == len(set(asked)) == 12
+
+
+def test_a_checkpoint_that_was_closed_opens_its_files_again(tmp_path: Path) -> None:
+    file, found = tmp_path / "a.safetensors", []
+    checkpoint = Checkpoint(tmp_path)
+    for value in (1.0, 2.0):
+        save_file({"a": torch.tensor([value])}, str(tmp_path / "new"))
+        (tmp_path / "new").replace(file)
+        found.append(checkpoint.read("a").item())
+        checkpoint.close()
+    assert found == [1.0, 2.0]
 
 
 def test_what_is_there_is_found(tmp_path: Path) -> None:

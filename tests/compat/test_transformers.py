@@ -153,6 +153,8 @@ def test_training_gpt_oss_falls_back() -> None:
     assert not adapter.bf16_refusal(experts, torch.zeros(1, 160).bfloat16())
     experts.gate_up_proj_bias.requires_grad_()
     assert "biases have none" in adapter.bf16_refusal(experts, torch.zeros(1, 160).bfloat16())
+    experts.down_proj_bias = torch.nn.Parameter(experts.down_proj_bias.float())
+    assert "biases are torch.bfloat16 and torch.float32" in adapter.bf16_refusal(experts, torch.zeros(1, 160).bfloat16())
 
 
 def losses(implementation: str, steps: int, **trained: bool) -> tuple[Any, list[float]]:

@@ -93,12 +93,12 @@ def _activated(gate_up: str) -> Callable[[], KernelConfig]:
     return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, cluster=2, dynamic_schedule=True)
 
 
-def _backward(name: str, output: str = BF16_OUTPUT, **fields: str) -> Callable[[], KernelConfig]:
+def _backward(name: str, output: str = BF16_OUTPUT, arch: str = "sm_90a", **fields: str) -> Callable[[], KernelConfig]:
     """A GEMM of the layer's backward pass."""
 
     def make() -> KernelConfig:
         problem = getattr(replace(BF16_LAYER, **fields).backward(output), name)
-        return choose(problem, Target.typical("sm_90a"), 4096)
+        return choose(problem, Target.typical(arch), 4096)
 
     return make
 
@@ -233,6 +233,18 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-bf16-gate-first": _pair_gather(128, "bf16xbf16", consumers=2, gate_up="gate_first"),
     "sm_100a-gather-gemm-bf16-sorted-pairs": _pair_gather(64, "bf16xbf16", pairs=2, source="packed"),
     "sm_100a-gather-gemm-nvfp4-quantized": _pair_gather(128, "nvfp4xnvfp4", gate_up="gate_first", output="e2m1"),
+    **{f"sm_100a-backward-{name}": _backward(name, arch="sm_100a") for name in ("rows", "tokens", "w1", "w2")},
+    "sm_100a-backward-w1-f32": _backward("w1", F32, "sm_100a"),
+    "sm_100a-backward-rows-interleaved": _backward("rows", arch="sm_100a", gate_up="interleaved", activation="swigluoai"),
+    "sm_100a-backward-rows-mxfp8": _backward("rows", arch="sm_100a", recipe="mxfp8xmxfp8"),
+    "sm_100a-backward-w1-mxfp8": _backward("w1", arch="sm_100a", recipe="mxfp8xmxfp8"),
+    "sm_100a-quantize-both-mxfp8": lambda: TokensConfig(QuantizeProblem(7168, True, recipe="mxfp8xmxfp8"), 592, arch_name="sm_100a"),
+    "sm_100a-quantize-weights-mxfp8": lambda: TokensConfig(
+        QuantizeProblem(7168, recipe="mxfp8xmxfp8", matrix_rows=4096), 592, arch_name="sm_100a"
+    ),
+    "sm_100a-ep-dispatch-backward": lambda: DispatchGemmConfig(
+        PRESETS["deepseek-v3"].problem(8192, recipe="bf16xbf16"), arch_name="sm_100a", transposed=True
+    ),
     "sm_100a-route": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="fp8xfp4").routing, 148, arch_name="sm_100a"),
     "sm_100a-route-nvfp4": lambda: RouteConfig(replace(EXPERT_LAYER, recipe="nvfp4xnvfp4").routing, 148, arch_name="sm_100a"),
     "sm_100a-topk-sum": lambda: TokensConfig(SumProblem(EXPERT_LAYER.hidden, EXPERT_LAYER.topk), 148, arch_name="sm_100a"),
@@ -282,6 +294,8 @@ RARELY = {
     "sm_90a-gather-gemm-up-first", "sm_90a-gather-gemm-stored", "sm_90a-gather-gemm-swapped", "sm_90a-gather-gemm-bf16-interleaved",
     "sm_90a-gemm-packed", "sm_90a-gemm-weights-first", "sm_90a-gemm-ahead", "sm_90a-gemm-swapped", "sm_100a-gather-gemm-stored",
     "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-nvfp4-quantized", "sm_100a-gemm-w4a4-masked", "sm_100a-situ",
+    "sm_100a-backward-tokens", "sm_100a-backward-w2", "sm_100a-backward-w1-f32", "sm_100a-backward-rows-interleaved",
+    "sm_100a-ep-dispatch-backward", "sm_100a-backward-rows-mxfp8", "sm_100a-quantize-weights-mxfp8",
 }  # fmt: skip
 """Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
 

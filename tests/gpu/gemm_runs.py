@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.kernel_cases.gemm import GemmCase, gemm_case
@@ -137,8 +134,3 @@ RUNS = (
     Run("masked-f32", FEW, 64, 64, groups("masked", output="f32", accumulate=True)),
 )
 BY_NAME = {run.name: run for run in RUNS}
-
-
-@cache
-def artifact(config: GemmConfig) -> Artifact:
-    return compile_kernel(config)

@@ -7,7 +7,8 @@ from typing import Any
 
 from gather_runs import BF16, GatherRun
 from megamoe_dsl.blocks.gemm.config import GemmConfig
-from megamoe_dsl.blocks.gemm.problem import VarlenKProblem
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, VarlenKProblem
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernel_cases.gradients import GradientCase, VarlenKCase, gradient_case, varlen_k_case
 
 
@@ -23,12 +24,22 @@ class VarlenKRun:
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def config(self) -> GemmConfig:
+    def config(self) -> GemmConfig | Sm100GemmConfig:
         problem = VarlenKProblem(self.n, self.k, num_groups=len(self.counts), **self.problem)
-        return GemmConfig(problem, **{"block_m": 128, "block_n": 256, "num_sms": 2, "dynamic_schedule": True, **self.fields})
+        return self.tile(problem, **{"block_m": 128, "num_sms": 2, "dynamic_schedule": True, **self.fields})
+
+    def tile(self, problem: VarlenKProblem, **fields: Any) -> GemmConfig | Sm100GemmConfig:
+        return GemmConfig(problem, **{"block_n": 256, **fields})
 
     def case(self, *, exact: bool) -> VarlenKCase:
-        return varlen_k_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
+        return varlen_k_case(self.config.problem, self.counts, seed=len(self.name), exact=exact, arch=self.config.arch)
+
+
+class PairVarlenKRun(VarlenKRun):
+    """On SM100."""
+
+    def tile(self, problem: VarlenKProblem, **fields: Any) -> Sm100GemmConfig:
+        return Sm100GemmConfig(problem, **fields)
 
 
 class GradientRun(GatherRun):
@@ -38,9 +49,20 @@ class GradientRun(GatherRun):
         return gradient_case(self.config.problem, self.counts, seed=len(self.name), exact=exact)
 
 
+class PairGradientRun(GradientRun):
+    """On SM100, whose tiles have a width of their own."""
+
+    @property
+    def config(self) -> Sm100GemmConfig:  # type: ignore[override]
+        problem = GatherGemmProblem(num_groups=len(self.counts), **self.problem)
+        return Sm100GemmConfig(problem, self.block_m, **{"num_sms": 2, "dynamic_schedule": True, **self.fields})
+
+
 FP32 = {"output": "f32", "accumulate": True}
 LEFT = {"gathered": "left"}
 FP8 = {"recipe": "fp8xfp8", "gathered": ""}
+MXFP8 = {"recipe": "mxfp8xmxfp8"}
+SUMMED_MXFP8 = {**MXFP8, "gathered": ""}
 VARLEN_K_RUNS = (
     VarlenKRun("right", (70, 0, 1, 130), 288, 160),
     VarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT),
@@ -78,6 +100,34 @@ GRADIENT_RUNS = tuple(
     for order in ("gate_first", "interleaved")
 )
 GRADIENT_RUNS += (GradientRun("fp8-pairs", (70, 0, 130), 128, 256, {**GRADIENT_FP8, "gradient": "up_first"}, IN_PAIRS),)
+PAIR_VARLEN_K_RUNS = (
+    PairVarlenKRun("right", (70, 0, 1, 130), 288, 160),
+    PairVarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT, {"block_m": 256}),
+    PairVarlenKRun("right-f32", (65, 0, 3), 288, 160, FP32),
+    PairVarlenKRun("left-f32-in-turn", (0, 64, 9), 96, 320, {**LEFT, **FP32}, {"dynamic_schedule": False, "num_sms": 4}),
+    PairVarlenKRun("many-groups", tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128),
+    PairVarlenKRun("row-alone", (1,), 64, 64),
+    PairVarlenKRun("mxfp8", (256, 0, 128), 160, 288, SUMMED_MXFP8, {"block_m": 64}),
+    PairVarlenKRun("mxfp8-f32", (128, 0, 384), 288, 160, {**SUMMED_MXFP8, **FP32}, {"block_m": 192, "dynamic_schedule": False}),
+)
+PAIR_GRADIENT = {**GRADIENT, "k": 128}
+PAIR_GRADIENT_RUNS = tuple(
+    PairGradientRun(
+        f"{activation}-{order}-{block_m}",
+        (70, 0, 130),
+        block_m,
+        256,
+        {**PAIR_GRADIENT, "gradient": order, "activation": activation},
+        {"consumers": consumers},
+    )
+    for activation, block_m, consumers in (("silu", 64, 1), ("swigluoai", 128, 2))
+    for order in ("gate_first", "up_first", "interleaved")
+)
+PAIR_GRADIENT_RUNS += (
+    PairGradientRun("mxfp8-up_first-128", (70, 0, 130), 128, 256, {"n": 160, "k": 384, **MXFP8, "gradient": "up_first"}),
+)
+PAIR_VARLEN_K_BY_NAME = {run.name: run for run in PAIR_VARLEN_K_RUNS}
+PAIR_GRADIENT_BY_NAME = {run.name: run for run in PAIR_GRADIENT_RUNS}
 VARLEN_K_BY_NAME = {run.name: run for run in VARLEN_K_RUNS}
 GRADIENT_BY_NAME = {run.name: run for run in GRADIENT_RUNS}
 EVERYTHING_SUMMED = VarlenKRun("faults-varlen-k", (70, 0, 130), 96, 160, FP32, {"block_n": 64, "num_stages": 2})
@@ -98,4 +148,8 @@ EVERYTHING_OF_GRADIENTS_FP8 = GradientRun(
     128,
     {**GRADIENT_FP8, "k": 640, "gradient": "gate_first"},
     {"dynamic_schedule": True, "num_stages": 2, "k_in_flight": 2},
+)
+EVERYTHING_SUMMED_BY_PAIRS = PairVarlenKRun("faults-pairs", (70, 0, 130), 160, 288, {}, {"num_stages": 2})
+EVERYTHING_OF_PAIR_GRADIENTS = PairGradientRun(
+    "faults-pair-gradients", (90, 0, 120), 64, 256, {**PAIR_GRADIENT, "k": 192, "gradient": "gate_first"}, {"num_stages": 2}
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from mega_moe_runs import artifact, inputs
+from mega_moe_runs import inputs
 
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernel_cases.halves import combined, draw_rows, linear1_rows
@@ -21,6 +21,7 @@ from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, Report, SimError
+from ptx_of import artifact
 
 UE8M0_NAN = 0xFF
 KEPT = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter", "arrivals", "finished")
@@ -147,8 +148,8 @@ def checked_combine(
 @contextmanager
 def only_first_ranks(ep: SimulatedEp, count: int) -> Iterator[None]:
     """The others stay away."""
-    run = ep._run
-    with patch.object(ep, "_run", lambda memory, launches: run(memory, launches[:count])):
+    run = ep.simulator.run
+    with patch.object(ep.simulator, "run", lambda launches: run(launches[:count])):
         yield
 
 

@@ -9,11 +9,12 @@ from functools import cache
 from typing import Any
 
 from kernel_faults import Fault, all_faults
-from mega_moe_runs import Layer, artifact, config, problem
+from mega_moe_runs import Layer, config, problem
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.sim import Assumptions, Deadlock, SimError
+from ptx_of import artifact
 
 SUBJECTS = 3  # of a recipe
 BF16 = SUBJECTS  # the number of the first of those in BF16

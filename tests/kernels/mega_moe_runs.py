@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
@@ -20,8 +18,7 @@ from megamoe_dsl.reference import linear1, route
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE, compare
 from megamoe_dsl.sim import Report
-
-artifact = lru_cache(maxsize=None)(compile_kernel)
+from ptx_of import artifact
 
 ZERO_AT_REST = ("tile_counter", "expert_send_count", "fc1_arrival_count", "fc2_arrival", "fc2_read_count")
 COUNTERS = ("launch_epoch", "grid_arrivals", "rank_signal", "expert_recv_count_sum", "expert_counts_seen")

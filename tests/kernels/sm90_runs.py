@@ -7,13 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from mega_moe_runs import Layer, artifact
+from mega_moe_runs import Layer
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import Accumulate, MoeResult
+from ptx_of import artifact
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from mega_moe_runs import Layer, artifact, inputs, received
+from mega_moe_runs import Layer, inputs, received
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from ptx_of import artifact
 
 
 def stages_of(fused: MegaMoeConfig, num_stages: int = 0) -> list[Artifact]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from mega_moe_runs import artifact, config, inputs, problem
+from mega_moe_runs import config, inputs, problem
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
@@ -17,6 +17,7 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from ptx_of import artifact
 
 LAYER = problem(8, num_experts=8, topk=3)
 Given = tuple[list[Inputs], list[torch.Tensor]]

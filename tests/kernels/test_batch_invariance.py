@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from ep_runs import small_config
-from mega_moe_runs import artifact, inputs
+from mega_moe_runs import inputs
 
 from megamoe_dsl import Target, choose, gemm
 from megamoe_dsl.blocks.gemm.choose import DECODED, NARROW, TILES, WIDE
@@ -38,6 +38,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.gemm import gemm_op
 from megamoe_dsl.runtime.simulated import SimulatedMoE, simulate_gemm
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
+from ptx_of import artifact
 from simulated_experts import simulate_experts
 from sweep import sample
 

@@ -9,7 +9,7 @@ import mega_moe_runs
 import pytest
 import sm90_runs
 import torch
-from mega_moe_runs import Layer, artifact, inputs
+from mega_moe_runs import Layer, inputs
 from sm90_runs import hopper_case
 from stage_runs import prove_equal
 
@@ -17,6 +17,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
 from megamoe_dsl.runtime.simulated import compare
+from ptx_of import artifact
 from sweep import rarely, sample
 
 KERNELS = [

@@ -12,7 +12,7 @@ import mega_moe_runs
 import pytest
 import sm90_runs
 from fault_runs import sign_of
-from mega_moe_runs import Layer, artifact
+from mega_moe_runs import Layer
 from sm90_runs import hopper_case
 from stage_runs import prove_equal
 
@@ -21,6 +21,7 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.problem import Problem
+from ptx_of import artifact
 from sweep import rarely, sample
 
 OWN_MASK = re.compile(r"(shfl\.sync\.bfly\.b32 [^;]*, 31, )%r\d+;")

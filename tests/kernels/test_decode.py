@@ -11,7 +11,7 @@ from sm90_runs import hopper_case
 from test_batch_invariance import ALONE, SOME, TOKENS, bits, expert_call
 from test_expert_routing import call_of
 
-from gemm_runs import artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.problem import GATE_UP
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.fuzz.trial import repeated
@@ -23,6 +23,7 @@ from megamoe_dsl.quant import quantize_e4m3_f32, transform_weights
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_experts import read_by, simulate_decode, simulate_decoding, simulate_experts, simulate_stream
 from sweep import rarely, sample
 
@@ -152,7 +153,7 @@ def test_a_few_tokens_on_hopper_take_one_launch() -> None:
 def test_registers_are_enough() -> None:
     for tokens in (1, 16):
         (config,) = ExpertLayer(7168, 2048, 256, 8).kernels(Target.typical("sm_90a"), tokens)
-        compiled = artifact(config)
+        compiled = compile_kernel(config)
         assert compiled.resources.stack_bytes == 0 and compiled.dynamic_smem <= config.arch.smem_bytes
         assert compiled.resources.registers * config.num_threads <= config.arch.registers
         assert config.region["totals"].field.shape == (config.num_threads // 32,)  # each warp writes its own

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 import torch
 
-from gemm_runs import BY_NAME, artifact
+from gemm_runs import BY_NAME
 from megamoe_dsl import choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
@@ -21,6 +21,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.simulated import launch_of, memory_of, simulate_gemm
 from megamoe_dsl.sim import Report, Simulator
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_experts import launches_of, simulate_experts
 from sweep import sample
 

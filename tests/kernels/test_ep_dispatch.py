@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ep_runs import check_dispatch, checked_dispatch, only_first_ranks, problem, simulated, small_config
-from mega_moe_runs import artifact, inputs
+from mega_moe_runs import inputs
 
 from ep_traffic import Traffic
 from megamoe_dsl.blocks.gemm.config import GemmConfig
@@ -19,6 +19,7 @@ from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombin
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.watchdog import WatchdogError
+from ptx_of import artifact
 from sweep import rarely, sample
 
 MOE = problem()

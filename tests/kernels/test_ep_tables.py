@@ -12,7 +12,6 @@ import torch
 from ep_runs import check_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mega_moe_runs import artifact
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases.routing import draw_experts
@@ -24,6 +23,7 @@ from megamoe_dsl.runtime.ep.buffers import EpSymmetric
 from megamoe_dsl.runtime.simulated import WATCHDOG_NS
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Simulator
+from ptx_of import artifact
 from simulated_tables import simulate_tables
 from sweep import rarely
 

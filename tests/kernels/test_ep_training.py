@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from ep_runs import poison, problem
-from mega_moe_runs import artifact
 
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
@@ -19,9 +18,11 @@ from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.training import train
 from megamoe_dsl.sim import Report
+from ptx_of import artifact
 from sweep import rarely
 
 FIELDS = {"block_m": 128, "block_n": 64, "num_sms": 2, "task_tokens": 2}
+PAIRS = {"block_n": 256, "arch_name": "sm_100a"}
 TOKENS = (9, 6, 0, 5)
 """Of each rank; one has none."""
 BOUND = 0.02
@@ -115,7 +116,8 @@ class Step:
 
     def simulated(self, activation: Activation, main_grads: list[Any] | None = None, **fields: Any) -> list[list[torch.Tensor]]:
         """The same by kernels, race detector on; all memory that they may not read is NaN."""
-        kinds = [DispatchGemmConfig(self.moe, **FIELDS, **fields), GemmCombineConfig(self.moe, **FIELDS)]
+        tile = {**FIELDS, **{name: fields.pop(name) for name in PAIRS if name in fields}}
+        kinds = [DispatchGemmConfig(self.moe, **tile, **fields), GemmCombineConfig(self.moe, **tile)]
         leaves = x, weights, w1, w2 = self.leaves(torch.bfloat16)
         experts = [ExpertWeights(one, no_scales(one), two, no_scales(two)) for one, two in zip(w1, w2, strict=True)]
         ep = TrainedEp(kinds, experts)
@@ -138,6 +140,12 @@ def test_exact_data_gives_the_gradients_of_float64(ranks: int) -> None:
     for found, wanted in zip(step.simulated(linear_in_both), step.reference(linear_in_both), strict=True):
         assert all(torch.equal(one.double(), other) for one, other in zip(found, wanted, strict=True))
         assert any(one.abs().max() > 0 for one in wanted if len(one))
+
+
+def test_pairs_give_the_gradients_of_float64() -> None:
+    step = Step(problem(9, hidden=256, intermediate=256, num_experts=4, topk=2, recipe="bf16xbf16"), exact=True)
+    for found, wanted in zip(step.simulated(linear_in_both, **PAIRS), step.reference(linear_in_both), strict=True):
+        assert all(torch.equal(one.double(), other) for one, other in zip(found, wanted, strict=True))
 
 
 def test_weight_gradients_are_added_to_totals() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
@@ -15,6 +14,7 @@ from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_experts import simulate_experts
 from sweep import rarely, sample
 

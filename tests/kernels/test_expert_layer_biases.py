@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
@@ -15,6 +14,7 @@ from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_experts import simulate_experts
 from sweep import rarely
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import as_integers, factors_of_columns, rows_of
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
@@ -24,6 +23,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_experts import simulate_experts, simulate_route
 from sweep import rarely, sample
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_runs import artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_tile
@@ -22,6 +22,7 @@ from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
+from ptx_of import artifact
 from simulated_experts import simulate_experts, simulate_route
 from sweep import rarely, sample
 
@@ -137,7 +138,7 @@ def test_gate_and_up_are_stored_by_expert() -> None:
 
 def test_registers_are_enough_for_most_experts() -> None:
     for config in (RouteConfig(RoutingProblem(7168, 1024, 32), 132), TokensConfig(SumProblem(7168, 10), 132)):
-        compiled = artifact(config)
+        compiled = compile_kernel(config)
         assert compiled.resources.stack_bytes == 0
         assert compiled.resources.registers * config.num_threads <= config.arch.registers
         assert compiled.dynamic_smem <= config.arch.smem_bytes

@@ -9,8 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from gather_runs import COUNTS, GATHER_BY_NAME, GATHER_RUNS
-from gemm_runs import artifact
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import MOST_ROWS, ROW_BLOCK, SORTED_BLOCKED, GatherGemmProblem
 from megamoe_dsl.cli.app import app
@@ -23,6 +23,7 @@ from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from sweep import rarely, sample
 
 ACTIVATED = ("up-first-pairs", "gate-first", "gate-first-bursts", "up-first-bursts", "gate-first-long", "up-first", "interleaved")
@@ -129,7 +130,7 @@ def test_rows_that_d_has_not_are_cut_off(name: str) -> None:
 )
 def test_registers_are_enough(config: GemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
-    compiled = artifact(config)
+    compiled = compile_kernel(config)
     assert compiled.resources.stack_bytes == 0
     uses = register_use(compiled.kernel.registers(config), compiled.listing)
     groups = {"loader", "math", *(("gather",) if config.problem.gathers else ())}

@@ -15,7 +15,6 @@ import torch
 from test_pair_gemm import PADDING
 
 from gather_runs import LAYOUTS, MANY, GatherRun
-from gemm_runs import artifact
 from megamoe_dsl.activation import ACTIVATIONS
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GATE_UP
@@ -25,6 +24,7 @@ from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from pair_gather_runs import PairGatherRun
 from pair_gemm_runs import NVFP4, PLAIN
+from ptx_of import artifact
 from sweep import rarely, sample
 
 SOME = tuple({2: 70, 31: 1, 32: 33, 96: 129, 127: 5}.get(expert, 0) for expert in range(128))

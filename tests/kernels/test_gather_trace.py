@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gather_runs import GATHER_BY_NAME
-from gemm_runs import artifact
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
@@ -17,6 +16,7 @@ from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from pair_gather_runs import PAIR_GATHER_BY_NAME
+from ptx_of import artifact
 from sweep import sample
 
 RUNS = {

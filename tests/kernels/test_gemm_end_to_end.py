@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_runs import BY_NAME, RUNS, artifact
+from gemm_runs import BY_NAME, RUNS
 from megamoe_dsl.runtime.simulated import simulate_gemm
+from ptx_of import artifact
 from sweep import rarely, sample
 
 NORMAL = (

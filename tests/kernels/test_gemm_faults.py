@@ -14,9 +14,9 @@ from fault_trial import assert_fault_is_noticed, assert_faults_are_different, ea
 from gemm_faults import CASES, SUBJECTS, ptx_of_subject
 from sm90_faults import Sm90Fault
 
-from gemm_runs import artifact
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.sim import Deadlock, SimError
+from ptx_of import artifact
 from sweep import sample
 
 SAMPLE = CASES[::6]

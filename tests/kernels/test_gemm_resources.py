@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_runs import artifact
 from megamoe_dsl import GemmConfig, GemmProblem
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
@@ -56,7 +55,7 @@ SUITE = ("W4A8",)
 def test_registers_are_enough(name: str) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
     config = CONFIGS[name]
-    compiled = artifact(config)
+    compiled = compile_kernel(config)
     assert compiled.resources.stack_bytes == 0
     uses = register_use(compiled.kernel.registers(config), compiled.listing)
     groups = {"loader", "math", *(("decode",) if config.weights.decode_warps else ())}

@@ -10,7 +10,6 @@ import torch
 from typer.testing import CliRunner
 
 from gather_runs import BF16
-from gemm_runs import artifact
 from gradient_runs import GRADIENT_BY_NAME, VARLEN_K_BY_NAME, VarlenKRun
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
@@ -25,6 +24,7 @@ from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from sweep import rarely, sample
 
 
@@ -134,7 +134,10 @@ TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
         (lambda: GemmConfig(TRANSPOSED, 16, 128, swap_ab=True), "swap_ab = True: must be False where rows of shared memory are K"),
         (lambda: GemmConfig(TRANSPOSED, 128, 96), "block_n = 96: must be a multiple of 64 for each warpgroup"),
         (lambda: GemmConfig(TRANSPOSED, 128, 128, cluster=2), "cluster = 2: must be 1 where rows of shared memory are K"),
-        (lambda: Sm100GemmConfig(TRANSPOSED, 128), "problem.transposed_b = True: must be False on sm_100a"),
+        (
+            lambda: Sm100GemmConfig(GemmProblem(256, 96, "packed", 2, transposed_b=True, **BF16), 128),
+            "problem.k = 96: must be a multiple of 64",
+        ),
     ],
 )
 def test_a_bad_configuration_is_named(make: Any, message: str) -> None:

@@ -12,12 +12,13 @@ from itertools import pairwise
 import mega_moe_runs
 import pytest
 import sm90_runs
-from mega_moe_runs import Layer, artifact
+from mega_moe_runs import Layer
 from test_sm90_faults import ORDERS, PAIRS
 from warp_barriers import EXPLAINED, WarpBarrier, how_noticed_without, warp_barriers
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.sim import Assumptions, Finding
+from ptx_of import artifact
 from sweep import sample
 
 TOKENS = (24, 5)

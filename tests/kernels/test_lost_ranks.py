@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from mega_moe_runs import artifact, inputs
+from mega_moe_runs import inputs
 
 from forked import forked_process
 from megamoe_dsl import Target, choose
@@ -27,6 +27,7 @@ from megamoe_dsl.runtime.lost_ranks import STATE, Understudy, Waiting, end_or_lo
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.watchdog import WatchdogError
+from ptx_of import artifact
 
 RANKS, LOST = 3, 1
 PROBLEM = Problem(256, 128, 6, 2, RANKS, 8, recipe="fp8xfp8", activation_clamp=10.0)

@@ -7,12 +7,13 @@ from types import ModuleType
 import mega_moe_runs
 import pytest
 import sm90_runs
-from mega_moe_runs import Layer, artifact
+from mega_moe_runs import Layer
 from sm90_runs import hopper_case
 from stage_runs import stages_of, unfused_layer
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.reference import dispatch_order
+from ptx_of import artifact
 from sweep import rarely, sample
 
 

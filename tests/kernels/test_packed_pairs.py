@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import sm90_runs
-from mega_moe_runs import Layer, artifact, received
+from mega_moe_runs import Layer, received
 from sm90_runs import hopper_case, prove
 
 from megamoe_dsl.cases import random_case
@@ -21,6 +21,7 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sim import Assumptions
+from ptx_of import artifact
 from sweep import rarely
 
 DRAWN, SMALLEST = 24, 4

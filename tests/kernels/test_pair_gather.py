@@ -14,7 +14,6 @@ import pytest
 import torch
 from test_pair_gemm import PADDING
 
-from gemm_runs import artifact
 from megamoe_dsl import choose
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem
@@ -28,6 +27,7 @@ from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun, pair_gather
 from pair_gemm_runs import PLAIN
+from ptx_of import artifact
 from sweep import rarely, sample
 
 ACTIVATED = tuple(name for name, run in PAIR_GATHER_BY_NAME.items() if run.config.problem.gate_up)
@@ -126,7 +126,7 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
 )
 def test_registers_are_enough(config: Sm100GemmConfig) -> None:
     """Nothing on the stack, and no load that what gives its bytes away does not wait for."""
-    compiled = artifact(config)
+    compiled = compile_kernel(config)
     assert compiled.resources.stack_bytes == 0 and compiled.resources.registers * config.num_threads <= 1 << 16
     assert compiled.overtaken_loads == []
     assert compiled.dynamic_smem <= config.arch.smem_bytes

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.config_error import ConfigError
@@ -22,6 +21,7 @@ from megamoe_dsl.presets import PROJECTIONS, projection
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from pair_gemm_runs import PAIR_RUNS, PLAIN, W4A4, W4A8, PairRun
+from ptx_of import artifact
 from sweep import rarely
 
 SAMPLE = {

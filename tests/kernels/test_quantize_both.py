@@ -11,15 +11,17 @@ import torch
 from kernel_faults import gone
 from sm90_faults import at
 
-from gemm_runs import artifact
-from megamoe_dsl import ProblemError, k_grouped_gemm, quantize_both
+from megamoe_dsl import ProblemError, k_grouped_gemm, padded_rows, quantize_both
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem
-from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.runtime import k_grouped_gemm as operators
+from megamoe_dsl.runtime.gemm_scales import scale_words
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 from megamoe_dsl.sim import SimError
 from megamoe_dsl.sim.report import Report
+from ptx_of import artifact
+from simulated_stages import simulate_stages
 
 BARRIER = r"bar\.sync\s+0;"
 E4M3 = torch.float8_e4m3fn
@@ -65,6 +67,47 @@ def test_every_barrier_is_needed(place: int) -> None:
     """Each of a block's two is between what some threads write and others read."""
     with pytest.raises(SimError, match="read of uninitialized shared memory"):
         simulated(torch.ones(ROWS, HIDDEN).bfloat16(), None, True, place)
+
+
+@pytest.mark.parametrize(("gathered", "matrices"), [(True, 1), (False, 3)])
+def test_micro_scaled_codes_and_words_are_the_references(gathered: bool, matrices: int) -> None:
+    """Of rows, or of matrices each of which is transposed; words lie in the order of UTCCP."""
+    generator, tall = torch.Generator().manual_seed(1), ROWS // matrices
+    x = torch.randn(TOKENS if gathered else ROWS, HIDDEN, generator=generator).bfloat16()
+    x[3] *= 100
+    x[:, 5], x[7] = 0, 0
+    sources = torch.randint(-1, TOKENS, (ROWS,), generator=generator, dtype=torch.int32)
+    words = (matrices, HIDDEN // 128, tall), (matrices, tall // 128, HIDDEN)
+    written = {name: torch.zeros(ROWS * HIDDEN).to(E4M3) for name in ("codes", "codes_t")}
+    written |= {name: torch.zeros(shape, dtype=torch.int32) for name, shape in zip(("scales", "scales_t"), words, strict=True)}
+    read = {"x": x, "sources": sources} if gathered else {"x": x}
+    given = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
+    problem = QuantizeProblem(HIDDEN, gathered, recipe="mxfp8xmxfp8", matrix_rows=tall if matrices > 1 else 0)
+    kernel = artifact(TokensConfig(problem, 2, arch_name="sm_100a"))
+    assert not simulate_launches(kernel, memory_of(read, written), {"sources": 0, **given, "num_rows": ROWS}).findings
+    taken = torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0) if gathered else x
+    whole = taken.view(matrices, tall, HIDDEN)
+    for suffix, values in (("", whole), ("_t", whole.mT.contiguous())):
+        codes, scales = quantize_e4m3(values)
+        assert torch.equal(written[f"codes{suffix}"].view(torch.uint8), codes.flatten().view(torch.uint8))
+        assert torch.equal(written[f"scales{suffix}"], scale_words(scales))
+
+
+def test_weights_have_gradients_in_mxfp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The public calls, on CPU tensors and in the simulator: rows of groups padded, one group without rows."""
+    generator, ends = torch.Generator().manual_seed(2), torch.tensor([70, 70, 133], dtype=torch.int32)
+    x, dy = (torch.randn(133, hidden, generator=generator).bfloat16() for hidden in (128, 256))
+    padded = padded_rows(ends, 133)
+
+    def gradients() -> torch.Tensor:
+        sides = [quantize_both(one, padded.sources, rows=rows, recipe="mxfp8xmxfp8") for one, rows in ((dy, True), (x, False))]
+        return k_grouped_gemm(*(tensor for side in sides for tensor in (side.codes_t, side.scales_t)), padded.ends)
+
+    expected = gradients()
+    exact = torch.stack([dy[a:b].double().T @ x[a:b].double() for a, b in ((0, 70), (70, 70), (70, 133))])
+    assert (expected.double() - exact).norm() < 0.05 * exact.norm()
+    assert len(ran := simulate_stages(monkeypatch, "sm_100a")) == 0
+    assert torch.allclose(gradients(), expected, rtol=2.0**-7, atol=0.0) and len(ran) == 3
 
 
 ROWS_OF_TWO = torch.zeros(128, 256, dtype=torch.bfloat16)

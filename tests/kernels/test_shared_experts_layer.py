@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from mega_moe_runs import artifact, problem
+from mega_moe_runs import problem
 
 from megamoe_dsl.arch import ARCHES
 from megamoe_dsl.cases import random_case
@@ -17,6 +17,7 @@ from megamoe_dsl.runtime.buffers import Bf16Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from shared_routing import with_shared
 from simulated_layer import SimulatedLayer
 from sweep import rarely, sample

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from mega_moe_runs import artifact, problem
+from mega_moe_runs import problem
 
 from megamoe_dsl.arch import ARCHES
 from megamoe_dsl.cases import Case, random_case
@@ -18,6 +18,7 @@ from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32, q
 from megamoe_dsl.runtime.buffers import Bf16Inputs, Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_layer import SimulatedLayer
 from sweep import sample
 

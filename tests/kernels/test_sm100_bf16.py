@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from mega_moe_runs import Layer, artifact, config, inputs, prove, prove_tile
+from mega_moe_runs import Layer, config, inputs, prove, prove_tile
 from mega_moe_runs import problem as any_problem
 
 from chip_fit import compile_fitting
@@ -29,6 +29,7 @@ from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, inverse_transform_weights, transform_weights
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from ptx_of import artifact
 from simulated_experts import simulate_experts
 from sweep import rarely, sample
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from mega_moe_runs import Layer, artifact, received
+from mega_moe_runs import Layer, received
 from sm90_runs import config, hopper_case, prove
 from sm90_runs import problem as fp8_problem
 
@@ -20,6 +20,7 @@ from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from ptx_of import artifact
 from simulated_experts import simulate_experts
 from sweep import rarely, sample
 

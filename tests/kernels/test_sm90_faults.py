@@ -14,11 +14,11 @@ import pytest
 from decoding_faults import DECODED_FAULTS, DECODING_FAULTS, HALVED_FAULTS, LOOP
 from fault_runs import sign_of
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
-from mega_moe_runs import artifact
 from sm90_faults import BF16_ROWS, COLUMNS_ONLY, FAULTS, PAIRS_ONLY, RING_ONLY, ROWS_ONLY, STUCK, Sm90Fault
 from sm90_runs import HopperCase, config, hopper_case, problem
 
 from megamoe_dsl.artifact.artifact import Artifact
+from ptx_of import artifact
 from sweep import sample
 
 ORDERS = {"columns": 16, "rows": 128}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from mega_moe_runs import Layer, artifact, inputs, received
+from mega_moe_runs import Layer, inputs, received
 from sm90_runs import HopperCase, config, hopper_case, prove
 from sm90_runs import problem as fp8_problem
 
@@ -22,6 +22,7 @@ from megamoe_dsl.device.ring import release_stage
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES
 from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.problem import Problem
+from ptx_of import artifact
 from sweep import rarely, sample
 
 

@@ -10,6 +10,7 @@ import sm90_runs
 import torch
 
 from megamoe_dsl.cases import Case, random_case
+from ptx_of import artifact
 from snapshot import STAGES, Difference, Snapshot
 from sweep import sample
 
@@ -23,7 +24,7 @@ def launches(request: pytest.FixtureRequest) -> tuple[Case, list[Snapshot], list
     runs: Any = mega_moe_runs if arch == "sm_100a" else sm90_runs
     moe = runs.problem(combine=combine)
     case, other = (random_case(moe, tokens, 5, mask=0.2) for tokens in (TOKENS, (24, 3)))
-    layer = mega_moe_runs.SimulatedMoE(mega_moe_runs.artifact(runs.config(moe)), case.weights, race=False)
+    layer = mega_moe_runs.SimulatedMoE(artifact(runs.config(moe)), case.weights, race=False)
     taken = []
     for one in (case, other, case):
         layer(mega_moe_runs.inputs(one))

@@ -13,7 +13,6 @@ from functools import cache
 import torch
 from ep_runs import sign_of
 from fault_trial import assert_fault_is_noticed, assert_faults_are_different, each_fault
-from mega_moe_runs import artifact
 from sm90_faults import Sm90Fault
 from tables_faults import CASES, FAULTS, SAMPLE
 from test_ep_tables import problem, run_kernel
@@ -21,6 +20,7 @@ from test_ep_tables import problem, run_kernel
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.cases.routing import draw_experts
 from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
+from ptx_of import artifact
 
 SHAPE = "more tokens of a warp than it sorts at a time"
 TOKENS = (200, 7)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gemm_runs import artifact
+from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
@@ -15,6 +15,7 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.reference.router import hashed_experts, top_experts
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 
 DEEPSEEK_V4: dict[str, Any] = {"scores": "sqrtsoftplus", "scale": 1.5}
 DEEPSEEK_V3: dict[str, Any] = {"scores": "sigmoid", "biased": True, "groups": 8, "topk_groups": 4, "scale": 2.5}
@@ -87,7 +88,7 @@ def test_chosen_experts_are_those_of_the_reference(case: str, arch: str) -> None
 
 @pytest.mark.sweep
 def test_registers_are_enough_for_most_experts() -> None:
-    compiled = artifact(TokensConfig(TopExpertsProblem(1024, 32, "sigmoid", groups=32, topk_groups=8), 132))
+    compiled = compile_kernel(TokensConfig(TopExpertsProblem(1024, 32, "sigmoid", groups=32, topk_groups=8), 132))
     assert compiled.resources.stack_bytes == 0
 
 

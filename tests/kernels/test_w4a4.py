@@ -15,7 +15,7 @@ import pytest
 import torch
 from fault_runs import WATCHDOG_NS, sign_of
 from kernel_faults import RULES, all_faults
-from mega_moe_runs import Layer, artifact, inputs, prove, received
+from mega_moe_runs import Layer, inputs, prove, received
 from mega_moe_runs import config as any_config
 from mega_moe_runs import problem as fp8_problem
 
@@ -32,6 +32,7 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.presets import MEASURED, PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sim import SimError
+from ptx_of import artifact
 from sweep import sample
 
 

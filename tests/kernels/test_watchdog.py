@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from mega_moe_runs import Layer, artifact, config, problem
+from mega_moe_runs import Layer, config, problem
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.dispatch import ALONE
@@ -20,6 +20,7 @@ from megamoe_dsl.kernels.moe.layouts.smem_plan import WAITS, RankBarrier, Wait
 from megamoe_dsl.layouts.records import RECORD
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Deadlock, simulator
+from ptx_of import artifact
 
 LIMIT_NS = 200_000  # longer than any honest wait of this layer
 MANY = ALONE // 2 + 4  # tokens with two experts each, of which every rank has too many for SM 0 alone

@@ -15,6 +15,14 @@ Host = partial(Mutant, archs=())
 
 READING = (
     Host(
+        "files of a checkpoint stay open",
+        "missing clean-up",
+        "Checkpoint.close",
+        "self._open.clear()",
+        "pass",
+        (f"{LOAD}::test_a_checkpoint_that_was_closed_opens_its_files_again",),
+    ),
+    Host(
         "channels that are filled up have scales of 2^-127",
         "wrong number",
         "_grow",

@@ -97,8 +97,8 @@ PAIR_MUTANTS = (
         "columns beyond D are stored",
         "off by one",
         "ResultsOfTile.has",
-        "self.column < self.ctx.config.problem.n",
-        "self.column <= self.ctx.config.problem.n",
+        "self.column < self.ctx.config.problem.d_columns",
+        "self.column <= self.ctx.config.problem.d_columns",
     ),
     pair_mutant(
         "an accumulator of a GEMM is given back without a fence after its loads", "missing order", "epilogue", "fence_before_sync()", ""

@@ -17,6 +17,11 @@ WEIGHTED = """for number in cutlass.range_constexpr(2):
     store_b16(fragment_place(staging, me.lane, 2 * number), weighted[4 * number : 4 * number + 4])"""
 IN_FP8 = tuple(f"{FILE}test_sums_over_rows_are_the_tensor_cores[{name}]" for name in ("fp8", "fp8-f32-pairs"))
 COPY = 'load_tile_cta(stage.shared("sfb"), self.scales, full, self.row, k)'
+PAIR_FILE = "tests/kernels/test_gradient_gemms_sm100.py::"
+PAIR_SUMS = (f"{PAIR_FILE}test_sums_over_rows_are_those_of_groups[right]",)
+PAIR_TAILS = (f"{PAIR_FILE}test_any_number_of_rows[counts0-left]",)
+PAIR_WEIGHTS = (f"{PAIR_FILE}test_a_transposed_b[416-192-True]",)
+PAIR_GRADIENT = tuple(f"{PAIR_FILE}test_gradients_of_gate_and_up[{name}]" for name in ("silu-up_first-64", "swigluoai-interleaved-128"))
 mutant = partial(Mutant, nearest=SUMS, archs=())
 in_fp8 = partial(Mutant, nearest=IN_FP8, archs=())
 
@@ -129,5 +134,47 @@ MUTANTS = (
         "cutlass.range_constexpr(1, 3)",
         "cutlass.range_constexpr(1, 2)",
         nearest=GRADIENT,
+    ),
+    *(
+        Mutant(f"SM100: {name}", *change, nearest=nearest, archs=())
+        for name, change, nearest in (
+            (
+                "a last stage has rows of the next group",
+                ("too narrow", "Side.place", "select(number < rows, first + number, ctx.args.m)", "first + number"),
+                PAIR_TAILS,
+            ),
+            (
+                "both CTAs have the first half of the left side's columns",
+                ("wrong base", "load_left", "ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)", "0 * (mma_tokens(tile.valid_m) >> 1)"),
+                PAIR_SUMS,
+            ),
+            ("the next rows of K are the next columns", ("wrong base", "operand", "step * COLUMNS_STEP", "step * K_STEP"), PAIR_WEIGHTS),
+            (
+                "the next 64 columns are the first",
+                ("wrong number", "operand", "step * COLUMNS_STEP + COLUMNS_LOW", "step * COLUMNS_STEP"),
+                PAIR_SUMS,
+            ),
+            (
+                "every stage has the first rows of K",
+                ("wrong base", "TransposedOperand.load_rows", "self.row + k * K_ROWS", "self.row"),
+                PAIR_WEIGHTS,
+            ),
+            (
+                "all channels of a lane have the first two's sums",
+                ("wrong base", "eight_channels", "raw[2 * j : 2 * j + 2]", "raw[:2]"),
+                PAIR_GRADIENT,
+            ),
+            (
+                "sums are read as if rows lay alike",
+                ("wrong base", "sm100.gradient:finish_rows", "part.warp << 5", "part.warp << 7"),
+                PAIR_GRADIENT,
+            ),
+            ("half of a row's parts are added", ("wrong number", "sm100.gradient:finish_rows", "(1, 2, 4, 8)", "(1, 2, 4)"), PAIR_GRADIENT),
+            (
+                "gradients of up come where gate is",
+                ("wrong order", "addresses", "problem.gradient == UP_FIRST", "problem.gradient != UP_FIRST"),
+                PAIR_GRADIENT[:1],
+            ),
+        )
     ),
 )

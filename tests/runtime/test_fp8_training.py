@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gemm_runs import artifact
 from megamoe_dsl import ProblemError, moe, padded_rows, quantize_both, quantize_experts
-from megamoe_dsl.blocks.gemm.problem import GemmProblem
-from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.quant import quantize_weight_e4m3
-from megamoe_dsl.runtime import device_gradients, expert_gradients, k_grouped_gemm
-from megamoe_dsl.runtime.simulated import memory_of, simulate_gemm, simulate_launches
-from megamoe_dsl.target import Target
+from megamoe_dsl.runtime import device_gradients, expert_gradients
 from runtime.test_expert_training import DY, NAMES, assert_near, dy_of, in_float64, layer
-
-TARGET = Target(Target.typical("sm_90a").arch, 4)
-STAGES = ("route", "quantize_weights", "preactivations", "row_gradients", "token_gradients")
+from simulated_stages import simulate_stages
 
 
 def fp8(*trained: str, **shape: Any) -> dict[str, Any]:
@@ -34,35 +25,9 @@ def gradients(given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Stages of the backward pass run as kernels in the simulator, on CPU tensors; the configurations that have run."""
-    ran: list[object] = []
-    counter = torch.zeros(64, dtype=torch.int32)
-
-    def run_gemm(problem: GemmProblem, tensors: Any) -> None:
-        ran.append(config := choose(problem, TARGET, tensors.rows))
-        assert not simulate_gemm(artifact(config), tensors).findings
-
-    def launch_kernel(config: Any, tensors: dict[str, torch.Tensor], numbers: dict[str, int]) -> None:
-        ran.append(config)
-        given = {**numbers, **{name: one.data_ptr() for name, one in tensors.items()}}
-        assert not simulate_launches(artifact(config), memory_of({}, {**tensors, "counter": counter}), given).findings
-
-    loaded = {
-        "run_gemm": run_gemm,
-        "launch_kernel": launch_kernel,
-        "loaded_kernel": lambda problem, device, **options: choose(problem, TARGET, 1, **options),
-    }
-    for module in (device_gradients, k_grouped_gemm):
-        for name, function in loaded.items():
-            monkeypatch.setattr(module, name, function)
-    monkeypatch.setattr(device_gradients, "bind_context", lambda: None)
-    monkeypatch.setattr(device_gradients, "tile_counters", lambda _: SimpleNamespace(address=counter.data_ptr))
-    monkeypatch.setattr(k_grouped_gemm, "_on_cpu", lambda _: False)
-    monkeypatch.setattr(k_grouped_gemm, "check_current", lambda *_: None)
-    for name in STAGES:
-        monkeypatch.setattr(expert_gradients, name, getattr(device_gradients, name))
-    yield ran
+    return simulate_stages(monkeypatch, "sm_90a")
 
 
 def test_kernels_have_the_references_bits(kernels: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact
         options += " --generate-line-info" if line_info else ""
         start = time.perf_counter()
         with calling_the_dsl(), attribute_lines(*ROLE_FOLDERS) if line_info else nullcontext():
-            compiled = cute.compile(launch, config, arguments, driver.CUstream(0), options=options)
+            compiled = cute.compile(launch, config, arguments, driver.CUstream(0), options=options, no_jit_engine=True)
         seconds = time.perf_counter() - start
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
         require_whole(directory, ptx, cubin)

@@ -11,17 +11,22 @@ from typing import Any
 from cutlass import Float32, Int64, Uint32
 
 from ..hardware.cta_pair import PairMma, ScaledMma
+from ..hardware.operand_tile import BOX_BYTES, ROW_BYTES
 from .ptx import emit, emit_to_many
 
 OPERAND_HIGH = {128: 0x40004040, 64: 0x80004020}  # SMEM descriptor, high word, by span: swizzle, version 1, SBO 8 spans
 SCALE_HIGH = 0x00004008  # no swizzle, version 1, SBO 128
 K_STEP = 2  # 32 bytes of K in a SMEM descriptor, in units of 16 bytes
+COLUMNS_STEP = 16 * ROW_BYTES >> 4  # 16 rows of K of an MN-major operand
+COLUMNS_LOW = BOX_BYTES >> 4 << 16  # LBO: from 64 columns to the next ones; SBO is that of K-major rows
 INSTRUCTION = 256 >> 7 << 27  # M = 256; formats, N and the scale ids are added per kind, tile and step
 
 
-def instruction(kind: PairMma, mma_n: Any) -> Any:
-    """Instruction descriptor for a multiple of 16 tokens: formats, N >> 3 in bits 17-22."""
-    return (mma_n << 14) | (INSTRUCTION | kind.formats)
+def instruction(kind: PairMma, mma_n: Any, mn_major: tuple[bool, bool] = (False, False)) -> Any:
+    """Instruction descriptor for a multiple of 16 tokens: formats, N >> 3 in bits 17-22, and in bits 15 and 16 whether A and B are
+    MN-major."""
+    weights, tokens = mn_major
+    return (mma_n << 14) | (INSTRUCTION | kind.formats | weights << 15 | tokens << 16)
 
 
 def with_scale_id(descriptor: Any, scale_id: int) -> Any:
@@ -31,6 +36,11 @@ def with_scale_id(descriptor: Any, scale_id: int) -> Any:
 
 def descriptor(low: Any, high: int) -> Any:
     return (Int64(high) << 32) | Int64(Uint32(low))
+
+
+def operand(low: Any, step: int, high: int, mn_major: bool, before: int = 0) -> Any:
+    """SMEM descriptor of K step `step` of an operand, `before` units behind `low`; of an MN-major one columns lie in boxes of 64."""
+    return descriptor(low + (before + (step * COLUMNS_STEP + COLUMNS_LOW if mn_major else step * K_STEP)), high)
 
 
 def allocate(result: Any, columns: int) -> None:

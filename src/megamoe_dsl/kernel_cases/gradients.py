@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
+from ..arch import SM90, Arch
 from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
-from ..quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
+from ..hardware.operand_tile import CHANNELS_PER_SCALE
+from ..quant import inverse_utccp_scale_order, no_scales, quantize_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
+from ..reference.bounds import scaled_sums
 from ..reference.promoted import promoted_sums
 from ..reference.router import RouterMetadata, router_metadata
 from ..runtime.cpu_experts import gate_then_up, rows_of_w1
 from ..runtime.gather_tensors import GatherTensors, GradientTensors
+from ..runtime.gemm_scales import scale_words
 from ..runtime.gemm_tensors import OUTPUT_DTYPES
 from ..runtime.varlen_k_tensors import TransposedTensors, VarlenKTensors
-from .gather import TOKENS_PER_ROW, rows_of
+from .gather import NAN_BYTE, TOKENS_PER_ROW, rows_of
 from .gemm import UNTOUCHED, Compared
 
 DOT_ERROR = 1e-6
@@ -32,58 +37,96 @@ def drawn(generator: torch.Generator, exact: bool, *shape: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class VarlenKCase:
-    """Operands of sums over the rows of groups, of which group g has `counts[g]`; sorted rows behind the last group's are NaN."""
+    """Operands of sums over the rows of groups, of which group g has `counts[g]`, by the tensor core of `arch`; sorted rows behind the
+    last group's are NaN."""
 
     problem: VarlenKProblem
     tensors: VarlenKTensors | TransposedTensors
     counts: tuple[int, ...]
+    arch: Arch = SM90
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
-        """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core."""
-        t, p = self.tensors, self.problem
-        sums = self.sums_of_transposed(t, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
-        found = torch.stack(sums).float()
-        expected = (found + t.d if p.accumulate else found).to(t.d.dtype)
+        """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core, or what another order explains."""
+        t = self.tensors
+        if self.arch.has_tensor_memory:
+            sums, errors = zip(*(scaled_sums(*one) for one in self.sides()), strict=True)
+            total, error = torch.stack(sums), torch.stack(errors) * (not exact)
+            low, high = (self.stored((total + end).float()) for end in (-error, error))
+            return {"D": (t.d, low, high)}
+        found = self.sums_of_transposed(t, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
+        expected = self.stored(torch.stack(found).float())
         return {"D": (t.d, expected, expected)}
+
+    def stored(self, sums: torch.Tensor) -> torch.Tensor:
+        d = self.tensors.d
+        return (sums + d if self.problem.accumulate else sums).to(d.dtype)
+
+    def sides(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Left, its scales, right and its scales of each group, transposed."""
+        t = self.tensors
+        if isinstance(t, TransposedTensors):
+            words = [inverse_utccp_scale_order(sf)[: len(side)] for side, sf in ((t.left, t.left_sf), (t.right, t.right_sf))]
+            sides = [(side, SCALE_BLOCK) for side in (t.left, t.right)], [(sf, SCALE_BLOCK // CHANNELS_PER_SCALE) for sf in words]
+            for first, end in pairwise([0, *t.ends.tolist()]):
+                cut = [[one[:, first * width // SCALE_BLOCK : end * width // SCALE_BLOCK] for one, width in some] for some in sides]
+                (left, right), (left_sf, right_sf) = cut
+                yield left, left_sf, right, right_sf
+            return
+        for pair in self.rows_of_groups(t):
+            left, right = (one.T.contiguous() for one in pair)
+            yield left, no_scales(left), right, no_scales(right)
 
     def sums_of_transposed(self, t: TransposedTensors, exact: bool) -> list[torch.Tensor]:
         """Sums of E4M3 columns, promoted every 128, group by group."""
         return promoted_sums((t.left, t.left_sf), (t.right, t.right_sf), t.ends.tolist(), torch.float64 if exact else "hopper")
 
-    def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
-        p, total = self.problem, sum(self.counts)
+    def rows_of_groups(self, t: VarlenKTensors) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Left and right of each group."""
+        total = sum(self.counts)
         gathered = t.gathered[t.sources[:total].long()].split(self.counts)
-        left, right = gathered, t.sorted[:total].split(self.counts)
-        pairs = zip(right, left, strict=True) if p.transposes else zip(left, right, strict=True)
+        pairs = zip(gathered, t.sorted[:total].split(self.counts), strict=True)
+        return [pair[::-1] if self.problem.transposes else pair for pair in pairs]
+
+    def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
+        pairs = self.rows_of_groups(t)
         return [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
 
 
-def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes [columns, rows] and scales [rows / 128, columns]; of small integers the scales are powers of two."""
+def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int, promoted: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes [columns, rows] and scales [rows / 128, columns], or words of those for 32; of small integers the scales are powers of two.
+    Scales of the last 128 rows are NaN."""
     values = drawn(generator, exact, columns, rows).float()
+    if not promoted:
+        codes, sf = quantize_e4m3(values)
+        if exact:
+            codes = values.to(torch.float8_e4m3fn)
+            sf = torch.randint(125, 130, sf.shape, generator=generator, dtype=torch.uint8)
+        sf[:, -SCALE_BLOCK // CHANNELS_PER_SCALE :] = NAN_BYTE
+        return codes, scale_words(sf)
+    codes, scales = values.to(torch.float8_e4m3fn), torch.exp2(torch.randint(-2, 3, (rows // SCALE_BLOCK, columns), generator=generator))
     if not exact:
         codes, sf = quantize_e4m3_f32(values)
-        return codes, sf.T.contiguous()
-    return values.to(torch.float8_e4m3fn), torch.exp2(torch.randint(-2, 3, (rows // SCALE_BLOCK, columns), generator=generator))
+        scales = sf.T.contiguous()
+    scales[-1] = torch.nan
+    return codes, scales
 
 
-def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> VarlenKCase:
+def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> VarlenKCase:
     """Drawn for these rows of each group, and a few sources more than rows; of operands that lie transposed 128 rows more, whose scales
     are NaN."""
     generator, rows = torch.Generator().manual_seed(seed), sum(counts)
     ends = torch.tensor(counts).cumsum(0).int()
     d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
     if not problem.gathers:
-        sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK) for columns in (problem.n, problem.k)]
-        for _, scales in sides:
-            scales[-1] = torch.nan
-        return VarlenKCase(problem, TransposedTensors(*sides[0], *sides[1], ends, d), tuple(counts))
+        promoted = problem.formats.promoted
+        sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK, promoted) for columns in (problem.n, problem.k)]
+        return VarlenKCase(problem, TransposedTensors(*sides[0], *sides[1], ends, d), tuple(counts), arch)
     tokens = rows // TOKENS_PER_ROW + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
     packed = drawn(generator, exact, rows + 3, problem.tile_columns)
     packed[rows:] = torch.nan
     tensors = VarlenKTensors(drawn(generator, exact, tokens, problem.tile_rows), packed, ends, sources, d)
-    return VarlenKCase(problem, tensors, tuple(counts))
+    return VarlenKCase(problem, tensors, tuple(counts), arch)
 
 
 @dataclass(frozen=True)
@@ -120,8 +163,12 @@ class GradientCase:
         return router_metadata(self.topk_idx, self.problem.num_groups)
 
     def raw(self) -> torch.Tensor:
-        """Sums as Hopper's tensor core forms them."""
+        """Sums as Hopper's tensor core forms them; of MXFP8 exact ones."""
         t, sources = self.tensors, self.metadata.sources.long()
+        if self.problem.formats.scales_in_mma:
+            of_rows = rows_of(t.a, sources), t.a_sf[sources]
+            parts = zip(*(one.split(self.metadata.counts.tolist()) for one in of_rows), t.b, t.b_sf, strict=True)
+            return torch.cat([scaled_sums(*one)[0] for one in parts]).float()
         b = t.b.mT if self.problem.transposed_b else t.b
         return reference.expert_sums((rows_of(t.a, sources), t.a_sf[sources]), (b, t.b_sf), self.metadata.counts)
 
@@ -140,8 +187,10 @@ def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int =
     metadata = router_metadata(topk_idx, p.num_groups)
     dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, p.num_groups, *p.b_shape) / 16
     operands = (dy, no_scales(dy), b, no_scales(b.mT))
-    if p.formats.scaled:
+    if p.formats.promoted:
         operands = (*quantize_e4m3_f32(dy), *quantize_weight_e4m3(b))
+    elif p.formats.scaled:
+        operands = (*quantize_e4m3(dy), *quantize_e4m3(b))
     gate_up = 2 * torch.randn(rows, 2 * p.n, generator=generator)
     d, weighted = (torch.full((rows, columns), UNTOUCHED).bfloat16() for columns in (p.d_columns, p.n))
     dots = torch.full((-(-p.n // DOT_COLUMNS), rows), UNTOUCHED)

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 
+from ..arch import SM90
 from ..blocks.gemm.problem import F32, I32
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
@@ -39,6 +40,7 @@ from .expert_gradients import (
 )
 from .expert_plan import ExpertPlan
 from .gemm_tensors import OUTPUT_DTYPES
+from .symmetric_memory import device_arch
 from .top_experts import Chosen, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
@@ -284,9 +286,8 @@ def _training(
     *_, recompute, gate_up, activation, quantizes = others
     made = others[2 : 2 + MADE]
     if x.is_cuda:
-        major, minor = torch.cuda.get_device_capability(x.device)
-        if major != 9:
-            raise ProblemError("x.device", f"{x.device}, sm_{major}{minor}", "an SM90 GPU where gradients are asked for")
+        if quantizes and device_arch(x.device) != SM90:
+            raise ProblemError("recipe", FP8, f"None on {x.device}, where gradients are in BF16")
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
     pairs = (w1, made[:2]), (w2, made[2:4])

@@ -3,36 +3,44 @@
     x, dy = quantize_both(x, sources, rows=False), quantize_both(dy)
     dw = k_grouped_gemm(dy.codes_t, dy.scales_t, x.codes_t, x.scales_t, ends)
 
-Hopper; launches on torch's current stream, none of which the host waits for.  The first call of a shape compiles its kernel or loads it.
-On CPU tensors the reference.
+FP8 on Hopper, MXFP8 on Blackwell; launches on torch's current stream, none of which the host waits for.  The first call of a shape
+compiles its kernel or loads it.  On CPU tensors the reference.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 
 from ..blocks.gemm.problem import SCALE_BLOCK, VarlenKProblem
+from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..kernels.expert_routing.problem import QuantizeProblem
 from ..problem import ProblemError
-from ..quant import quantize_e4m3_f32
+from ..quant import inverse_utccp_scale_order, quantize_e4m3, quantize_e4m3_f32
+from ..reference import scaled_matmul
 from ..reference.promoted import promoted_sums
 from .buffers import check_tensor
 from .custom_op import check_no_gradient, define, takes_tensors
 from .device_gemm import check_current
 from .device_gradients import OUTPUTS, launch_kernel, loaded_kernel, run_gemm
-from .gemm_scales import TMA_ALIGNMENT
+from .gemm_scales import TMA_ALIGNMENT, scale_words
 from .gemm_tensors import OUTPUT_DTYPES
 from .varlen_k_tensors import TransposedTensors
 
+FP8, MXFP8 = "fp8xfp8", "mxfp8xmxfp8"
+
 
 class QuantizedBoth(NamedTuple):
-    """Rows in E4M3, as `quantize_e4m3_f32` rounds them.
+    """Rows in E4M3, as `quantize_e4m3_f32` rounds them; in MXFP8 as `quantize_e4m3` does.
 
     codes, scales      float8_e4m3fn [rows, hidden] and float32 [rows, hidden / 128], in the strides of `scales_by_column`; None where only
                        columns are wanted
     codes_t, scales_t  float8_e4m3fn [hidden, rows] and float32 [rows / 128, hidden]
+
+    Scales of MXFP8 are `scale_words`, int32 [hidden / 128, rows] and [rows / 128, hidden].
     """
 
     codes: torch.Tensor | None
@@ -84,13 +92,14 @@ def numbers_of(places: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 @takes_tensors("x", optional=("sources",))
-def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows: bool = True) -> QuantizedBoth:
+def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows: bool = True, recipe: str = FP8) -> QuantizedBoth:
     """Rows of x along their channels, and along themselves, in one pass of a kernel.
 
     x        bfloat16 [tokens, hidden], hidden a multiple of 128
     sources  int32 [rows], the token of each row, below `tokens`, or -1 for a row of zeros; by default rows are tokens.  Rows are a
              multiple of 128
     rows     whether codes along channels are wanted
+    recipe   fp8xfp8, or on Blackwell mxfp8xmxfp8
 
     Raises `ProblemError` before anything is launched.
     """
@@ -98,18 +107,19 @@ def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows:
     if x.dim() != 2:
         raise ProblemError("x.shape", tuple(x.shape), "[tokens, hidden]")
     check_tensor("x", x, torch.bfloat16, tuple(x.shape), x.device, TMA_ALIGNMENT)
-    problem = QuantizeProblem(x.shape[1], sources is not None, rows)
+    problem = QuantizeProblem(x.shape[1], sources is not None, rows, recipe)
     count = len(x) if sources is None else sources.numel()
     problem.check_rows(count, "x.shape[0]" if sources is None else "sources.shape[0]")
     if sources is not None:
         check_tensor("sources", sources, torch.int32, (count,), x.device)
-    return quantized(x, sources, rows)
+    return quantized(x, sources, rows, recipe)
 
 
-def quantized(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> QuantizedBoth:
+def quantized(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str = FP8) -> QuantizedBoth:
     """`quantize_both` of tensors that have been checked."""
-    codes, scales, codes_t, scales_t = _quantize_both(x, sources, rows)
-    return QuantizedBoth(codes, scales.T, codes_t, scales_t) if rows else QuantizedBoth(None, None, codes_t, scales_t)
+    codes, scales, codes_t, scales_t = _quantize_both(x, sources, rows, recipe)
+    own = scales.T if recipe == FP8 else scales
+    return QuantizedBoth(codes, own, codes_t, scales_t) if rows else QuantizedBoth(None, None, codes_t, scales_t)
 
 
 @takes_tensors("left", "left_sf", "right", "right_sf", "ends", optional=("out",))
@@ -127,7 +137,7 @@ def k_grouped_gemm(
     weights that multiply groups of rows.
 
     left, right        float8_e4m3fn [N, M] and [K, M], columns sorted by group; M a multiple of 128, N and K of 32
-    left_sf, right_sf  float32 [M / 128, N] and [M / 128, K], as `quantize_both` leaves them
+    left_sf, right_sf  float32 [M / 128, N] and [M / 128, K], as `quantize_both` leaves them; of MXFP8 int32, N and K rounded up to 128
     ends               int32 [G]: where each group's columns end, a multiple of 128; columns past the last end count for nothing
     out                bfloat16 [G, N, K]; or float32, to which the sums are added, each once; a new tensor by default
     out_dtype          bfloat16, or float32 zeros and the sums, where there is no `out`
@@ -143,27 +153,27 @@ def k_grouped_gemm(
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUT_DTYPES.values())))
     if out is None:
         out = left.new_zeros((len(ends), len(left), len(right)), dtype=dtype)
-    problem = _problem(out, left, right)
+    problem = _problem(out, left, left_sf, right)
     TransposedTensors(left, left_sf, right, right_sf, ends, out).check(problem)
     add_columns(out, left, left_sf, right, right_sf, ends)
     return out
 
 
-def _problem(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> VarlenKProblem:
-    accumulate = out.dtype == torch.float32
+def _problem(out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor) -> VarlenKProblem:
+    accumulate, recipe = out.dtype == torch.float32, MXFP8 if left_sf.dtype == torch.int32 else FP8
     return VarlenKProblem(
-        len(left), len(right), num_groups=len(out), output=OUTPUTS[out.dtype], accumulate=accumulate, recipe="fp8xfp8", gathered=""
+        len(left), len(right), num_groups=len(out), output=OUTPUTS[out.dtype], accumulate=accumulate, recipe=recipe, gathered=""
     )
 
 
-def _new_both(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tuple[torch.Tensor, ...]:
+def _new_both(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> tuple[torch.Tensor, ...]:
     count, hidden = len(x) if sources is None else sources.numel(), x.shape[1]
-    blocks, of_rows = count // SCALE_BLOCK, count if rows else 0
+    blocks, of_rows, scales = count // SCALE_BLOCK, count if rows else 0, torch.float32 if recipe == FP8 else torch.int32
     return (
         x.new_empty((of_rows, hidden), dtype=torch.float8_e4m3fn),
-        x.new_empty((hidden // SCALE_BLOCK, of_rows), dtype=torch.float32),
+        x.new_empty((hidden // SCALE_BLOCK, of_rows), dtype=scales),
         x.new_empty((hidden, count), dtype=torch.float8_e4m3fn),
-        x.new_empty((blocks, hidden), dtype=torch.float32),
+        x.new_empty((blocks, hidden), dtype=scales),
     )
 
 
@@ -172,39 +182,60 @@ def _on_cpu(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool) -> tuple[torch.Tensor, ...]:
+def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> tuple[torch.Tensor, ...]:
     if _on_cpu(x):
         taken = x if sources is None else torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0)
+        if recipe == MXFP8:
+            sides = [quantize_e4m3(one, check=False) for one in (taken if rows else taken[:0], taken.T.contiguous())]
+            (codes, scales), (codes_t, scales_t) = ((one, scale_words(sf)[:, : len(one)].contiguous()) for one, sf in sides)
+            return codes, scales, codes_t, scales_t
         codes, scales = quantize_e4m3_f32(taken if rows else taken[:0], check=False)
         codes_t, scales_t = quantize_e4m3_f32(taken.T.contiguous(), check=False)
         return codes, scales.T.contiguous(), codes_t, scales_t.T.contiguous()
     check_current(x.device, "x.device")
-    made = _new_both(x, sources, rows)
+    made = _new_both(x, sources, rows, recipe)
     count = made[2].shape[1]
     if count:
         named = dict(zip(("codes", "scales", "codes_t", "scales_t"), made, strict=True))
         given = {"x": x} if sources is None else {"x": x, "sources": sources}
-        kernel = loaded_kernel(QuantizeProblem(x.shape[1], sources is not None, rows), x.device)
+        kernel = loaded_kernel(QuantizeProblem(x.shape[1], sources is not None, rows, recipe), x.device)
         launch_kernel(kernel, {**given, **named}, {"sources": 0, "num_rows": count})
     return made
+
+
+def micro_scaled_sums(
+    left: tuple[torch.Tensor, torch.Tensor], right: tuple[torch.Tensor, torch.Tensor], ends: Sequence[int]
+) -> list[torch.Tensor]:
+    """FP32 sums of each group, exact ones rounded once; sides are codes and `scale_words`."""
+    found = []
+    for first, end in pairwise([0, *ends]):
+        parts = []
+        for codes, words in (left, right):
+            sf = inverse_utccp_scale_order(words)[: len(codes), first // CHANNELS_PER_SCALE : end // CHANNELS_PER_SCALE]
+            parts.append((codes[:, first:end], sf))
+        found.append(scaled_matmul(*parts[0], *parts[1]) if end > first else torch.zeros(len(left[0]), len(right[0])))
+    return found
 
 
 def _run_gemm(
     out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor, right_sf: torch.Tensor, ends: torch.Tensor
 ) -> None:
     if _on_cpu(out):
-        sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), ends.tolist(), "hopper"))
+        if left_sf.dtype == torch.int32:
+            sums = torch.stack(micro_scaled_sums((left, left_sf), (right, right_sf), ends.tolist()))
+        else:
+            sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), ends.tolist(), "hopper"))
         out.copy_(out + sums if out.dtype == torch.float32 else sums)
         return
     check_current(out.device, "left.device")
     if left.shape[1]:
-        run_gemm(_problem(out, left, right), TransposedTensors(left, left_sf, right, right_sf, ends, out))
+        run_gemm(_problem(out, left, left_sf, right), TransposedTensors(left, left_sf, right, right_sf, ends, out))
     elif out.dtype == torch.bfloat16:
         out.zero_()
 
 
 _quantize_both = define(
-    "quantize_both", "(Tensor x, Tensor? sources, bool rows) -> (Tensor, Tensor, Tensor, Tensor)", _run_quantize, _new_both
+    "quantize_both", "(Tensor x, Tensor? sources, bool rows, str recipe) -> (Tensor, Tensor, Tensor, Tensor)", _run_quantize, _new_both
 )
 add_columns = define(
     "k_grouped_gemm",

@@ -10,7 +10,7 @@ from ..blocks.gemm.problem import SCALE_BLOCK, GemmProblem, VarlenKProblem
 from ..problem import ProblemError
 from ..quant import no_scales
 from .buffers import check_tensor
-from .gemm_scales import TMA_ALIGNMENT, KernelScales
+from .gemm_scales import TMA_ALIGNMENT, KernelScales, rows_of_words
 from .gemm_tensors import OUTPUT_DTYPES, LaunchTensors
 
 
@@ -76,10 +76,11 @@ class VarlenKTensors(LaunchTensors):
 
 @dataclass(frozen=True)
 class TransposedTensors(LaunchTensors):
-    """Those in fp8xfp8.
+    """Those in fp8xfp8 and mxfp8xmxfp8.
 
     left, right        float8_e4m3fn [n, m] and [k, m], m a multiple of 128, columns sorted by group
-    left_sf, right_sf  float32 [m / 128, n] and [m / 128, k], a scale for each row of a side and 128 of its columns
+    left_sf, right_sf  float32 [m / 128, n] and [m / 128, k], a scale for each row of a side and 128 of its columns; of MXFP8
+                       `scale_words` of those for 32, int32, n and k rounded up to 128
     ends               int32 [num_groups], where each group's columns end, multiples of 128
     d                  bfloat16 or float32 [num_groups, n, k]
     """
@@ -97,8 +98,8 @@ class TransposedTensors(LaunchTensors):
             raise ProblemError("left.shape[1]", rows, f"a multiple of {SCALE_BLOCK}")
         for name, columns in (("left", p.n), ("right", p.k)):
             check_tensor(name, getattr(self, name), torch.float8_e4m3fn, (columns, rows), device, TMA_ALIGNMENT)
-            scales = rows // SCALE_BLOCK, columns
-            check_tensor(f"{name}_sf", getattr(self, f"{name}_sf"), torch.float32, scales, device, TMA_ALIGNMENT)
+            dtype, width = (torch.float32, columns) if p.formats.promoted else (torch.int32, rows_of_words(columns))
+            check_tensor(f"{name}_sf", getattr(self, f"{name}_sf"), dtype, (rows // SCALE_BLOCK, width), device, TMA_ALIGNMENT)
         check_sums(p, self.ends, self.d)
 
     @property

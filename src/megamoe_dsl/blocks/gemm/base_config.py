@@ -63,9 +63,18 @@ class BaseGemmConfig(ABC):
         return self.smem_plan(self.num_stages)
 
     @property
+    def tile_rows(self) -> int:
+        """Rows of tiles of a group where K are its rows."""
+        return cast(Any, self.problem).tile_rows  # type: ignore[no-any-return]
+
+    @property
+    def tile_columns(self) -> int:
+        return self.problem.tile_columns
+
+    @property
     def n_blocks(self) -> int:
         """The tile's columns, `n` rows of B, make so many blocks of `block_n`, of which the last may be partial."""
-        return -(-self.problem.tile_columns // cast(Any, self).block_n)
+        return -(-self.tile_columns // cast(Any, self).block_n)
 
     @property
     def num_experts(self) -> int:

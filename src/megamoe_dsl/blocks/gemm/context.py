@@ -110,12 +110,15 @@ class GemmContext(TileContext):
         whole = self.config.problem.k_blocks
         return cutlass.min(whole - self.first_k_block, self.config.most_k_blocks) if self.config.split_k else Int32(whole)
 
+    def rows_of_group(self, tile: GemmTile) -> tuple[Int32, Int32]:
+        """How many rows the tile's group has, and the first of them."""
+        rows, first = load_shared_v2(self.shared("group_table", tile.group))
+        return Int32(rows), Int32(first)
+
     def k_blocks_of(self, tile: GemmTile) -> Any:
         """The same of a tile: all have as many, but where K are the rows of its group, of which even none take a stage."""
-        if self.config.arch.has_tensor_memory:
-            return Int32(self.config.k_blocks)
         if not self.config.problem.sums_rows:
-            return self.k_blocks
+            return Int32(self.config.k_blocks) if self.config.arch.has_tensor_memory else self.k_blocks
         rows = Int32(load_shared_u32(self.shared("group_table", tile.group)))
         return cutlass.max(ceil_div(rows, self.config.problem.k_block), Int32(1))
 

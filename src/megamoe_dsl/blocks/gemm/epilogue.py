@@ -117,6 +117,7 @@ class StorePasses(Epilogue):
     staged: bool
 
     shares_maxima: ClassVar[bool] = False  # whether warps exchange the maxima of rows
+    map_names: ClassVar[tuple[str, ...]] = ()
 
     @property
     def function(self) -> str:
@@ -139,6 +140,7 @@ class ScatterPasses(Epilogue):
     staged: ClassVar[bool] = True
     shares_maxima: ClassVar[bool] = False
     function: ClassVar[str] = "results."
+    map_names: ClassVar[tuple[str, ...]] = ("d",)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         """D: a row's half of the 128 channels that a CTA has."""
@@ -190,3 +192,22 @@ class ScatterGateUp(ScatterPasses):
         if self.hidden.factor:
             return gate_up.finish_gate_up_nvfp4
         return epilogue.finish_gate_up if self.hidden.scale else gate_up.finish_gate_up_bf16
+
+
+@dataclass(frozen=True)
+class GradientPasses(ScatterPasses):
+    """Sums are gradients of activated gate and up, and become those of gate and up; all leaves from registers."""
+
+    function: ClassVar[str] = "gradient."
+    map_names: ClassVar[tuple[str, ...]] = ()
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        return {}
+
+    def part(self) -> Callable[..., Any]:
+        from .sm100.gradient import finish_gradient
+
+        return finish_gradient
+
+    def end(self) -> None:
+        """Nothing reads shared memory any more."""

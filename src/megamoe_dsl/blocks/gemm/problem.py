@@ -44,7 +44,7 @@ class GemmProblem(CheckedProblem):
     accumulate: bool = False  # D += A x B; only with output f32
     recipe: str = GEMM_RECIPES[0]  # number formats of A and B, by name (recipe.py); each configuration allows those of its architecture
     biases: str = ""  # f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
-    # B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16 on SM90
+    # B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16
     transposed_b: bool = False
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
@@ -182,7 +182,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
     fast_math: bool = True  # approximate exponential and reciprocal, as in `Problem`
     preactivations: bool = False  # type: ignore[misc]  # also store gate and up in BF16, in the order of B's rows, for a backward pass
     # order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n]
-    # (`GradientArguments`).  Empty: sums are nothing of the kind.  BF16 on SM90
+    # (`GradientArguments`).  Empty: sums are nothing of the kind.  In BF16, FP8 or MXFP8
     gradient: str = ""  # type: ignore[misc]
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
@@ -200,9 +200,9 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         self.require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self.require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        multiplied = not self.formats.scaled or (self.formats.promoted and not self.decodes)
+        multiplied = self.recipe in SUMMED_RECIPES
         plain = multiplied and not (self.gate_up or self.biases or self.places_rows)
-        among = "bf16xbf16 or fp8xfp8"
+        among = " or ".join(SUMMED_RECIPES)
         self.require("gradient", plain or not self.gradient, f"empty but for packed results in {among} without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         whole = self.n % (2 * block) == 0 or not self.gate_up
@@ -236,7 +236,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
 LEFT, RIGHT = "left", "right"
 SIDES = (LEFT, RIGHT)
-SUMMED_RECIPES = ("bf16xbf16", "fp8xfp8")
+SUMMED_RECIPES = ("bf16xbf16", "fp8xfp8", "mxfp8xmxfp8")
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,8 @@ class VarlenKProblem(GemmProblem):
 
     kind: str = PACKED
     recipe: str = "bf16xbf16"
-    # in bf16xbf16, which side has its rows gathered by a list; those of the other follow one another, sorted by group.  Empty in fp8xfp8:
-    # both sides lie transposed, a scale for each column and 128 rows, and each group's rows fill multiples of 128
+    # in bf16xbf16, which side has its rows gathered by a list; those of the other follow one another, sorted by group.  Empty in other
+    # formats: both sides lie transposed, a scale for each column and 128 rows, of MXFP8 32, and a group's rows fill multiples of 128
     gathered: str = RIGHT
 
     of_experts: ClassVar[bool] = True

@@ -18,6 +18,7 @@ from ...layouts.region import F32, U16, U32, Field, MBarrier
 from ...lazy import find, late
 from ..sm100.pair_stage import PairStage, byte_rows, scale_words
 from .tile import GATHER_WARPS, L2_PROMOTION, LANES, LISTS, SCALE_STEP, TileShape, operand_rows, part, promotion, transposed_side
+from .weights import side_maps, transposed_pair_side
 
 
 class RowSource:
@@ -137,6 +138,7 @@ class PairRows(RowSource):
     arrivals: ClassVar[int] = 0  # at a stage's barrier, beside the loaders'
     readers: ClassVar[int] = 0  # warps of a pair that read work tiles, beside loaders, MMA warp and epilogue
     gathers: ClassVar[bool] = False  # whether a list says which rows are a tile's
+    mn_major: ClassVar[bool] = False  # whether rows of shared memory are K
     words: ClassVar[str] = "TMA"
 
     def sums(self, groups: int) -> tuple[Field, ...]:
@@ -166,6 +168,42 @@ class PairRows(RowSource):
 
 
 @dataclass(frozen=True)
+class PairSummedRows(PairRows):
+    """The left side of sums over rows, which lies transposed: K blocks begin where a group's rows do."""
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        return transposed_pair_side("tokens", "sfa", args.a, args.a_sf, config.problem.n, args.m, config.block_m // CLUSTER, config)
+
+    def fill_tables(self, ctx: Any) -> None:
+        from .tile_scheduler import fill_table
+
+        fill_table(ctx)
+
+    def schedule(self, ctx: Any) -> None:
+        from .tile_scheduler import schedule_sums
+
+        schedule_sums(ctx)
+
+
+@dataclass(frozen=True)
+class PairColumns(PairSummedRows):
+    """The same MN-major, of BF16.  listed_side: whether a list says where its rows lie."""
+
+    listed_side: bool
+
+    mn_major: ClassVar[bool] = True
+    words: ClassVar[str] = "gather4, four rows at a time, or TMA where they are sorted"
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        return side_maps("tokens", self.listed_side, config.problem.n, args)
+
+    def load(self, ctx: Any) -> None:
+        from .sm100.varlen_k import load_left
+
+        load_left(ctx)
+
+
+@dataclass(frozen=True)
 class BroughtRows(RowSource):
     """Four warps bring rows of experts, by gather4 or by one box where they are sorted, and copy their scales."""
 
@@ -174,6 +212,7 @@ class BroughtRows(RowSource):
     pairs: int  # CTA pairs of a cluster
 
     warps: ClassVar[int] = GATHER_WARPS
+    mn_major: ClassVar[bool] = False
 
     @property
     def arrivals(self) -> int:

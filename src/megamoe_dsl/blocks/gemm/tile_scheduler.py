@@ -129,7 +129,7 @@ def table_of(ctx: GemmContext) -> GroupTable:
     """Rows of tiles of each group."""
     problem, address = ctx.config.problem, ctx.shared("group_table")
     if problem.sums_rows:
-        return EqualGroups(address, problem.tile_rows, problem.num_groups, problem.accumulate)
+        return EqualGroups(address, ctx.config.tile_rows, problem.num_groups, problem.accumulate)
     return GroupTable(address)
 
 
@@ -147,6 +147,13 @@ def schedule_tiles(ctx: GemmContext):
     if ctx.cta_rank == 0:
         if cutlass.const_expr(config.problem.has_table):
             fill_table(ctx)
+        walk_tiles(ctx)
+
+
+@cute.jit
+def schedule_sums(ctx: GemmContext):
+    """The scheduler warp where K are the rows of groups: every CTA has its table already, which its loaders read, too."""
+    if ctx.cta_rank == 0:
         walk_tiles(ctx)
 
 

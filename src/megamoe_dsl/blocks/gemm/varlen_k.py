@@ -21,7 +21,6 @@ from ...device.memory import (
     arrive_when_copied,
     copy_vector,
     fence_async_shared,
-    load_shared_v2,
     store_shared_f32,
     store_shared_f32x2,
     store_transposed_b16,
@@ -41,12 +40,6 @@ from .tile import ADDED_COLUMNS, SWAPPED_COLUMNS, WARPS_PER_GROUP
 HALF = 16  # lanes that copy 256 bytes of a row
 
 
-def rows_of_group(ctx: GemmContext, tile: GemmTile) -> tuple[Int32, Int32]:
-    """How many rows the tile's group has, and the first of them."""
-    rows, first = load_shared_v2(ctx.shared("group_table", tile.group))
-    return Int32(rows), Int32(first)
-
-
 def copy_chunk(ctx: GemmContext, address: Any, row: Any, chunk: Any, source: Any, there: Any) -> None:
     """16 bytes of a row of K into its operand at `address`: chunk `chunk` of the tile's, from `source`, or zeros."""
     place = (chunk >> 3) * BOX_BYTES + row * ROW_BYTES + SW128.chunk(chunk, row)
@@ -63,7 +56,7 @@ def gather_columns(ctx: GemmContext, number: Int32):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
-        rows, first = rows_of_group(ctx, tile)
+        rows, first = ctx.rows_of_group(tile)
         column = (tile.row - tile.group * problem.tile_rows) * 2 + chunk * VECTOR
         base, in_row = ctx.args.a + Int64(column), column < row_bytes
         own = (lane // 2) * 4 + number * 2 + lane % 2
@@ -99,7 +92,7 @@ def load_columns(ctx: GemmContext):
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
-        rows, first = rows_of_group(ctx, tile)
+        rows, first = ctx.rows_of_group(tile)
         columns = column_tile(ctx, tile, first)
         for k in cutlass.range(rows // K_ROWS, unroll=1):
             stage.wait_empty()

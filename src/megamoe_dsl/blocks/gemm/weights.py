@@ -200,6 +200,24 @@ class DecodedWeights(PackedWeights):
     decode = late("blocks.gemm.decoding.decode_weights")
 
 
+def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, MapFields]:
+    """Maps of a side of BF16 whose rows are K, 64 columns a box: of one row for gather4, and as `name` of a stage's where they are
+    sorted."""
+    if gathers:
+        return {name: operand_rows(args.a, 2 * columns, args.a_rows, 1)}
+    whole, row = (operand_rows(args.b, 2 * columns, args.m, rows) for rows in (K_ROWS, 1))
+    return {name: whole, "sorted_rows": row}
+
+
+def transposed_pair_side(
+    name: str, scales: str, address: Any, words: Any, columns: int, rows: Any, box: int, config: Any
+) -> dict[str, MapFields]:
+    """Maps of a side with as many columns, of which a box has `box`, and of its words of scales, a line of all columns for 128 rows."""
+    atoms = align(box if name == "weights" else config.block_m, SF_ATOM_ROWS)
+    of_scales = scale_words(words, align(columns, SF_ATOM_ROWS), rows // SF_ATOM_ROWS, atoms, config.k_block)
+    return {name: weight_rows(address, rows, columns, config.k_block, box), scales: of_scales}
+
+
 RUN = 8  # rows of gate, then of up
 
 
@@ -215,6 +233,8 @@ def runs_of_gate_and_up(flat: MapFields, n: int, groups: int, interleaved: bool,
 class PairWeights:
     """Rows that follow one another in B."""
 
+    mn_major: ClassVar[bool] = False  # whether rows of shared memory are K
+
     def rows(self, config: Any, address: Any) -> MapFields:
         problem = config.problem
         return weight_rows(address, problem.k, problem.num_groups * problem.n, config.k_block, config.stage.weight_rows)
@@ -227,6 +247,58 @@ class PairWeights:
         return {"weights": weights, "sfb": scale_words(args.b_sf, width, height, config.stage.weight_rows, config.k_block)}
 
     operand = late("blocks.gemm.sm100.load.weight_operand")
+
+    def load(self, ctx: Any) -> None:
+        from .sm100.load import load_weights
+
+        load_weights(ctx)
+
+
+@dataclass(frozen=True)
+class PairTransposedWeights(PairWeights):
+    """B whose rows are K, also in shared memory: a box for every 64 columns."""
+
+    mn_major: ClassVar[bool] = True
+
+    def rows(self, config: Any, address: Any) -> MapFields:
+        problem = config.problem
+        return operand_rows(address, 2 * problem.n, problem.num_groups * problem.k, K_ROWS)
+
+    def operand(self, ctx: Any, tile: Any) -> Any:
+        from .sm100.load import transposed_operand
+
+        return transposed_operand(ctx, tile)
+
+
+@dataclass(frozen=True)
+class PairSummedColumns(PairWeights):
+    """The right side of sums over rows, which lies transposed."""
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        rows = config.stage.weight_rows
+        return transposed_pair_side("weights", "sfb", args.b, args.b_sf, config.problem.k, args.m, rows, config)
+
+    def operand(self, ctx: Any, tile: Any) -> Any:
+        from .sm100.load import summed_weights
+
+        return summed_weights(ctx, tile)
+
+
+@dataclass(frozen=True)
+class PairSortedColumns(PairWeights):
+    """The right side of sums over rows, MN-major.  gathers: whether a list says where its rows lie."""
+
+    gathers: bool
+
+    mn_major: ClassVar[bool] = True
+
+    def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
+        return side_maps("weights", self.gathers, config.problem.k, args)
+
+    def load(self, ctx: Any) -> None:
+        from .sm100.varlen_k import load_right
+
+        load_right(ctx)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class PairTile:
     scales       where they go; not where operands have none
     consumers    sums, each of weights of its own
     apart        columns from a consumer's sums to the next one's
+    mn_major     whether rows of shared memory are K, of weights and of tokens
     """
 
     accumulator: Int32
@@ -60,6 +61,7 @@ class PairTile:
     scales: cutlass.Constexpr[ScaleColumns | None]
     consumers: cutlass.Constexpr[int] = 1
     apart: cutlass.Constexpr[int] = 0
+    mn_major: cutlass.Constexpr[tuple[bool, bool]] = (False, False)
 
     @property
     def runs(self) -> int:
@@ -99,8 +101,8 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
                         own = consumer * (BLOCK_N * tile.k_block.row_bytes >> 4)
                         tile.multiply(
                             tile.accumulator + consumer * tile.apart if consumer else tile.accumulator,
-                            tcgen05.descriptor(weights + (own + step * tcgen05.K_STEP), high),
-                            tcgen05.descriptor(tokens + step * tcgen05.K_STEP, high),
+                            tcgen05.operand(weights, step, high, tile.mn_major[0], own),
+                            tcgen05.operand(tokens, step, high, tile.mn_major[1]),
                             consumer,
                             scale_id,
                             Int32(1) if step else select(k == 0, Int32(0), Int32(1)),

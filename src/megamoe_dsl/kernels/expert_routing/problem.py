@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
+from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK, SUMMED_RECIPES
 from ...problem import CHANNEL_STEP, MAX_TOPK, CheckedProblem, ProblemError, integer_between
 
 SOFTMAX, SIGMOID, SQRT_SOFTPLUS = "softmax", "sigmoid", "sqrtsoftplus"
@@ -67,11 +67,18 @@ class QuantizeProblem(TokensProblem):
     hidden: int  # channels of a row: a multiple of 128
     gathered: bool = False  # whether a list has the token of each row, or -1 for a row of zeros
     rows: bool = True  # whether codes along rows are wanted, beside those along columns
+    recipe: str = SUMMED_RECIPES[1]  # fp8xfp8: an FP32 scale for 128 values; mxfp8xmxfp8: UE8M0 for 32, as words in the order of UTCCP
+    # rows of each of several matrices that follow one another, a multiple of 128, of which each is transposed; 0: of one
+    matrix_rows: int = 0
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20)
-        self.require("hidden", self.hidden % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
+        for name in ("hidden", "matrix_rows"):
+            self.require(name, getattr(self, name) % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
         self.require_flags("gathered", "rows")
+        self.require("recipe", self.recipe in SUMMED_RECIPES[1:], " or ".join(SUMMED_RECIPES[1:]))
+        alone = not (self.matrix_rows and self.formats.promoted)
+        self.require("matrix_rows", alone, f"0 in {self.recipe}")
 
     def check_rows(self, rows: object, field: str = "num_rows") -> int:
         """As an int.  Raises `ProblemError` for a number that no launch takes."""

@@ -1,6 +1,6 @@
 """Rows of BF16 in E4M3 twice: a scale for every 128 channels of a row, and, transposed, one for every 128 rows of a channel, so that a
-GEMM may sum over either.  As `quant.quantize_e4m3_f32` rounds.  A CTA takes 128 rows by 128 channels at a time: a half warp reads a row,
-quantizes it and leaves it in shared memory; then a thread has two channels of 32 rows.
+GEMM may sum over either; in MXFP8 for every 32.  As `quant.quantize_e4m3_f32` and `quant.quantize_e4m3` round.  A CTA takes 128 rows by
+128 channels at a time: a half warp reads a row, quantizes it and leaves it in shared memory; then a thread has two channels of 32 rows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cutlass import Float32, Int32, Int64
 
 from ...blocks.cta import begin, shared_memory
 from ...blocks.gemm.problem import SCALE_BLOCK
-from ...blocks.quantize import PER_LANE, SCALE_LANES, f32_scale, quantize_f32, scaled_by
+from ...blocks.quantize import PER_LANE, SCALE_LANES, f32_scale, quantize_f32, quantize_ue8m0, scaled_by
 from ...blocks.weighted_sum import load_row
-from ...device.cast import abs_max, pack_e4m3, unpack_bf16
+from ...device.cast import abs_max, inverse_scale, pack_e4m3, scale_exponent, unpack_bf16
 from ...device.memory import (
     load_shared_f32x2,
     load_shared_u32,
@@ -23,16 +23,19 @@ from ...device.memory import (
     store_f32,
     store_shared_f32x2,
     store_shared_v4,
+    store_u8,
     store_v2,
     store_v2_f32,
     store_v4,
 )
+from ...hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD, utccp_row
 from ...layouts.arith import div
 from .arguments import QuantizeArguments
 from .config import PARTS
 
 PART_ROWS = SCALE_BLOCK // PARTS
 PAIRS = SCALE_BLOCK // 2
+LANES = CHANNELS_PER_SCALE // PER_LANE  # that share a UE8M0 scale; a part of a channel's rows has one, too
 
 
 @cute.jit
@@ -49,10 +52,27 @@ def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem:
         place = turn * halves + half
         store_shared_v4(config.region.address(smem, "values", place, lane * 4), found[turn])
         if cutlass.const_expr(config.problem.rows):
-            low, high, scale = quantize_f32(found[turn])
-            store_v2(args.codes + Int64(row + place) * hidden + own, low, high)
-            if lane == 0:
-                store_f32(args.scales + (Int64(channel // SCALE_BLOCK) * args.num_rows + row + place) * 4, scale)
+            if cutlass.const_expr(config.problem.formats.promoted):
+                low, high, scale = quantize_f32(found[turn])
+                store_v2(args.codes + Int64(row + place) * hidden + own, low, high)
+                if lane == 0:
+                    store_f32(args.scales + (Int64(channel // SCALE_BLOCK) * args.num_rows + row + place) * 4, scale)
+            else:
+                words, exponent = quantize_ue8m0(found[turn], LANES, False)
+                store_v2(args.codes + Int64(row + place) * hidden + own, *words)
+                if lane % LANES == 0:
+                    matrix, count, first = matrix_of(config, args, row)
+                    line = Int64(matrix * (hidden // SCALE_BLOCK) + channel // SCALE_BLOCK) * count
+                    store_u8(args.scales + (line + first + utccp_row(place)) * 4 + lane // LANES, exponent)
+
+
+def matrix_of(config: Any, args: QuantizeArguments, row: Any) -> tuple[Any, Any, Any]:
+    """The matrix that has a row, its rows, and the row's number among them."""
+    count = config.problem.matrix_rows
+    if not count:
+        return 0, args.num_rows, row
+    matrix = div(row, count)
+    return matrix, count, row - matrix * count
 
 
 @cute.jit
@@ -67,19 +87,27 @@ def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, s
         for value in values:
             amax = abs_max(amax, value)
         largest.append(amax)
-    store_shared_f32x2(config.region.address(smem, "maxima", part, 2 * pair), *largest)
-    cute.arch.sync_threads()
-    for other in cutlass.range_constexpr(PARTS):
-        maxima = load_shared_f32x2(config.region.address(smem, "maxima", other, 2 * pair))
-        largest = [abs_max(one, another) for one, another in zip(largest, maxima, strict=True)]
-    scales = [f32_scale(amax) for amax in largest]
+    if cutlass.const_expr(config.problem.formats.promoted):
+        store_shared_f32x2(config.region.address(smem, "maxima", part, 2 * pair), *largest)
+        cute.arch.sync_threads()
+        for other in cutlass.range_constexpr(PARTS):
+            maxima = load_shared_f32x2(config.region.address(smem, "maxima", other, 2 * pair))
+            largest = [abs_max(one, another) for one, another in zip(largest, maxima, strict=True)]
+        scales = [f32_scale(amax) for amax in largest]
+    else:
+        scales = [(one, inverse_scale(one)) for one in (scale_exponent(amax) for amax in largest)]
+    matrix, count, first = matrix_of(config, args, row)
     for side, (_, factor) in enumerate(scales):
         codes = scaled_by(sides[side], factor)
         packed = [pack_e4m3(*codes[i : i + 4]) for i in range(0, PART_ROWS, 4)]
-        place = args.codes_t + Int64(channel + 2 * pair + side) * args.num_rows + row + part * PART_ROWS
+        place = args.codes_t + Int64(matrix * config.problem.hidden + (channel + 2 * pair + side)) * count + first + part * PART_ROWS
         for i in cutlass.range_constexpr(0, PART_ROWS // 4, 4):
             store_v4(place + 4 * i, tuple(packed[i : i + 4]))
-    if part == 0:
+    if cutlass.const_expr(not config.problem.formats.promoted):
+        words = args.scales_t + (Int64(div(row, CHANNELS_PER_WORD)) * config.problem.hidden + channel) * 4
+        for side in cutlass.range_constexpr(2):
+            store_u8(words + utccp_row(2 * pair + side) * 4 + part, scales[side][0])
+    elif part == 0:
         at = (Int64(div(row, SCALE_BLOCK)) * config.problem.hidden + channel + 2 * pair) * 4
         store_v2_f32(args.scales_t + at, scales[0][0], scales[1][0])
 
@@ -95,4 +123,6 @@ def quantize_both_kernel(config: cutlass.Constexpr[Any], args: QuantizeArguments
         row, channel = down * SCALE_BLOCK, (block - down * across) * SCALE_BLOCK
         quantize_rows(config, args, smem, thread, row, channel)
         cute.arch.sync_threads()
-        quantize_channels(config, args, smem, thread, row, channel)  # all have read values before the barrier in it
+        quantize_channels(config, args, smem, thread, row, channel)
+        if cutlass.const_expr(not config.problem.formats.promoted):  # else all have read values before the barrier of maxima
+            cute.arch.sync_threads()

@@ -105,8 +105,7 @@ class VarlenKKernel(GemmKernel):
 
     name = "varlen_k_gemm"
     problem = VarlenKProblem
-    configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig}
-    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": SUMMED_RECIPES}
+    recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": SUMMED_RECIPES[:2], "sm_100a": SUMMED_RECIPES[::2]}
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
         """`a` has rows that are gathered, `b` the others; or e4m3 [n, m] and [k, m], with scales f32 [m / 128, n] and [m / 128, k]."""

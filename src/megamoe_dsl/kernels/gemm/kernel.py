@@ -30,7 +30,7 @@ from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext, prefetch_maps, rank_in_cluster
 from ...blocks.gemm.sm100.epilogue import epilogue
-from ...blocks.gemm.sm100.load import issue_mma, load_weights
+from ...blocks.gemm.sm100.load import issue_mma
 from ...blocks.gemm.tile import WARPS_PER_GROUP
 from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tiles
 from ...blocks.sm100 import pair_warps
@@ -127,12 +127,13 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
     )
 
 
-def pair_loaders(rows: Any) -> tuple[WarpRole, ...]:
+def pair_loaders(config: Any) -> tuple[WarpRole, ...]:
     """The first four warps load rows, load weights, issue MMAs and schedule; where others gather rows, the first lists them or idles."""
+    rows, weights = config.rows, config.weights
     if not rows.warps:
-        return pair_warps.loader_roles(rows.load, load_weights, issue_mma, rows.schedule)
+        return pair_warps.loader_roles(rows.load, weights.load, issue_mma, rows.schedule)
     return (
-        one_warp("weight loader", pair_warps.WEIGHTS_WARP, load_weights),
+        one_warp("weight loader", pair_warps.WEIGHTS_WARP, weights.load),
         one_warp("MMA", pair_warps.MMA_WARP, rows.multiply),
         one_warp("scheduler", pair_warps.SCHEDULER_WARP, lambda ctx: pair_warps.run_scheduler(ctx, rows.schedule)),
         *((one_warp("index", None, rows.load),) if rows.gathers else ()),
@@ -148,7 +149,11 @@ def pair_roles(config: Any) -> tuple[WarpRole, ...]:
         config.epilogue.end()
 
     gather = WarpRole("gather", range(first, last), lambda ctx, warp: rows.gather(ctx, cute.arch.thread_idx()[0] - 32 * first))
-    return (warp_group("loaders", range(first), pair_loaders(rows)), *((gather,) if rows.warps else ()), WarpRole("epilogue", None, finish))
+    return (
+        warp_group("loaders", range(first), pair_loaders(config)),
+        *((gather,) if rows.warps else ()),
+        WarpRole("epilogue", None, finish),
+    )
 
 
 @cute.jit

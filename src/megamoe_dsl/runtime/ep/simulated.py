@@ -11,12 +11,16 @@ from ...artifact.artifact import Artifact
 from ...kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from ...problem import ProblemError
 from ...quant import ExpertWeights
-from ...sim import GlobalMemory, Launch, Report, Simulator
+from ...sim import GlobalMemory, Report, Simulator
 from ..buffers import Inputs, check_weights
 from ..simulated import CPU, WATCHDOG_NS, simulated_launch
 from ..watchdog import naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
 from .routing import RoutingTables, Splits, check_scatter_indices
+
+Tensors = dict[str, torch.Tensor]
+Call = tuple[Tensors, Tensors, dict[str, int]]
+"""What a launch on one rank makes, what it reads besides weights, and its arguments."""
 
 
 class SimulatedEp:
@@ -68,13 +72,11 @@ class SimulatedEp:
 
     def run_dispatch(self, kernel: Artifact, outs: list[torch.Tensor], launches: int = 1) -> Report:
         """Launches of such a kernel on the tables of every rank, into `outs`."""
-        memory, launched = self.visible(), []
-        for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
-            memory.add(out, name="out", rank=rank, initialized=False)
-            self._add_weights(memory, buffers, rank)
-            arguments = buffers.dispatch_arguments(kernel.config, self.peers.data_ptr(), out, rank, self.watchdog_ns)
-            launched.append(self._launch(kernel, arguments, rank))
-        return self._run(memory, launched * launches)
+        calls: list[Call] = [
+            ({"out": out}, {}, buffers.dispatch_arguments(kernel.config, self.peers.data_ptr(), out, rank, self.watchdog_ns))
+            for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True))
+        ]
+        return self._run(kernel, calls, launches)
 
     def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
         """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
@@ -89,16 +91,11 @@ class SimulatedEp:
     ) -> tuple[list[torch.Tensor], Report]:
         """Launches of such a kernel on the tables of every rank: y of each, and what the simulator saw."""
         ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
-        memory, launched = self.visible(), []
+        calls: list[Call] = []
         for rank, (buffers, one, y) in enumerate(zip(self.ranks, acts, ys, strict=True)):
-            if len(y):
-                memory.add(y, name="y", rank=rank, initialized=False)
-            for name, tensor in {"acts": one.values, "acts_sf": one.scales}.items():
-                memory.add(tensor, name=name, rank=rank, read_only=True)
-            self._add_weights(memory, buffers, rank)
             arguments = buffers.combine_arguments(kernel.config, self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
-            launched.append(self._launch(kernel, arguments, rank))
-        return ys, self._run(memory, launched * launches)
+            calls.append(({"y": y}, {"acts": one.values, "acts_sf": one.scales}, arguments))
+        return ys, self._run(kernel, calls, launches)
 
     def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
         """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
@@ -123,27 +120,21 @@ class SimulatedEp:
                 check_scatter_indices(self.problem, one.topk_idx, scatter_indices[rank])
                 buffers.scatter(one.topk_idx, scatter_indices[rank])
 
-    def visible(self) -> GlobalMemory:
-        """What both kernels may touch."""
-        memory = GlobalMemory()
+    def _run(self, kernel: Artifact, calls: Sequence[Call], launches: int) -> Report:
+        """Launches on all ranks."""
+        memory, launched = GlobalMemory(), []
         memory.add(self.peers, name="peers", read_only=True)
-        for rank, buffers in enumerate(self.ranks):
-            memory.add(buffers.sym, name="sym", rank=rank)
-            memory.add(buffers.watchdog, name="watchdog", rank=rank)
-            for kernel in (self.dispatch_kernel, self.combine_kernel):
-                if kernel.config.trace:
-                    memory.add(buffers.trace_of(kernel.config), name="trace", rank=rank)
-        return memory
-
-    def _add_weights(self, memory: GlobalMemory, buffers: EpBuffers, rank: int) -> None:
-        for name in ("fc1", "fc2"):
-            memory.add(getattr(buffers.weights, name), name=name, rank=rank, read_only=True)
-            memory.add(buffers.weight_scales[f"{name}_sf"], name=f"{name}_sf", rank=rank, read_only=True)
-
-    def _launch(self, kernel: Artifact, arguments: dict[str, int], rank: int) -> Launch:
-        return simulated_launch(kernel, kernel.kernel.parameters(kernel.config, arguments), rank)
-
-    def _run(self, memory: GlobalMemory, launches: list[Launch]) -> Report:
+        for rank, (buffers, (made, given, arguments)) in enumerate(zip(self.ranks, calls, strict=True)):
+            traced = {"trace": buffers.trace_of(kernel.config)} if kernel.config.trace else {}
+            for name, tensor in {"sym": buffers.sym, "watchdog": buffers.watchdog, **traced}.items():
+                memory.add(tensor, name=name, rank=rank)
+            weights = {"fc1": buffers.weights.fc1, "fc2": buffers.weights.fc2, **buffers.weight_scales}
+            for name, tensor in {**weights, **given}.items():
+                memory.add(tensor, name=name, rank=rank, read_only=True)
+            for name, tensor in made.items():
+                if len(tensor):
+                    memory.add(tensor, name=name, rank=rank, initialized=False)
+            launched.append(simulated_launch(kernel, kernel.kernel.parameters(kernel.config, arguments), rank))
         self.simulator.memory = memory
         with naming_the_wait(*self.ranks):
-            return self.simulator.run(launches)
+            return self.simulator.run(launched * launches)

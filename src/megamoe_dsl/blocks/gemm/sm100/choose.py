@@ -16,7 +16,7 @@ from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
 from ....layouts.arith import align, ceil_div
 from ....target import Target
 from ..problem import CONTIGUOUS, ROW_BLOCK, GatherGemmProblem, GemmProblem
-from .config import Sm100GemmConfig, block_ks, tile_rows
+from .config import COLUMNS, ROWS, Sm100GemmConfig, block_ks, tile_rows
 
 ROWS_PER_UNIT = 16
 """Of A, by 256 of B and 128 of K: the unit of time, about 32 clocks of a pair with 8192 products an SM and clock."""
@@ -29,6 +29,9 @@ def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: 
     experts' rows also for more of them than the chosen tile can have."""
     problem.check_rows(rows)
     common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
+    if problem.sums_rows:
+        block_m = min(ROWS if problem.formats.scaled else COLUMNS, key=lambda one: (align(problem.n, one), -one))
+        return Sm100GemmConfig(problem, **{"block_m": block_m, "dynamic_schedule": True, **common})
     if problem.of_experts:
         possible = []
         for tile in CANDIDATES:

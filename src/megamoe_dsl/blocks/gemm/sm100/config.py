@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from ....arch import SM100, Arch
 from ....config_error import require
@@ -11,18 +11,19 @@ from ....hardware.cta_pair import ACCUMULATORS, CLUSTER, PAIR_ROWS, TMEM_COLUMNS
 from ...sm100.epilogue_tile import PASS_WARPGROUPS
 from ...sm100.pair_stage import PairConfig, PairStage
 from ..base_config import BaseGemmConfig
-from ..epilogue import ScatterGateUp, ScatterPasses, StorePasses
-from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, MASKED, PACKED, ROW_BLOCK, GemmProblem
-from ..rows import BroughtRows, PairRows
+from ..epilogue import GradientPasses, ScatterGateUp, ScatterPasses, StorePasses
+from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, LEFT, MASKED, PACKED, ROW_BLOCK, GemmProblem, VarlenKProblem
+from ..rows import BroughtRows, PairColumns, PairRows, PairSummedRows
 from ..smem_plan import PairGemmSmemPlan
 from ..tile import MOST_TILES, WARPS_PER_GROUP
-from ..weights import PairGateUpWeights, PairWeights
+from ..weights import PairGateUpWeights, PairSortedColumns, PairSummedColumns, PairTransposedWeights, PairWeights
 
 ROWS = (32, 64, 128, 192)
 """Of A: tiles begin at a multiple of 32 rows, as TMEM counts the scales of rows, and no tile of a dense problem needs more atoms of 128
 scales than it has rows for."""
 LARGEST = 256
 """Rows of A of a tile: the MMA has no more; sums of two such tiles leave tensor memory no columns for scales."""
+COLUMNS = (128, 256)  # of an MN-major side, of which each CTA has whole boxes of 64
 LOADER_WARPS = 4
 NUM_SMS = 148  # of a B200
 
@@ -51,14 +52,13 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         problem, depths = self.problem, block_ks(self.problem)
         kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
         self.require("problem.kind", problem.kind in self.kinds, kinds)
-        counts, where = ((1, 2), "1 or 2") if problem.of_experts else ((1,), "1 but over the rows of experts")
+        counts, where = ((1, 2), "1 or 2") if self.brings_rows else ((1,), "1 but over the rows of experts")
         self.require("consumers", self.consumers in counts, where)
         self.require("pairs", self.pairs in counts, where)
         self.require("block_m", self.block_m in self.block_ms, f"one of {list(self.block_ms)}")
-        self.require("problem.k", problem.k % problem.k_block == 0, f"a multiple of {problem.k_block} on {self.arch}")
+        whole = problem.sums_rows or problem.k % problem.k_block == 0
+        self.require("problem.k", whole, f"a multiple of {problem.k_block} on {self.arch}")
         self.require("problem.biases", not problem.biases, f"empty on {self.arch}")
-        self.require("problem.gradient", not problem.gradient, f"empty on {self.arch}")
-        self.require("problem.transposed_b", not problem.transposed_b, f"False on {self.arch}")
         if self.block_k == 0:
             object.__setattr__(self, "block_k", min(depths))
         self.require("block_k", self.block_k in depths, " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}")
@@ -72,10 +72,24 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     def check_rows(self, rows: int) -> None:
         """Raises `ConfigError` for so many rows of all experts that sums of their row blocks could leave 16 bits."""
         most = (MOST_TILES - self.num_experts) * self.block_m
-        fits = not self.problem.of_experts or rows <= most
+        fits = not self.brings_rows or rows <= most
         require(fits, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
 
     # --- tiles
+    @property
+    def brings_rows(self) -> bool:
+        """Whether rows of experts are those of tiles."""
+        return self.problem.of_experts and not self.problem.sums_rows
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of D, whichever side is gathered."""
+        return self.problem.n
+
+    @property
+    def tile_columns(self) -> int:
+        return self.problem.d_columns if self.problem.sums_rows else self.problem.n
+
     @property
     def kinds(self) -> tuple[str, ...]:
         if self.problem.of_experts:
@@ -84,7 +98,9 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     @property
     def block_ms(self) -> tuple[int, ...]:
-        return (*ROWS, LARGEST) if self.problem.of_experts else tile_rows(self.problem)
+        if self.rows.mn_major:
+            return COLUMNS
+        return (*ROWS, LARGEST) if self.brings_rows else tile_rows(self.problem)
 
     @property
     def cluster(self) -> int:
@@ -102,21 +118,35 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     @property
     def rows(self) -> PairRows | BroughtRows:
         problem = self.problem
+        if problem.sums_rows and problem.formats.scaled:
+            return PairSummedRows()
+        if problem.sums_rows:
+            return PairColumns(cast(VarlenKProblem, problem).gathered == LEFT)
         return BroughtRows(problem.gathers, problem.formats.scaled, self.pairs) if problem.of_experts else PairRows()
 
     @property
     def weights(self) -> PairWeights:
+        if self.problem.sums_rows and self.problem.formats.scaled:
+            return PairSummedColumns()
+        if self.problem.sums_rows:
+            return PairSortedColumns(self.problem.transposes)
+        if self.problem.transposed_b:
+            return PairTransposedWeights()
         return PairGateUpWeights(self.problem.gate_up) if self.problem.gate_up else PairWeights()
 
     @property
     def map_names(self) -> tuple[str, ...]:
         """D has a map where scatter4 takes its rows."""
-        return ("tokens", "weights", "sfb", "d") if self.problem.of_experts else ("tokens", "sfa", "weights", "sfb")
+        if self.rows.mn_major:
+            return ("tokens", "weights", "sorted_rows")
+        return ("tokens", "weights", "sfb", *self.epilogue.map_names) if self.brings_rows else ("tokens", "sfa", "weights", "sfb")
 
     @property
     def epilogue(self) -> StorePasses | ScatterPasses:
         problem: Any = self.problem
-        if not problem.of_experts:
+        if problem.gradient:
+            return GradientPasses()
+        if not self.brings_rows:
             return StorePasses(staged=problem.output != F32)
         return ScatterGateUp(problem.hidden) if problem.gate_up else ScatterPasses()
 

@@ -160,7 +160,7 @@ class ResultsOfTile:
 
     def has(self, row: Any) -> Any:
         """Whether the tile has the row, and D the columns: 8 of them are all there or not."""
-        return (row < self.tile.valid_m) & (self.column < self.ctx.config.problem.n)
+        return (row < self.tile.valid_m) & (self.column < self.ctx.config.problem.d_columns)
 
     def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
         store_v4(place, words)
@@ -171,7 +171,7 @@ class ResultsOfTile:
 
     @property
     def row_bytes(self) -> int:
-        return self.ctx.config.problem.n * self.value_bytes
+        return self.ctx.config.problem.d_columns * self.value_bytes
 
 
 @cute.jit

@@ -3,15 +3,15 @@ blocks (blocks/sm100)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cutlass import Int32
 
 from ....device import tcgen05
 from ....device.ring import Ring, Stage
-from ....device.tma import load_box_5d
-from ....hardware.operand_tile import SF_ATOM_ROWS
+from ....device.tma import load_box_5d, load_tile
+from ....hardware.operand_tile import BOX_BYTES, K_ROWS, SF_ATOM_ROWS
 from ....schedule.fused_moe import mma_tokens
 from ... import tiles
 from ...sm100 import load, mma
@@ -21,16 +21,31 @@ from ..context import GemmContext, GemmTile
 from ..problem import UP_FIRST, GatherGemmProblem
 
 
+@dataclass(frozen=True)
+class SummedOperand(PairOperand):
+    """Rows of a side that lies transposed; `scale_k` is the first K block, of rows as of scales."""
+
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        super().load_rows(destination, full, self.scale_k + k)
+
+
+def in_side(ctx: GemmContext, tile: GemmTile) -> GemmTile:
+    """A tile with its first row of A; where K are rows, of those that all groups have."""
+    return replace(tile, row=ctx.source_row(tile)) if ctx.config.problem.sums_rows else tile
+
+
 def load_tokens(ctx: GemmContext) -> None:
     """Each CTA of the pair: its half of the tile's rows of A, and scales of all, from the atom on that the first row's are in."""
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
-        config = ctx.config
+        config, kind, first = ctx.config, PairOperand, 0
+        if config.problem.sums_rows:
+            kind, first, tile = SummedOperand, ctx.first_k_block_of(tile), in_side(ctx, tile)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
         atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
-        operand = PairOperand(ctx.maps.tokens, ctx.maps.sfa, row, atom, 0, config.k_block, num_bytes)
-        return load.load_tokens(stage, operand, Int32(config.k_blocks))
+        operand = kind(ctx.maps.tokens, ctx.maps.sfa, row, atom, first, config.k_block, num_bytes)
+        return load.load_tokens(stage, operand, ctx.k_blocks_of(tile))
 
     tiles.load_tokens(ctx, ctx.first_stage, fill, lambda ctx, tile: ctx.wait_rows(tile))
 
@@ -47,9 +62,17 @@ def load_weights(ctx: GemmContext) -> None:
     """Each CTA: its rows of B of every tile, and their scales."""
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
-        return load.load_weights(stage, ctx.config.weights.operand(ctx, tile), Int32(ctx.config.k_blocks))
+        return load.load_weights(stage, ctx.config.weights.operand(ctx, tile), ctx.k_blocks_of(tile))
 
     tiles.load_weights(ctx, ctx.first_stage, fill)
+
+
+def summed_weights(ctx: GemmContext, tile: GemmTile) -> SummedOperand:
+    """A CTA's columns of the right side."""
+    config = ctx.config
+    column = (tile.n_block * config.cluster + ctx.cta_rank) * config.stage.weight_rows
+    first, num_bytes = ctx.first_k_block_of(tile), config.stage.weight_transaction
+    return SummedOperand(ctx.maps.weights, ctx.maps.sfb, column, column, first, config.k_block, num_bytes)
 
 
 @dataclass(frozen=True)
@@ -69,6 +92,23 @@ def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
     return GateUpOperand(whole.rows, whole.scales, first, whole.scale_row, whole.scale_k, whole.k_block, whole.num_bytes, tile.group)
 
 
+@dataclass(frozen=True)
+class TransposedOperand(PairOperand):
+    """`row` is the first row of K, `scale_row` the first column; a box has 64 columns of a stage's rows of K."""
+
+    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
+        for box in range(self.num_bytes // BOX_BYTES):
+            x = (self.scale_row + box * K_ROWS) * 2
+            load_tile(destination + box * BOX_BYTES, self.rows, full, x, self.row + k * K_ROWS)
+
+
+def transposed_operand(ctx: GemmContext, tile: GemmTile) -> TransposedOperand:
+    """A CTA's columns of a B whose rows are K."""
+    whole = weight_operand(ctx, tile)
+    row = tile.group * ctx.config.problem.k
+    return TransposedOperand(whole.rows, whole.scales, row, whole.scale_row, 0, whole.k_block, whole.num_bytes)
+
+
 def first_gate(problem: GatherGemmProblem) -> int:
     """Where a thread's gates are among four of its sums: two of the first run's row, two of the second's."""
     return 2 if problem.gate_up == UP_FIRST else 0
@@ -84,11 +124,13 @@ def issue_mma(ctx: GemmContext) -> None:
 def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> PairTile:
     """The tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
-    instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m))
+    mn_major = (config.weights.mn_major, config.rows.mn_major)
+    instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m), mn_major)
     kind = (config.mma, config.k_block)
     sums = (config.consumers, config.block_m)
     if not tmem.scaled:
-        return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums)
+        return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums, mn_major)
+    tile = in_side(ctx, tile)
     first_scale = ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN
     scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
     return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)

@@ -130,7 +130,7 @@ class EpConfig(ABC):
     @property
     def backward(self) -> Self:
         """The launch of the backward pass on the same symmetric buffer.  Raises `ConfigError`."""
-        return self.replace(transposed=True, cluster=1, num_stages=0)
+        return self.replace(transposed=True, cluster=min(self.part.allowed["cluster"]), num_stages=0)
 
     @property
     @abstractmethod

@@ -14,8 +14,8 @@ from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.context import prefetch_maps, rank_in_cluster
 from ....blocks.gemm.load import load_tokens
 from ....blocks.gemm.math import math
-from ....blocks.gemm.sm100 import load as pair_load
 from ....blocks.gemm.sm100.epilogue import epilogue, store_tile_of
+from ....blocks.gemm.sm100.load import issue_mma
 from ....blocks.gemm.store import finish_rows
 from ....blocks.rank_barrier import Group
 from ....blocks.sm100 import pair_warps
@@ -95,7 +95,7 @@ def loaders(config: EpConfig) -> tuple[WarpRole, ...]:
     """The first four warps of a CTA."""
     gemm: Any = config.gemm
     if config.arch.has_tensor_memory:
-        return pair_warps.loader_roles(pair_load.load_tokens, pair_load.load_weights, pair_load.issue_mma, schedule_tiles)
+        return pair_warps.loader_roles(gemm.rows.load, gemm.weights.load, issue_mma, schedule_tiles)
     return (
         one_warp("token loader", TOKENS_WARP, load_tokens),
         one_warp("weight loader", WEIGHTS_WARP, gemm.weights.load),
