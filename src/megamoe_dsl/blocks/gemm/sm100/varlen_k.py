@@ -25,7 +25,7 @@ from ....layouts.arith import minimum, select
 from ....schedule.fused_moe import mma_tokens
 from ... import tiles
 from ..context import GemmContext, GemmTile
-from ..gather import source_of
+from ..gather import listed_row, source_of
 
 ROWS = 4  # of a gather4
 QUADS = K_ROWS // ROWS
@@ -45,7 +45,7 @@ class Side:
     def place(self, ctx: GemmContext, first: Any, number: Any, rows: Any) -> Any:
         """Where a group's row lies; a row that is not there beyond the group's."""
         if self.gathers:
-            return select(number < rows, source_of(ctx, first + minimum(number, rows)), ctx.args.a_rows)
+            return select(number < rows, source_of(ctx, listed_row(ctx, first + minimum(number, rows))), ctx.args.a_rows)
         return select(number < rows, first + number, ctx.args.m)
 
 
