@@ -304,8 +304,7 @@ def lose_a_rank(folder: Path, rank: int) -> None:
     dist.destroy_process_group()
     join(folder, "survivors", rank, 3)
     left = replace(problem, num_ranks=3, num_experts=9)
-    y = MoE(left, weights, domain=1)(*survivors_call(rank))
-    torch.save(y, folder / f"{rank}.pt")
+    torch.save(MoE(left, weights, domain=1)(*survivors_call(rank)), folder / f"{rank}.pt")
     dist.destroy_process_group()
 
 
