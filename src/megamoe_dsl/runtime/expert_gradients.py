@@ -2,8 +2,7 @@
 
 Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row; or the backward pass computes
 gate and up again.  The first stage makes dH, and w A, which stand until the gradients of tokens and weights are made.  A stage runs only
-where somebody asks for what it makes.  In FP8 rows of experts are padded, and weights quantized in the pass that multiplies them, or
-before (`quantize_experts`).
+where somebody asks for what it makes.  In FP8 rows of experts are padded, and a pass quantizes its weights, or `quantize_experts` has.
 
 CPU tensors take the reference (reference/expert_gradients.py), CUDA tensors kernels (device_gradients.py).
 """
@@ -43,7 +42,7 @@ class QuantizedExperts(NamedTuple):
     w2: torch.Tensor  # [E, H, I]
     w2_sf: torch.Tensor
     transposed: tuple[torch.Tensor, ...]  # the same four of the transposed matrices
-    versions: tuple[int, int]  # of the two tensors that these are of, which count changes in place
+    versions: tuple[int, ...]  # of the two tensors that these are of, which count changes in place
 
     def check(self, w1: torch.Tensor, w2: torch.Tensor) -> None:
         """Raises `ProblemError` for other weights, or a later version of them."""
@@ -53,10 +52,9 @@ class QuantizedExperts(NamedTuple):
             raise ProblemError("quantized", "of weights that have changed since", "quantize_experts(w1, w2) of these")
 
 
-def versions_of(*weights: torch.Tensor) -> tuple[int, int]:
+def versions_of(*weights: torch.Tensor) -> tuple[int, ...]:
     """How often each has been changed; inference tensors do not count."""
-    first, second = (0 if one.is_inference() else one._version for one in weights)
-    return first, second
+    return tuple(0 if one.is_inference() else one._version for one in weights)
 
 
 @takes_tensors("w1", "w2")
@@ -69,8 +67,9 @@ def quantize_experts(w1: torch.Tensor, w2: torch.Tensor) -> QuantizedExperts:
     """
     check_weights(w1, w2)
     with torch.no_grad():
-        pairs = [quantize_weights(one, transposed) for transposed in (False, True) for one in (w1, w2)]
-    first, first_sf, second, second_sf, *turned = [one for pair in pairs for one in pair]
+        first, first_sf, second, second_sf, *turned = [
+            one for transposed in (False, True) for w in (w1, w2) for one in quantize_weights(w, transposed)
+        ]
     return QuantizedExperts(first, first_sf, second, second_sf, tuple(turned), versions_of(w1, w2))
 
 
@@ -230,10 +229,8 @@ weight_gradients = _stage(
 without being rounded to BF16."""
 
 
-MADE = 8
-"""Tensors of `QuantizedExperts`."""
-ARGUMENTS = 5 + 2 + MADE + 4
-"""Of the operator: x, routing and weights; totals; weights in E4M3; what is no tensor."""
+MADE = 8  # tensors of `QuantizedExperts`
+ARGUMENTS = 5 + 2 + MADE + 4  # of the operator: x, routing and weights; totals; weights in E4M3; what is no tensor
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -273,16 +270,12 @@ def unscaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, no_scales(values)
 
 
-Made = Sequence[torch.Tensor | None]
-"""Codes and scales that a caller has made before, or None and None."""
-
-
-def in_e4m3(w: torch.Tensor, made: Made) -> Any:
-    """Codes and scales of weights as they lie: those that were made before, or new ones."""
+def in_e4m3(w: torch.Tensor, made: Sequence[Any]) -> Any:
+    """Codes and scales of weights as they lie: those that were made before, or new ones where these are None."""
     return made if made[0] is not None else quantize_weights(w, False)
 
 
-def transposed(w: torch.Tensor, quantizes: bool, made: Made = (None, None)) -> Any:
+def transposed(w: torch.Tensor, quantizes: bool, made: Sequence[Any] = (None, None)) -> Any:
     """[E, K, N] of [E, N, K] and its scales: a view of BF16, or E4M3."""
     if not quantizes:
         return unscaled(w.mT)

@@ -284,14 +284,13 @@ def _training(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     *_, recompute, gate_up, activation, quantizes = others
-    made = others[2 : 2 + MADE]
     if x.is_cuda:
         if quantizes and device_arch(x.device) != SM90:
             raise ProblemError("recipe", FP8, f"None on {x.device}, where gradients are in BF16")
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
-    pairs = (w1, made[:2]), (w2, made[2:4])
-    (w1, w1_sf), (w2, w2_sf) = ((in_e4m3(one, own) if quantizes else (one, None)) for one, own in pairs)
+    made = (w1, others[2:4]), (w2, others[4:6])
+    (w1, w1_sf), (w2, w2_sf) = ((in_e4m3(one, own) if quantizes else (one, None)) for one, own in made)
     own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
     return launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, None), stored
 

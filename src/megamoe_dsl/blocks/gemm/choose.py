@@ -65,8 +65,8 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
     if problem.gradient and problem.formats.scaled:
-        deep: Choice = {"block_n": 256, "cluster": target.pair}
-        return {"block_m": 128, **(deep if problem.k >= DEEP_K else {"block_n": 128, "k_in_flight": 2}), "dynamic_schedule": True}
+        tile = {"block_n": 256, "cluster": target.pair} if problem.k >= DEEP_K else {"block_n": 128, "k_in_flight": 2}
+        return {"block_m": 128, **tile, "dynamic_schedule": True}
     if problem.transposed_b:
         return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
     if problem.sums_rows:
