@@ -174,7 +174,7 @@ def commented(kind: type) -> dict[str, str]:
             more = one_choice(comment[1].strip())
             above += joint(above, more) + more if above else more
             continue
-        declared = re.fullmatch(r" {4}(\w+): (?!ClassVar).*?(?:  # (.*))?", line)
+        declared = re.fullmatch(r" {4}(\w+): (?!ClassVar).*?(?:  # type: ignore\S*)?(?:  # (.*))?", line)
         if declared and (meaning := declared[2] or above):
             found[declared[1]] = meaning
         above = ""
