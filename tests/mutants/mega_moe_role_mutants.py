@@ -31,7 +31,7 @@ SM100_ROLES = (
         "load_weights",
         "select(is_fc1, Int32(config.fc1_n_blocks * CLUSTER), Int32(config.fc2_n_blocks * CLUSTER))",
         "Int32(config.fc1_n_blocks * CLUSTER)",
-        (f"{SM100_RUNS}::test_every_tier", f"{SM100_RUNS}::test_four_ranks_unequal_and_empty"),
+        (f"{SM100_RUNS}::test_every_tier", f"{SM100_RUNS}::test_other_grids"),
         archs=ON_SM100,
     ),
     Mutant(
