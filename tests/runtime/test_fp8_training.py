@@ -87,13 +87,16 @@ def test_weights_are_quantized_before(recompute: bool, monkeypatch: pytest.Monke
         assert torch.equal(moe(**given, quantized=made), y)
 
 
-def test_weights_that_have_changed_since_are_refused() -> None:
+def test_other_weights_and_later_ones_are_refused() -> None:
     given = fp8("x", "w1")
     made = quantize_experts(given["w1"], given["w2"])
     assert moe(**given, quantized=made).requires_grad
+    others = "quantized = 'of other weights, or of weights that have changed since'"
+    with pytest.raises(ProblemError, match=others):
+        moe(**fp8("x"), quantized=made)
     with torch.no_grad():
         given["w1"].mul_(2)
-    with pytest.raises(ProblemError, match="quantized = 'of weights that have changed since'"):
+    with pytest.raises(ProblemError, match=others):
         moe(**given, quantized=made)
     with pytest.raises(ProblemError, match="quantized = 'weights in E4M3': must be None but for"):
         moe(**{**given, "recipe": None}, quantized=made)

@@ -42,19 +42,19 @@ class QuantizedExperts(NamedTuple):
     w2: torch.Tensor  # [E, H, I]
     w2_sf: torch.Tensor
     transposed: tuple[torch.Tensor, ...]  # the same four of the transposed matrices
-    versions: tuple[int, ...]  # of the two tensors that these are of, which count changes in place
+    origin: tuple[int, ...]  # `origin_of` the two tensors that these are of
 
     def check(self, w1: torch.Tensor, w2: torch.Tensor) -> None:
         """Raises `ProblemError` for other weights, or a later version of them."""
         for name, weight, own in (("w1", w1, self.w1), ("w2", w2, self.w2)):
             check_tensor(f"quantized.{name}", own, torch.float8_e4m3fn, tuple(weight.shape), weight.device)
-        if not torch.compiler.is_compiling() and self.versions != versions_of(w1, w2):
-            raise ProblemError("quantized", "of weights that have changed since", "quantize_experts(w1, w2) of these")
+        if not torch.compiler.is_compiling() and self.origin != origin_of(w1, w2):
+            raise ProblemError("quantized", "of other weights, or of weights that have changed since", "quantize_experts(w1, w2) of these")
 
 
-def versions_of(*weights: torch.Tensor) -> tuple[int, ...]:
-    """How often each has been changed; inference tensors do not count."""
-    return tuple(0 if one.is_inference() else one._version for one in weights)
+def origin_of(*weights: torch.Tensor) -> tuple[int, ...]:
+    """Where each lies, and how often it has been changed in place, which inference tensors do not count."""
+    return tuple(fact for one in weights for fact in (one.data_ptr(), 0 if one.is_inference() else one._version))
 
 
 @takes_tensors("w1", "w2")
@@ -70,7 +70,7 @@ def quantize_experts(w1: torch.Tensor, w2: torch.Tensor) -> QuantizedExperts:
         first, first_sf, second, second_sf, *turned = [
             one for transposed in (False, True) for w in (w1, w2) for one in quantize_weights(w, transposed)
         ]
-    return QuantizedExperts(first, first_sf, second, second_sf, tuple(turned), versions_of(w1, w2))
+    return QuantizedExperts(first, first_sf, second, second_sf, tuple(turned), origin_of(w1, w2))
 
 
 def check_weights(w1: torch.Tensor, w2: torch.Tensor, gate_up: str = GATE_FIRST, activation: str = SILU) -> None:
