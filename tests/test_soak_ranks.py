@@ -56,7 +56,7 @@ class SimulatedRanks:
         self.given.append(arguments)
         if len(self.given) < MOE.num_ranks:
             return
-        self.moe.ranks = self.buffers
+        self.moe.ranks, self.moe.buffers, self.moe.results = self.buffers, [self.buffers], [one.results for one in self.buffers]
         self.moe.peers = torch.tensor([one.sym.data_ptr() for one in self.buffers], dtype=torch.int64)
         tokens = [one[TOKENS] for one in self.given]
         inputs = [Inputs(*(one.view(name)[:n] for name in INPUTS)) for one, n in zip(self.buffers, tokens, strict=True)]

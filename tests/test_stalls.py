@@ -52,7 +52,7 @@ def test_every_instruction_of_a_role_has_its_function() -> None:
     names = stalls.functions(listing)
     assert len(names) == len(listing.instructions)
     waits = {name for one, name in zip(listing.instructions, names, strict=True) if one.opcode.startswith("SYNCS.PHASECHK")}
-    assert {"load.load_weights", "load.load_tokens", "tile_scheduler.publish_tiles", "store.store_if_fc1"} <= waits
+    assert {"load.load_weights", "load.load_tokens", "tile_scheduler.publish_tiles", "load.store_if_fc1"} <= waits
     assert any(name.endswith(".multiply") for name in waits)
     assert names.count(stalls.NOWHERE) < len(names) / 10
 

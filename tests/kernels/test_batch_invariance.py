@@ -233,7 +233,7 @@ def test_every_other_tile_of_a_gemm_gives_a_row_the_same_bits(recipe: str, numbe
 @pytest.mark.parametrize("kind", ["dense", "packed", "masked"])
 def test_a_batch_invariant_choice_never_splits_k(recipe: str, kind: str) -> None:
     shapes = {
-        (one.n, one.k, one.num_groups) for one in tuned_table(DEFAULT_GPU, GemmEntry).by_share if one.recipe == recipe and one.kind == kind
+        (one.n, one.k, one.num_groups) for one in tuned_table(DEFAULT_GPU, GemmEntry).entries if one.recipe == recipe and one.kind == kind
     }
     for n, k, groups in shapes | {(2048, 7168, 1 if kind == "dense" else 8)}:
         problem = GemmProblem(n, k, kind, groups, recipe=recipe)

@@ -82,8 +82,3 @@ def test_formats_of_the_other_architecture_are_refused() -> None:
     for kind in (DispatchGemmConfig, GemmCombineConfig):
         with pytest.raises(ConfigError, match=r"problem\.recipe = 'fp8xfp4': must be .* for sm_90a"):
             kind(unscaled(9, recipe="fp8xfp4"))
-
-
-def test_blackwell_has_no_backward_pass() -> None:
-    with pytest.raises(ConfigError, match=r"transposed_b = True: must be False on sm_100a"):
-        DispatchGemmConfig(unscaled(9), arch_name="sm_100a", transposed=True)

@@ -120,5 +120,7 @@ def test_tile_fits_the_chip(block_m: int) -> None:
 
 
 def test_stages_refuse_it() -> None:
-    with pytest.raises(ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be one whose operands have scales, in stages"):
+    with pytest.raises(
+        ConfigError, match=rf"problem\.recipe = '{RECIPE}': must be one whose operands have scales, and no factors, in stages"
+    ):
         stage_configs(config(problem()))

@@ -102,5 +102,7 @@ def test_bits_are_those_of_four_launches():
 
 
 def test_stages_refuse_it():
-    with pytest.raises(ConfigError, match=r"problem\.recipe = 'bf16xbf16': must be one whose operands have scales, in stages"):
+    with pytest.raises(
+        ConfigError, match=r"problem\.recipe = 'bf16xbf16': must be one whose operands have scales, and no factors, in stages"
+    ):
         stage_configs(config(problem()))

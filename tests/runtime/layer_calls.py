@@ -117,7 +117,7 @@ def deep_gemm_changes(call: Call) -> dict[str, Call]:
     return {
         **{name: one for made in some for name, one in made.items() if "capture" not in name},
         "one token": call.but(y=call.arguments["y"][:1]),
-        "another activation": call.but(activation="swigluoai"),
+        "another activation": call.but(activation="situ"),
         "another clamp": call.but(activation_clamp=3.0),
         "exact": call.but(fast_math=False),
         "another bound": call.but(num_tokens_bound=2),
