@@ -18,7 +18,7 @@ from cutlass import Int32, Int64
 from ...device.memory import VECTOR, arrive_when_copied, copy_vector, copy_word, fence_async_shared, load_u32
 from ...device.ring import SCALE_BYTES, Stage
 from ...hardware.operand_tile import ROW_BYTES
-from ...layouts.arith import select
+from ...layouts.arith import minimum, select
 from .. import tiles
 from .context import GemmContext, GemmStage, GemmTile
 
@@ -124,6 +124,11 @@ def copy_scales(ctx: GemmContext, tile: GemmTile, k: Int32, stage: ScaledStage, 
 def listed_row(ctx: GemmContext, number: Any) -> Any:
     """What the list has at a number, or at its last one."""
     return load_u32(ctx.args.sources + Int64(cutlass.min(number, ctx.args.m - 1)) * 4)
+
+
+def listed_in(ctx: GemmContext, rows: Any, first: Any, number: Any) -> Any:
+    """What the list has for a row of a group, whose rows begin at `first`; beyond the group's, for the one behind its last."""
+    return listed_row(ctx, first + minimum(number, rows))
 
 
 def source_of(ctx: GemmContext, listed: Any) -> Int32:

@@ -172,17 +172,11 @@ class PairSummedRows(PairRows):
     """The left side of sums over rows, which lies transposed: K blocks begin where a group's rows do."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        return transposed_pair_side("tokens", "sfa", args.a, args.a_sf, config.problem.n, args.m, config.block_m // CLUSTER, config)
+        boxes = config.block_m // CLUSTER, config.block_m
+        return transposed_pair_side(("tokens", "sfa"), args.a, args.a_sf, (config.problem.n, args.m), boxes, config.k_block)
 
-    def fill_tables(self, ctx: Any) -> None:
-        from .tile_scheduler import fill_table
-
-        fill_table(ctx)
-
-    def schedule(self, ctx: Any) -> None:
-        from .tile_scheduler import schedule_sums
-
-        schedule_sums(ctx)
+    fill_tables = late("blocks.gemm.tile_scheduler.fill_table")
+    schedule = late("blocks.gemm.tile_scheduler.schedule_sums")
 
 
 @dataclass(frozen=True)
@@ -197,10 +191,7 @@ class PairColumns(PairSummedRows):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return side_maps("tokens", self.listed_side, config.problem.n, args)
 
-    def load(self, ctx: Any) -> None:
-        from .sm100.varlen_k import load_left
-
-        load_left(ctx)
+    load = late("blocks.gemm.sm100.varlen_k.load_left")
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from ...device.ring import Stage
 from ...device.tma import add_tile, commit_group, wait_group_read
 from ...device.warp import elect, shuffle, sync_warp
 from ...hardware.operand_tile import BOX_BYTES, CHUNK, K_ROWS, ROW_BYTES, SW128, Swizzle
-from ...layouts.arith import minimum, select
+from ...layouts.arith import select
 from ..sm90.share import RowShare
 from .context import GemmContext, GemmTile, next_tile
-from .gather import listed_row, source_of
+from .gather import listed_in, source_of
 from .load import column_tile
 from .store import MATRIX, empty_box, store_box
 from .tile import ADDED_COLUMNS, SWAPPED_COLUMNS, WARPS_PER_GROUP
@@ -75,13 +75,8 @@ def gather_columns(ctx: GemmContext, number: Int32):
         tile, tiles = next_tile(tiles)
 
 
-def listed_in(ctx: GemmContext, rows: Any, first: Any, number: Any) -> Any:
-    """What the list has for a group's row; beyond the group's, for the one behind its last."""
-    return listed_row(ctx, first + minimum(number, rows))
-
-
 def source_in(ctx: GemmContext, rows: Any, number: Any, listed: Any) -> Any:
-    """That row of the gathered matrix; -1 beyond the group's."""
+    """Row of the gathered matrix of what the list has for a group's row; -1 beyond the group's."""
     return select(number < rows, source_of(ctx, listed), Int32(-1))
 
 

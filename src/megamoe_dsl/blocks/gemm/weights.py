@@ -210,12 +210,13 @@ def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, Ma
 
 
 def transposed_pair_side(
-    name: str, scales: str, address: Any, words: Any, columns: int, rows: Any, box: int, config: Any
+    names: tuple[str, str], codes: Any, words: Any, shape: tuple[int, Any], boxes: tuple[int, int], k_block: Any
 ) -> dict[str, MapFields]:
-    """Maps of a side with as many columns, of which a box has `box`, and of its words of scales, a line of all columns for 128 rows."""
-    atoms = align(box if name == "weights" else config.block_m, SF_ATOM_ROWS)
-    of_scales = scale_words(words, align(columns, SF_ATOM_ROWS), rows // SF_ATOM_ROWS, atoms, config.k_block)
-    return {name: weight_rows(address, rows, columns, config.k_block, box), scales: of_scales}
+    """Maps of a side of so many columns and rows, by `names`: of its codes, and of its words of scales, a line of all columns for 128 rows;
+    `boxes` are columns whose codes, and whose scales, a stage has."""
+    (columns, rows), (box, scaled) = shape, boxes
+    of_scales = scale_words(words, align(columns, SF_ATOM_ROWS), rows // SF_ATOM_ROWS, align(scaled, SF_ATOM_ROWS), k_block)
+    return dict(zip(names, (weight_rows(codes, rows, columns, k_block, box), of_scales), strict=True))
 
 
 RUN = 8  # rows of gate, then of up
@@ -248,10 +249,7 @@ class PairWeights:
 
     operand = late("blocks.gemm.sm100.load.weight_operand")
 
-    def load(self, ctx: Any) -> None:
-        from .sm100.load import load_weights
-
-        load_weights(ctx)
+    load = late("blocks.gemm.sm100.load.load_weights")
 
 
 @dataclass(frozen=True)
@@ -264,10 +262,7 @@ class PairTransposedWeights(PairWeights):
         problem = config.problem
         return operand_rows(address, 2 * problem.n, problem.num_groups * problem.k, K_ROWS)
 
-    def operand(self, ctx: Any, tile: Any) -> Any:
-        from .sm100.load import transposed_operand
-
-        return transposed_operand(ctx, tile)
+    operand = late("blocks.gemm.sm100.load.transposed_operand")
 
 
 @dataclass(frozen=True)
@@ -275,13 +270,10 @@ class PairSummedColumns(PairWeights):
     """The right side of sums over rows, which lies transposed."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        rows = config.stage.weight_rows
-        return transposed_pair_side("weights", "sfb", args.b, args.b_sf, config.problem.k, args.m, rows, config)
+        boxes = (config.stage.weight_rows,) * 2
+        return transposed_pair_side(("weights", "sfb"), args.b, args.b_sf, (config.problem.k, args.m), boxes, config.k_block)
 
-    def operand(self, ctx: Any, tile: Any) -> Any:
-        from .sm100.load import summed_weights
-
-        return summed_weights(ctx, tile)
+    operand = late("blocks.gemm.sm100.load.summed_weights")
 
 
 @dataclass(frozen=True)
@@ -295,10 +287,7 @@ class PairSortedColumns(PairWeights):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return side_maps("weights", self.gathers, config.problem.k, args)
 
-    def load(self, ctx: Any) -> None:
-        from .sm100.varlen_k import load_right
-
-        load_right(ctx)
+    load = late("blocks.gemm.sm100.varlen_k.load_right")
 
 
 @dataclass(frozen=True)

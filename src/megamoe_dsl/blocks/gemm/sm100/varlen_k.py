@@ -21,11 +21,11 @@ from ....device.tma import gather_rows, load_tile
 from ....device.warp import elect
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
-from ....layouts.arith import minimum, select
+from ....layouts.arith import select
 from ....schedule.fused_moe import mma_tokens
 from ... import tiles
 from ..context import GemmContext, GemmTile
-from ..gather import listed_row, source_of
+from ..gather import listed_in, source_of
 
 ROWS = 4  # of a gather4
 QUADS = K_ROWS // ROWS
@@ -45,7 +45,7 @@ class Side:
     def place(self, ctx: GemmContext, first: Any, number: Any, rows: Any) -> Any:
         """Where a group's row lies; a row that is not there beyond the group's."""
         if self.gathers:
-            return select(number < rows, source_of(ctx, listed_row(ctx, first + minimum(number, rows))), ctx.args.a_rows)
+            return select(number < rows, source_of(ctx, listed_in(ctx, rows, first, number)), ctx.args.a_rows)
         return select(number < rows, first + number, ctx.args.m)
 
 
