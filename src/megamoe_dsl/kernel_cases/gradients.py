@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 
 from ..arch import SM90, Arch
 from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
 from ..hardware.operand_tile import CHANNELS_PER_SCALE
-from ..quant import inverse_utccp_scale_order, no_scales, quantize_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
+from ..quant import no_scales, quantize_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
 from ..reference.bounds import scaled_sums
 from ..reference.promoted import promoted_sums
@@ -20,7 +19,7 @@ from ..runtime.cpu_experts import gate_then_up, rows_of_w1
 from ..runtime.gather_tensors import GatherTensors, GradientTensors
 from ..runtime.gemm_scales import scale_words
 from ..runtime.gemm_tensors import OUTPUT_DTYPES
-from ..runtime.varlen_k_tensors import TransposedTensors, VarlenKTensors
+from ..runtime.varlen_k_tensors import TransposedTensors, VarlenKTensors, micro_scaled_groups
 from .gather import NAN_BYTE, TOKENS_PER_ROW, rows_of
 from .gemm import UNTOUCHED, Compared
 
@@ -65,12 +64,7 @@ class VarlenKCase:
         """Left, its scales, right and its scales of each group, transposed."""
         t = self.tensors
         if isinstance(t, TransposedTensors):
-            words = [inverse_utccp_scale_order(sf)[: len(side)] for side, sf in ((t.left, t.left_sf), (t.right, t.right_sf))]
-            sides = [(side, SCALE_BLOCK) for side in (t.left, t.right)], [(sf, SCALE_BLOCK // CHANNELS_PER_SCALE) for sf in words]
-            for first, end in pairwise([0, *t.ends.tolist()]):
-                cut = [[one[:, first * width // SCALE_BLOCK : end * width // SCALE_BLOCK] for one, width in some] for some in sides]
-                (left, right), (left_sf, right_sf) = cut
-                yield left, left_sf, right, right_sf
+            yield from ((*a, *b) for a, b in micro_scaled_groups((t.left, t.left_sf), (t.right, t.right_sf), t.ends.tolist()))
             return
         for pair in self.rows_of_groups(t):
             left, right = (one.T.contiguous() for one in pair)

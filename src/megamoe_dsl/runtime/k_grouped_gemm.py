@@ -10,16 +10,14 @@ compiles its kernel or loads it.  On CPU tensors the reference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 
 from ..blocks.gemm.problem import SCALE_BLOCK, VarlenKProblem
-from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..kernels.expert_routing.problem import QuantizeProblem
 from ..problem import ProblemError
-from ..quant import inverse_utccp_scale_order, quantize_e4m3, quantize_e4m3_f32
+from ..quant import quantize_e4m3, quantize_e4m3_f32
 from ..reference import scaled_matmul
 from ..reference.promoted import promoted_sums
 from .buffers import check_tensor
@@ -28,7 +26,7 @@ from .device_gemm import check_current
 from .device_gradients import OUTPUTS, launch_kernel, loaded_kernel, run_gemm
 from .gemm_scales import TMA_ALIGNMENT, scale_words
 from .gemm_tensors import OUTPUT_DTYPES
-from .varlen_k_tensors import TransposedTensors
+from .varlen_k_tensors import Side, TransposedTensors, micro_scaled_groups
 
 FP8, MXFP8 = "fp8xfp8", "mxfp8xmxfp8"
 
@@ -203,18 +201,10 @@ def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, rec
     return made
 
 
-def micro_scaled_sums(
-    left: tuple[torch.Tensor, torch.Tensor], right: tuple[torch.Tensor, torch.Tensor], ends: Sequence[int]
-) -> list[torch.Tensor]:
+def micro_scaled_sums(left: Side, right: Side, ends: Sequence[int]) -> list[torch.Tensor]:
     """FP32 sums of each group, exact ones rounded once; sides are codes and `scale_words`."""
-    found = []
-    for first, end in pairwise([0, *ends]):
-        parts = []
-        for codes, words in (left, right):
-            sf = inverse_utccp_scale_order(words)[: len(codes), first // CHANNELS_PER_SCALE : end // CHANNELS_PER_SCALE]
-            parts.append((codes[:, first:end], sf))
-        found.append(scaled_matmul(*parts[0], *parts[1]) if end > first else torch.zeros(len(left[0]), len(right[0])))
-    return found
+    empty = torch.zeros(len(left[0]), len(right[0]))
+    return [scaled_matmul(*one, *other) if one[0].shape[1] else empty for one, other in micro_scaled_groups(left, right, ends)]
 
 
 def _run_gemm(

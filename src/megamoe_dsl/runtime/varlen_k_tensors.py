@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
 from ..blocks.gemm.problem import SCALE_BLOCK, GemmProblem, VarlenKProblem
+from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..problem import ProblemError
-from ..quant import no_scales
+from ..quant import inverse_utccp_scale_order, no_scales
 from .buffers import check_tensor
 from .gemm_scales import TMA_ALIGNMENT, KernelScales, rows_of_words
 from .gemm_tensors import OUTPUT_DTYPES, LaunchTensors
@@ -72,6 +75,19 @@ class VarlenKTensors(LaunchTensors):
     def numbers(self, scales: KernelScales) -> dict[str, int]:
         absent = dict.fromkeys(("a_sf", "b_sf", "d_sf", "a_sf_ld", "d_sf_ld"), 0)
         return {**absent, "a_rows": len(self.gathered), "d_rows": self.d.shape[0] * self.d.shape[1]}
+
+
+Side = tuple[torch.Tensor, torch.Tensor]
+"""Codes of a side that lies transposed, and their scales."""
+
+
+def micro_scaled_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterator[tuple[Side, Side]]:
+    """Left and right of each group with their UE8M0 scales; the sides of all have `scale_words`."""
+    sides = [(codes, inverse_utccp_scale_order(words)[: len(codes)]) for codes, words in (left, right)]
+    for first, end in pairwise([0, *ends]):
+        scaled = slice(first // CHANNELS_PER_SCALE, end // CHANNELS_PER_SCALE)
+        one, other = ((codes[:, first:end], sf[:, scaled]) for codes, sf in sides)
+        yield one, other
 
 
 @dataclass(frozen=True)
