@@ -270,16 +270,14 @@ def unscaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, no_scales(values)
 
 
-def in_e4m3(w: torch.Tensor, made: Sequence[Any]) -> Any:
-    """Codes and scales of weights as they lie: those that were made before, or new ones where these are None."""
-    return made if made[0] is not None else quantize_weights(w, False)
+def in_e4m3(w: torch.Tensor, made: Sequence[Any], turned: bool = False) -> Any:
+    """Codes and scales of weights as they lie, or transposed: those that were made before, or new ones where these are None."""
+    return made if made[0] is not None else quantize_weights(w, turned)
 
 
 def transposed(w: torch.Tensor, quantizes: bool, made: Sequence[Any] = (None, None)) -> Any:
     """[E, K, N] of [E, N, K] and its scales: a view of BF16, or E4M3."""
-    if not quantizes:
-        return unscaled(w.mT)
-    return made if made[0] is not None else quantize_weights(w, True)
+    return in_e4m3(w, made, True) if quantizes else unscaled(w.mT)
 
 
 Products = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
