@@ -22,7 +22,7 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (43, 40),
-    "package: lines": (55_470, 48_000),
+    "package: lines": (55_450, 48_000),
     "package: modules": (387, None),
     "package: modules under 40 lines": (54, None),
     "package: lines of bench": (2_170, 2_500),

@@ -101,6 +101,13 @@ def sign_of(compiled: Any, case: Case, launches: Sequence[Sequence[int]], seed: 
     return f"warning: {warnings[0]}" if warnings else None
 
 
+def with_fault(compiled: Artifact, name: str | None) -> Artifact:
+    """A kernel with the fault of this name in its PTX, if there is a name."""
+    if name is None:
+        return compiled
+    return replace(compiled, ptx={fault.name: fault for fault in all_faults(compiled.ptx)}[name].apply(compiled.ptx))
+
+
 def notice(name: str, first: int = 0) -> str | None:
     """`how_noticed` under the first subject and schedule that show the fault, of the subjects from `first` on; the smallest comes first."""
     runs = ((seed, first + number) for number in (2, 0, 1) for seed in SEEDS)

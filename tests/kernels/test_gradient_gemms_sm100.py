@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
+from test_gradient_gemms import assert_tails_are_exact
 
 from gather_runs import BF16
 from gradient_runs import PAIR_GRADIENT_BY_NAME, PAIR_VARLEN_K_BY_NAME, PairGradientRun, PairVarlenKRun
@@ -16,7 +16,6 @@ from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import gather_case
 from megamoe_dsl.kernel_cases.gemm import gemm_case
-from megamoe_dsl.kernel_cases.gradients import varlen_k_case
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.runtime.simulated import simulate_gemm
@@ -46,15 +45,7 @@ def test_sums_over_rows_are_those_of_groups(name: str) -> None:
 def test_any_number_of_rows(gathered: str, counts: Sequence[int]) -> None:
     """Tails of 0 to 127 rows; rows of the next group, whose numbers are infinite, stay out."""
     config = PairVarlenKRun("tails", tuple(counts), 64, 64, {"gathered": gathered}).config
-    case = varlen_k_case(config.problem, counts)
-    t, last = case.tensors, len(case.tensors.gathered) - 1
-    t.gathered[last] = torch.inf
-    t.sources.clamp_(max=last - 1)
-    for start, end in zip(t.ends[::2].tolist(), t.ends[1::2].tolist(), strict=True):
-        t.sorted[start:end], t.sources[start:end] = torch.inf, last
-    ((d, expected, _),) = case.compared(exact=True).values()
-    assert not simulate_gemm(artifact(config), case.tensors, race=False).findings
-    assert torch.equal(d[::2], expected[::2])
+    assert_tails_are_exact(config, counts)
 
 
 @pytest.mark.parametrize(("n", "k", "gathers"), [(416, 192, True), rarely(208, 128, False)])

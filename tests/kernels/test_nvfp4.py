@@ -13,9 +13,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from fault_runs import sign_of
-from kernel_faults import all_faults
-from mega_moe_runs import artifact, config, prove
+from fault_runs import sign_of, with_fault
+from mega_moe_runs import config, prove
 from mega_moe_runs import problem as any_problem
 
 from chip_fit import compile_fitting
@@ -29,6 +28,7 @@ from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
+from ptx_of import artifact
 from sweep import rarely
 
 
@@ -83,9 +83,7 @@ def subject() -> tuple[Artifact, Case]:
 @pytest.mark.parametrize("name", [None, *map(rarely, FAULTS)])
 def test_fault_is_noticed(name: str | None) -> None:
     compiled, case = subject()
-    if name is not None:
-        compiled = replace(compiled, ptx={fault.name: fault for fault in all_faults(compiled.ptx)}[name].apply(compiled.ptx))
-    sign = sign_of(compiled, case, [(40,), (3,)], seed=0)
+    sign = sign_of(with_fault(compiled, name), case, [(40,), (3,)], seed=0)
     assert (sign and sign.split(":")[0]) in (FAULTS[name] if name else (None,)), sign
 
 

@@ -38,7 +38,6 @@ def gemm_changes(call: Call) -> dict[str, Call]:
     rows = {name: given[name][:8] for name in ("a", "out") if given.get(name) is not None}
     if given["a_sf"] is not None and given["a_sf"].dtype == torch.float32:
         rows["a_sf"] = given["a_sf"][:8]
-    if given["a_sf"] is not None and given["a_sf"].dtype == torch.float32:
         shifted["a_sf by column, shifted"] = call.but(a_sf=torch.ones(81)[1:].view(2, 40).T)
     wide = {"out": torch.zeros(40, 208)}
     return {
