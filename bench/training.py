@@ -209,14 +209,14 @@ class Layer:
         stored = torch.empty(self.idx.numel(), w1.shape[1], dtype=torch.bfloat16, device="cuda")
         with torch.no_grad():
             moe(x, w1, None, w2, None, self.idx, weights, preactivations=stored)
-        plain, turned = stages.unscaled, stages.transposed
-        ends, sources, positions, *_ = stages.route(self.dy, self.idx, len(w1), False)
-        given = weights, *turned(w2, False), stored, ends, sources, positions, "gate_first", "silu"
+        plain = stages.unscaled
+        ends, sources, positions, *_ = stages.route(self.dy, self.idx, len(w1), stages.BF16)
+        given = weights, *plain(w2.mT), stored, ends, sources, positions, "gate_first", "silu"
         rows, weighted, _ = stages.row_gradients(*plain(self.dy), *given)
         return {
-            "route": lambda: stages.route(self.dy, self.idx, len(w1), False),
+            "route": lambda: stages.route(self.dy, self.idx, len(w1), stages.BF16),
             "rows": lambda: stages.row_gradients(*plain(self.dy), *given),
-            "tokens": lambda: stages.token_gradients(*plain(rows), *turned(w1, False), ends, positions),
+            "tokens": lambda: stages.token_gradients(*plain(rows), *plain(w1.mT), ends, positions),
             "w1": lambda: stages.weight_gradients(torch.empty_like(w1), rows, x, ends, sources, False),
             "w2": lambda: stages.weight_gradients(torch.empty_like(w2), weighted, self.dy, ends, sources, True),
             **(self.stages_in_fp8(stored, rows, weighted) if IN_FP8 in self.forwards else {}),
@@ -225,8 +225,8 @@ class Layer:
     def stages_in_fp8(self, stored: torch.Tensor, dh: torch.Tensor, weighted: torch.Tensor) -> dict[str, Callable[[], Any]]:
         """The same in FP8."""
         x, w1, w2, weights = (one.detach() for one in self.tensors.values())
-        ends, sources, positions, *dy = stages.route(self.dy, self.idx, len(w1), True)
-        w1_t, w2_t = (stages.quantize_weights(one, True) for one in (w1, w2))
+        ends, sources, positions, *dy = stages.route(self.dy, self.idx, len(w1), FP8)
+        w1_t, w2_t = (stages.quantize_weights(one, True, FP8) for one in (w1, w2))
         given = weights, *w2_t, stored, ends, sources, positions, "gate_first", "silu"
         padded = padded_rows(ends, len(sources))
         tokens, places = stages.numbers_of(padded.sources, sources), stages.numbers_of(positions, padded.places)
@@ -237,8 +237,8 @@ class Layer:
             stages.add_columns(into, left.codes_t, left.scales_t, right.codes_t, right.scales_t, padded.ends)
 
         return {
-            "fp8 weights": lambda: [stages.quantize_weights(one, turned) for one in (w1, w2) for turned in (False, True)],
-            "fp8 route": lambda: stages.route(self.dy, self.idx, len(w1), True),
+            "fp8 weights": lambda: [stages.quantize_weights(one, turned, FP8) for one in (w1, w2) for turned in (False, True)],
+            "fp8 route": lambda: stages.route(self.dy, self.idx, len(w1), FP8),
             "fp8 rows": lambda: stages.row_gradients(*dy, *given),
             "fp8 pad": lambda: stages.numbers_of(padded_rows(ends, len(sources)).sources, sources),
             "fp8 quantize dH": lambda: quantize_both(dh, padded.sources),

@@ -1,4 +1,4 @@
-"""Stages of the backward pass of `moe` as kernels in the simulator, on CPU tensors."""
+"""Both passes of `moe` as kernels in the simulator, on CPU tensors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import torch
 
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.registry import choose
-from megamoe_dsl.runtime import device_gradients, expert_gradients, k_grouped_gemm
+from megamoe_dsl.runtime import device_gradients, expert_gradients, experts, k_grouped_gemm
+from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.runtime.simulated import memory_of, simulate_gemm, simulate_launches
 from megamoe_dsl.target import Target
 from ptx_of import artifact
+from simulated_experts import simulate_experts
 
 STAGES = ("route", "quantize_weights", "preactivations", "row_gradients", "token_gradients", "weight_gradients")
 
 
 def simulate_stages(patch: pytest.MonkeyPatch, arch: str) -> list[object]:
-    """From now on stages launch kernels of this architecture; the configurations that will have run."""
+    """From now on layers and stages launch kernels of this architecture; the configurations that will have run."""
     ran: list[object] = []
     target, counter = Target(Target.typical(arch).arch, 4), torch.zeros(64, dtype=torch.int32)
 
@@ -32,6 +34,12 @@ def simulate_stages(patch: pytest.MonkeyPatch, arch: str) -> list[object]:
         given = {**numbers, **{name: one.data_ptr() for name, one in tensors.items()}}
         assert not simulate_launches(artifact(config), memory_of({}, {**tensors, "counter": counter}), given).findings
 
+    def layer(call: ExpertCall) -> torch.Tensor:
+        ran.extend(configs := call.layer.configs(target, call.tokens))
+        y, reports = simulate_experts([artifact(config) for config in configs], call)
+        assert not any(report.findings for report in reports)
+        return y
+
     loaded = {
         "run_gemm": run_gemm,
         "launch_kernel": launch_kernel,
@@ -40,6 +48,7 @@ def simulate_stages(patch: pytest.MonkeyPatch, arch: str) -> list[object]:
     for module in (device_gradients, k_grouped_gemm):
         for name, function in loaded.items():
             patch.setattr(module, name, function)
+    patch.setattr(experts, "layer_on_cpu", layer)
     patch.setattr(device_gradients, "bind_context", lambda: None)
     patch.setattr(device_gradients, "tile_counters", lambda _: SimpleNamespace(address=counter.data_ptr))
     patch.setattr(k_grouped_gemm, "_on_cpu", lambda _: False)

@@ -1,4 +1,4 @@
-"""`moe` with gradients in FP8: its stages as kernels in the simulator and on CPU tensors, and what is refused."""
+"""`moe` with gradients in FP8 and MXFP8 on CPU tensors, and what is refused; kernels/test_simulated_training.py has its kernels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import pytest
 import torch
 
 from megamoe_dsl import ProblemError, moe, padded_rows, quantize_both, quantize_experts
-from megamoe_dsl.quant import quantize_weight_e4m3
-from megamoe_dsl.runtime import device_gradients, expert_gradients
+from megamoe_dsl.quant import quantize
+from megamoe_dsl.recipe import RECIPES
+from megamoe_dsl.runtime import expert_gradients
+from megamoe_dsl.runtime.gemm_weights import gemm_weights
 from runtime.test_expert_training import DY, NAMES, assert_near, dy_of, in_float64, layer
-from simulated_stages import simulate_stages
+
+FP8, MXFP8 = "fp8xfp8", "mxfp8xmxfp8"
+both = pytest.mark.parametrize("recipe", [FP8, MXFP8])
 
 
-def fp8(*trained: str, **shape: Any) -> dict[str, Any]:
+def fp8(*trained: str, recipe: str = FP8, **shape: Any) -> dict[str, Any]:
     """Arguments of `moe`, as those of a layer in BF16."""
-    return {**layer(*trained, **shape), "recipe": "fp8xfp8"}
+    return {**layer(*trained, **shape), "recipe": recipe}
 
 
 def gradients(given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
@@ -24,42 +28,24 @@ def gradients(given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:
     return {name: given[name].grad for name in NAMES if given[name].requires_grad}
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Stages of the backward pass run as kernels in the simulator, on CPU tensors; the configurations that have run."""
-    return simulate_stages(monkeypatch, "sm_90a")
-
-
-def test_kernels_have_the_references_bits(kernels: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for dH, of an approximate sigmoid: what follows is compared of the kernel's."""
-    rows: list[Any] = []
-    original = device_gradients.row_gradients
-    monkeypatch.setattr(expert_gradients, "row_gradients", lambda *given: rows.append(original(*given)) or rows[-1])
-    found = gradients(fp8(*NAMES), recompute=True)
-    assert len(kernels) == 17
-    monkeypatch.undo()
-    monkeypatch.setattr(expert_gradients, "row_gradients", lambda *_: rows[0])
-    expected = gradients(fp8(*NAMES), recompute=True)
-    assert all(torch.equal(found[name], expected[name]) for name in ("x", "w1", "w2"))
-    monkeypatch.undo()
-    assert_near(found, {name: one.double() for name, one in gradients(fp8(*NAMES)).items()}, 1e-3)
-
-
+@both
 @pytest.mark.parametrize("gate_up", ["gate_first", "up_first", "interleaved"])
-def test_gradients_are_near_float64(gate_up: str) -> None:
-    given = fp8(*NAMES)
+def test_gradients_are_near_float64(gate_up: str, recipe: str) -> None:
+    given = fp8(*NAMES, recipe=recipe)
     found = gradients(given, gate_up=gate_up)
     assert_near(found, in_float64(given, gate_up), 0.1)
     assert not found["w1"][3].any() and not found["w2"][3].any() and found["topk_weights"][2, 1] == 0
 
 
-def test_the_result_is_that_of_quantized_weights() -> None:
-    given = layer()
-    weights = dict(
-        zip(("w1", "w1_sf", "w2", "w2_sf"), (*quantize_weight_e4m3(given["w1"]), *quantize_weight_e4m3(given["w2"])), strict=True)
-    )
-    expected = moe(**{**given, **weights})
-    assert torch.equal(moe(**fp8()), expected) and torch.equal(moe(**fp8("w1")), expected)
+@both
+@pytest.mark.parametrize("gate_up", ["gate_first", "interleaved"])
+def test_the_result_is_that_of_quantized_weights(gate_up: str, recipe: str) -> None:
+    given, form = layer(), RECIPES[recipe].weights
+    for name, order in (("w1", gate_up), ("w2", "")):
+        given[name], given[f"{name}_sf"] = gemm_weights(*quantize(given[name], form), gate_up=order)
+    expected = moe(**given, gate_up=gate_up, recipe=recipe)
+    for trained in ((), ("w1",)):
+        assert torch.equal(moe(**fp8(*trained, recipe=recipe), gate_up=gate_up), expected)
 
 
 @pytest.mark.parametrize("changed", ["x", "w1", "w2", "topk_weights", "topk_idx"])
@@ -73,11 +59,12 @@ def test_two_calls_that_differ_in_one_thing(changed: str) -> None:
     assert_near(differs, in_float64(other), 0.1)
 
 
+@both
 @pytest.mark.parametrize("recompute", [False, True])
-def test_weights_are_quantized_before(recompute: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_quantized_before(recompute: bool, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for calls with gradients and without, which quantize none."""
-    given, expected = fp8(*NAMES), gradients(fp8(*NAMES))
-    made, y = quantize_experts(given["w1"], given["w2"]), moe(**fp8())
+    given, expected = fp8(*NAMES, recipe=recipe), gradients(fp8(*NAMES, recipe=recipe))
+    made, y = quantize_experts(given["w1"], given["w2"], recipe=recipe), moe(**fp8(recipe=recipe))
     monkeypatch.setattr(expert_gradients, "quantize_weights", None)
     for _ in range(2):
         found = gradients(given, quantized=made, recompute=recompute)
@@ -100,6 +87,10 @@ def test_other_weights_and_later_ones_are_refused() -> None:
         moe(**given, quantized=made)
     with pytest.raises(ProblemError, match="quantized = 'weights in E4M3': must be None but for"):
         moe(**{**given, "recipe": None}, quantized=made)
+    with pytest.raises(ProblemError, match=r"quantized\.recipe = 'fp8xfp8': must be mxfp8xmxfp8, as the layer's"):
+        moe(**{**given, "recipe": MXFP8}, quantized=made)
+    with pytest.raises(ProblemError, match="recipe = 'fp8xfp4': must be fp8xfp8 or mxfp8xmxfp8"):
+        quantize_experts(given["w1"], given["w2"], recipe="fp8xfp4")
     with pytest.raises(ProblemError, match=r"quantized\.w1\.shape"):
         moe(**fp8("x", experts=3), quantized=made)
     with pytest.raises(ProblemError, match="hidden = 192: must be a multiple of 128"):
@@ -111,26 +102,31 @@ def test_one_gradient_alone_is_the_same(trained: str) -> None:
     assert torch.equal(gradients(fp8(trained))[trained], gradients(fp8(*NAMES))[trained])
 
 
+@both
 @pytest.mark.parametrize(("tokens", "experts"), [(1, 4), (130, 3), (5, 70)])
-def test_odd_shapes(tokens: int, experts: int) -> None:
-    given = fp8(*NAMES, tokens=tokens, experts=experts)
-    assert_near(gradients(given), in_float64(given), 0.1)
+def test_odd_shapes(tokens: int, experts: int, recipe: str) -> None:
+    given = fp8(*NAMES, tokens=tokens, experts=experts, recipe=recipe)
+    assert_near(gradients(given), in_float64(given), 0.15)
 
 
-def test_weights_gradients_go_to_main_grads() -> None:
-    given, totals = fp8(*NAMES), (torch.ones(4, 256, 256), torch.ones(4, 256, 128))
+@both
+def test_weights_gradients_go_to_main_grads(recipe: str) -> None:
+    given, totals = fp8(*NAMES, recipe=recipe), (torch.ones(4, 256, 256), torch.ones(4, 256, 128))
     gradients(given, main_grads=totals)
-    rounded = gradients(fp8(*NAMES))
+    rounded = gradients(fp8(*NAMES, recipe=recipe))
     assert given["w1"].grad is None and given["w2"].grad is None
     for name, total in zip(("w1", "w2"), totals, strict=True):
         assert_near({name: total - 1}, {name: rounded[name].double()}, 0.01)
 
 
-def test_a_compiled_layer_has_the_same_gradients() -> None:
+@both
+def test_a_compiled_layer_has_the_same_gradients(recipe: str) -> None:
+    """And without gradients the same result."""
     compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, backend="aot_eager")
-    given = fp8(*NAMES)
+    given = fp8(*NAMES, recipe=recipe)
     compiled(**given).backward(DY)
-    assert all(torch.equal(given[name].grad, one) for name, one in gradients(fp8(*NAMES)).items())
+    assert all(torch.equal(given[name].grad, one) for name, one in gradients(fp8(*NAMES, recipe=recipe)).items())
+    assert torch.equal(compiled(**fp8(recipe=recipe)), moe(**fp8(recipe=recipe)))
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,16 @@ def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:
     return MICRO_SCALING[E2M1 if codes.dtype == torch.uint8 else E4M3]
 
 
-def quantize(values: torch.Tensor, form: Format) -> Scaled:
-    """Codes and scales of floating point [..., rows, K] in a format; of one that has a factor, with the factor of all these values."""
+def quantize(values: torch.Tensor, form: Format, *, check: bool = True) -> Scaled:
+    """Codes and scales of floating point [..., rows, K] in a format; of one that has a factor, with the factor of all these values.
+    Without `check` rows without a factor may hold what is not finite, which nobody looks for."""
     if form.scale is None:
         return values.bfloat16(), formats.no_scales(values)
     if form.scale == F32:
-        return quantize_e4m3_f32(values, form.channels) if form.rows == 1 else quantize_weight_e4m3(values)
-    return formats.quantize_nvfp4(values, formats.nvfp4_factor(values)) if form.factor else MICRO_SCALING[form.element].quantize(values)
+        return quantize_e4m3_f32(values, form.channels, check=check) if form.rows == 1 else quantize_weight_e4m3(values)
+    if form.factor:
+        return formats.quantize_nvfp4(values, formats.nvfp4_factor(values))
+    return MICRO_SCALING[form.element].quantize(values, check=check)
 
 
 def dequantize(codes: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:

@@ -7,7 +7,7 @@ With X the tokens, Y their results, and for row r of expert e its token t and to
 
 Operands of all products are BF16, sums FP32.  A, w A and dH are rounded to BF16, as are the rows that dX is the sum of.  In FP8 operands
 become E4M3 with FP32 scales, as DeepSeek-V3 does it: rows a scale for every 128 values along K, which are rows of an expert in dW1 and
-dW2, and weights one for 128 x 128; sums are promoted every 128 of K.
+dW2, and weights one for 128 x 128; sums are promoted every 128 of K.  In MXFP8 both sides have a scale for every 32 values along K.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import torch
 
 from megamoe_dsl.problem import ActivatingProblem
 from megamoe_dsl.reference.activation import activation_gradient
-from megamoe_dsl.reference.promoted import BF16_SUMS, Scaled, hopper_dot, promoted_matmul
+from megamoe_dsl.reference.promoted import BF16_SUMS, Accumulate, Scaled, hopper_dot
 from megamoe_dsl.reference.router import RouterMetadata, weighted_sum
+from megamoe_dsl.reference.stages import scaled_matmul
 
 Columns = Callable[[torch.Tensor], torch.Tensor]
 """Columns in another order."""
@@ -48,13 +49,14 @@ def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def expert_sums(rows: Scaled, weights: Scaled, counts: torch.Tensor) -> torch.Tensor:
-    """The sums of each expert's rows, [rows, K] with weights [E, N, K]: [rows, N]; of E4M3 scales are [rows, K / 128] and [E, N / 128,
-    K / 128]."""
+    """The sums of each expert's rows, [rows, K] with weights [E, N, K]: [rows, N]; of E4M3 scales are float32 [rows, K / 128] and [E, N /
+    128, K / 128], or UE8M0 [rows, K / 32] and [E, N, K / 32], whose sums are exact ones, rounded to FP32 once."""
     (codes, sf), (b, b_sf) = rows, weights
     own = [(expert, part) for expert, part in enumerate(torch.arange(len(codes)).split(counts.tolist())) if len(part)]
     if codes.dtype == torch.float8_e4m3fn:
         codes = codes.view(torch.uint8)
-        sums = [promoted_matmul(codes[part].view(b.dtype), sf[part], b[expert], b_sf[expert], "hopper") for expert, part in own]
+        accumulate: Accumulate = "hopper" if sf.dtype == torch.float32 else torch.float64
+        sums = [scaled_matmul(codes[part].view(b.dtype), sf[part], b[expert], b_sf[expert], accumulate) for expert, part in own]
     else:
         sums = [dot(codes[part], b[expert]) for expert, part in own]
     return torch.cat(sums) if sums else torch.zeros(0, b.shape[1])

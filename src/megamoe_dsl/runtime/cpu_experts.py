@@ -5,38 +5,42 @@ from __future__ import annotations
 import torch
 
 from ..blocks.gemm.problem import INTERLEAVED, UP_FIRST
-from ..problem import ProblemError
-from ..quant import no_scales, quantize_e4m3_f32
-from ..reference import activate, requantize, scaled_matmul
+from ..quant import quantize, quantize_nvfp4
+from ..quant.weights import TORCH_DTYPES
+from ..reference import Accumulate, activate, linear2, requantize, scaled_matmul
 from ..reference.router import router_metadata, weighted_sum
+from ..reference.stages import factors_of_rows, with_bias
 from .expert_call import ExpertCall
+from .gemm_scales import gate_up_bytes, scale_bytes
 
 
 def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
     """y of a checked call, bfloat16 [tokens, hidden]; gate and up go where the call stores them.  Sums are formed as Hopper's tensor core
-    forms them (`reference.hopper_dot`).  Raises `ProblemError` for E2M1 weights."""
-    layer, w = call.layer, call.weights
-    if layer.formats.scales_in_mma:
-        raise ProblemError("w1.dtype", w.w1.dtype, "torch.float8_e4m3fn or torch.bfloat16 on the CPU")
+    forms them (`reference.hopper_dot`); of recipes that it does not have, exactly, and rounded to FP32 once."""
+    layer, w, formats = call.layer, call.weights, call.layer.formats
+    accumulate: Accumulate = "hopper" if formats.sums_known else torch.float64
     named = (call.topk_idx >= 0) & (call.topk_idx < layer.num_experts)
     metadata = router_metadata(call.topk_idx.where(named, -1), layer.num_experts)
-    x, x_sf = quantize_e4m3_f32(call.x.float()) if layer.formats.scaled else (call.x, no_scales(call.x))
+    each, scale = call.each_factor, TORCH_DTYPES[formats.weights.scale]
+    x, x_sf = quantize(call.x, formats.activations) if each is None else quantize_nvfp4(call.x, each.x[0])
+    w1_sf, w2_sf = (sf.view(scale) for sf in (gate_up_bytes(w.w1_sf, layer.gate_up), scale_bytes(w.w2_sf)))
     rows, stored = [call.x[:0]], []
     for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
         if len(sources):
-            rows_of_x = x.view(torch.uint8)[sources].view(x.dtype), x_sf[sources]
-            sums = with_bias(scaled_matmul(*rows_of_x, w.w1[expert], w.w1_sf[expert], "hopper"), w.w1_bias, expert)
+            own, own_sf = (one.view(torch.uint8)[sources].view(one.dtype) for one in (x, x_sf))
+            factors = None if call.factors is None else call.factors[:, expert]
+            sums = scaled_matmul(own, own_sf, w.w1[expert], w1_sf[expert], accumulate)
+            if factors is not None:
+                sums *= rows_of_w1(factors_of_rows(factors, sums.shape[1])[None], layer.gate_up)
+            w1_bias, w2_bias = (None if bias is None else bias[expert].float() for bias in (w.w1_bias, w.w2_bias))
+            sums = with_bias(sums, w1_bias)
             stored.append(sums.bfloat16())
-            h, h_sf = requantize(activate(layer.fc1, gate_then_up(sums, layer.gate_up), torch.ones(len(sums))), layer.recipe)
-            rows.append(with_bias(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper"), w.w2_bias, expert).bfloat16())
+            values = activate(layer.fc1, gate_then_up(sums, layer.gate_up), torch.ones(len(sums)))
+            h, h_sf = requantize(values, layer.recipe, each and each.hidden[expert])
+            rows.append(linear2(h, h_sf, w.w2[expert], w2_sf[expert], accumulate, w2_bias, factors=factors))
     if call.preactivations is not None and stored:
         call.preactivations[: len(metadata.sources)] = torch.cat(stored)
     return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights.float())
-
-
-def with_bias(sums: torch.Tensor, bias: torch.Tensor | None, expert: int) -> torch.Tensor:
-    """An expert's sums with its bias, if it has one, float32."""
-    return sums if bias is None else sums + bias[expert].float()
 
 
 def gate_then_up(columns: torch.Tensor, gate_up: str) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""Stages of the backward pass of `moe` by this project's kernels, on Hopper: launches on torch's current stream, none of which the host
-waits for.  Tensors are those of a forward pass that has been checked, and what stages before have made; dy and totals are new.
+"""Stages of the backward pass of `moe` by this project's kernels: launches on torch's current stream, none of which the host waits for.
+Tensors are those of a forward pass that has been checked, and what stages before have made; dy and totals are new.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import torch
 
 from ..activation import SILU
 from ..artifact.store import ArtifactStore
-from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64, SCALE_BLOCK, GemmProblem
+from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64, SCALE_BLOCK, SUMMED_RECIPES, GemmProblem
 from ..json_file import cache_folder
 from ..kernels.expert_layer import BackwardProblems, ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS
-from ..kernels.expert_routing.problem import QuantizeWeightsProblem, RoutingProblem, SumProblem, TokensProblem
+from ..kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TokensProblem
 from ..kernels.registry import choose
+from ..quant.weights import TORCH_DTYPES
+from ..recipe import RECIPES
 from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
 from .device_gemm import device_gemm, gpu_target
@@ -25,54 +27,62 @@ from .gemm_tensors import OUTPUT_DTYPES, GemmTensors, LaunchTensors
 from .tile_counters import tile_counters
 from .varlen_k_tensors import VarlenKTensors
 
-FP8 = "fp8xfp8"
+BF16, FP8, MXFP8 = SUMMED_RECIPES
 OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
 
 
-def recipe_of(values: torch.Tensor) -> str:
-    """By the type of operands."""
-    return FP8 if values.dtype == torch.float8_e4m3fn else "bf16xbf16"
+def recipe_of(values: torch.Tensor, scales: torch.Tensor) -> str:
+    """By the types of an operand and of its scales."""
+    return BF16 if values.dtype == torch.bfloat16 else FP8 if scales.dtype == torch.float32 else MXFP8
 
 
-def route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, quantizes: bool) -> tuple[torch.Tensor, ...]:
+def route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, recipe: str) -> tuple[torch.Tensor, ...]:
     """Where rows of experts end, the token of each row, and the row of each slot, as `RouterMetadata` has them; rows behind the last
-    expert's are nothing.  Then x in E4M3 and its scales, or no rows of them."""
+    expert's are nothing.  Then x in E4M3 and its scales, in BF16 no rows of them."""
     bind_context()
     check_aligned("dy", x, TMA_ALIGNMENT)
     tokens, topk = topk_idx.shape
     shapes = {"ends": (experts,), "sources": (tokens * topk,), "positions": (tokens, topk), "table": (MOST_SORTERS, experts)}
     made = {name: topk_idx.new_empty(shape, dtype=torch.int32) for name, shape in shapes.items()}
-    codes, scales = new_quantized(x, tokens if quantizes else 0)
+    codes, scales = new_quantized(x, recipe)
     indices = I32 if topk_idx.dtype == torch.int32 else I64
-    problem = RoutingProblem(x.shape[1], experts, topk, FP8 if quantizes else "bf16xbf16")
+    problem = RoutingProblem(x.shape[1], experts, topk, recipe)
     given = {**made, "topk_idx": topk_idx, "x": x, "x_q": codes, "x_sf": scales}
     counter = tile_counters(topk_idx.device).address()
     launch_kernel(loaded_kernel(problem, topk_idx.device, indices=indices), given, {"counter": counter, "num_tokens": tokens})
     return made["ends"], made["sources"], made["positions"], codes, scales
 
 
-def new_quantized(x: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 [rows, H] and float32 [rows, H / 128], not yet written."""
-    hidden = x.shape[1]
-    return x.new_empty((rows, hidden), dtype=torch.float8_e4m3fn), x.new_empty((rows, hidden // SCALE_BLOCK), dtype=torch.float32)
+def new_quantized(x: torch.Tensor, recipe: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """E4M3 [tokens, H] and scales of each token, not yet written; in BF16 no rows of them."""
+    form, hidden = RECIPES[recipe].activations, x.shape[1]
+    rows = len(x) if form.scale else 0
+    scales = x.new_empty((rows, form.scales_of(hidden)), dtype=TORCH_DTYPES[form.scale])
+    return x.new_empty((rows, hidden), dtype=torch.float8_e4m3fn), scales
 
 
-def new_weights(w: torch.Tensor, transposed: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 [E, N, K], or transposed [E, K, N], and a scale for 128 x 128, not yet written."""
+def new_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """E4M3 [E, N, K], or transposed [E, K, N], and a scale for 128 x 128, or `scale_words`, not yet written."""
     experts, rows, columns = w.mT.shape if transposed else w.shape
-    return (
-        w.new_empty((experts, rows, columns), dtype=torch.float8_e4m3fn),
-        w.new_empty((experts, rows // SCALE_BLOCK, columns // SCALE_BLOCK), dtype=torch.float32),
-    )
+    blocks = columns // SCALE_BLOCK
+    shape, dtype = ((rows // SCALE_BLOCK, blocks), torch.float32) if recipe == FP8 else ((blocks, rows), torch.int32)
+    return w.new_empty((experts, rows, columns), dtype=torch.float8_e4m3fn), w.new_empty((experts, *shape), dtype=dtype)
 
 
-def quantize_weights(w: torch.Tensor, transposed: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 and scales of 128 x 128, of bfloat16 [E, N, K]."""
+def quantize_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """E4M3 and scales of bfloat16 [E, N, K]."""
     bind_context()
     check_aligned("w", w, TMA_ALIGNMENT)
-    codes, scales = new_weights(w, transposed)
-    problem = QuantizeWeightsProblem(w.shape[1], w.shape[2], transposed)
-    launch_kernel(loaded_kernel(problem, w.device), {"w": w, "codes": codes, "scales": scales}, {"num_matrices": len(w)})
+    codes, scales = new_weights(w, transposed, recipe)
+    experts, n, k = w.shape
+    if recipe == FP8:
+        kernel = loaded_kernel(QuantizeWeightsProblem(n, k, transposed), w.device)
+        launch_kernel(kernel, {"w": w, "codes": codes, "scales": scales}, {"num_matrices": experts})
+        return codes, scales
+    kernel = loaded_kernel(QuantizeProblem(k, False, not transposed, recipe, n, transposed), w.device)
+    made = {"codes_t": codes, "scales_t": scales} if transposed else {"codes": codes, "scales": scales}
+    absent = dict.fromkeys(("sources", "codes", "scales", "codes_t", "scales_t"), 0)
+    launch_kernel(kernel, {"x": w, **made}, {**absent, "num_rows": experts * n})
     return codes, scales
 
 
@@ -82,7 +92,7 @@ def preactivations(
     """Gate and up, bfloat16 [tokens * topk, 2I]."""
     experts, n, hidden = w1.shape
     found = x.new_empty((len(sources), n), dtype=torch.bfloat16)
-    run_gemm(_problems(hidden, n // 2, experts, recipe_of(x)).gate_up, GatherTensors(x, x_sf, w1, w1_sf, ends, found, sources))
+    run_gemm(_problems(hidden, n // 2, experts, recipe_of(x, x_sf)).gate_up, GatherTensors(x, x_sf, w1, w1_sf, ends, found, sources))
     return found
 
 
@@ -108,7 +118,7 @@ def row_gradients(
     dots = topk_weights.new_empty(-(-own // DOT_COLUMNS), rows)
     gradient = GradientTensors(stored, of_rows[:rows], weighted, dots)
     tensors = GatherTensors(dy, dy_sf, as_it_lies(w2), w2_sf, ends, dh, sources, gradient=gradient)
-    run_gemm(_problems(hidden, own, experts, recipe_of(dy), gate_up, activation).rows, tensors)
+    run_gemm(_problems(hidden, own, experts, recipe_of(dy, dy_sf), gate_up, activation).rows, tensors)
     torch.sum(dots, dim=0, out=dw[:rows])
     return dh, weighted, dw[places].view(topk_weights.shape)
 
@@ -125,7 +135,7 @@ def token_gradients(
     experts, hidden, k = w1.shape
     products = rows.new_empty((len(rows), hidden), dtype=torch.bfloat16)
     tensors = GemmTensors(rows, rows_sf, as_it_lies(w1), w1_sf, products, ends)
-    run_gemm(_problems(hidden, k // 2, experts, recipe_of(rows)).tokens, tensors)
+    run_gemm(_problems(hidden, k // 2, experts, recipe_of(rows, rows_sf)).tokens, tensors)
     return sum_rows(products, positions, torch.ones_like(positions, dtype=torch.float32))
 
 
@@ -145,12 +155,9 @@ def weight_gradients(
     float32."""
     check_aligned("main_grads", total, TMA_ALIGNMENT)
     experts, n, k = total.shape
-    output = OUTPUTS[total.dtype]
-    recipe = recipe_of(rows)
-    problem = (
-        _problems(n, k, experts, recipe, output=output).w2 if tokens_first else _problems(k, n // 2, experts, recipe, output=output).w1
-    )
-    run_gemm(problem, VarlenKTensors(tokens, rows, ends, sources, total))
+    hidden, own = (n, k) if tokens_first else (k, n // 2)
+    problems = _problems(hidden, own, experts, BF16, output=OUTPUTS[total.dtype])
+    run_gemm(problems.w2 if tokens_first else problems.w1, VarlenKTensors(tokens, rows, ends, sources, total))
 
 
 @lru_cache

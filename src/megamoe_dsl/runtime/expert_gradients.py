@@ -2,7 +2,8 @@
 
 Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row; or the backward pass computes
 gate and up again.  The first stage makes dH, and w A, which stand until the gradients of tokens and weights are made.  A stage runs only
-where somebody asks for what it makes.  In FP8 rows of experts are padded, and a pass quantizes its weights, or `quantize_experts` has.
+where somebody asks for what it makes.  In FP8 and MXFP8 rows of experts are padded, and a pass quantizes its weights, or
+`quantize_experts` has.
 
 CPU tensors take the reference (reference/expert_gradients.py), CUDA tensors kernels (device_gradients.py).
 """
@@ -17,10 +18,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..activation import SILU
-from ..blocks.gemm.problem import GATE_FIRST
+from ..blocks.gemm.problem import GATE_FIRST, SUMMED_RECIPES
 from ..kernels.expert_layer import ExpertLayer
 from ..problem import Problem, ProblemError
-from ..quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
+from ..quant import no_scales, quantize
+from ..recipe import RECIPES
 from ..reference import expert_gradients as reference
 from ..reference.expert_gradients import RowGradients
 from ..reference.router import RouterMetadata, router_metadata
@@ -28,14 +30,20 @@ from . import device_gradients
 from .buffers import check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
 from .custom_op import define, differentiate, is_plain_call, takes_tensors
+from .gemm_scales import gate_up_words, scale_bytes, scale_words
 from .k_grouped_gemm import QuantizedBoth, add_columns, numbers_of, padded_rows, quantized
 
 MainGrads = tuple[torch.Tensor, torch.Tensor]
 """float32 [E, 2I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2."""
 
 
+BF16, *QUANTIZED = SUMMED_RECIPES
+"""Recipes of layers that train: with bfloat16 operands, and with those that a pass quantizes."""
+
+
 class QuantizedExperts(NamedTuple):
-    """Weights of experts in E4M3 with a scale for 128 x 128, as forward passes and backward passes multiply them."""
+    """Weights of experts in E4M3, as forward passes and backward passes multiply them.  Scales are float32 for 128 x 128, or
+    `scale_words` of MXFP8."""
 
     w1: torch.Tensor  # [E, 2I, H]
     w1_sf: torch.Tensor
@@ -43,9 +51,12 @@ class QuantizedExperts(NamedTuple):
     w2_sf: torch.Tensor
     transposed: tuple[torch.Tensor, ...]  # the same four of the transposed matrices
     origin: tuple[int, ...]  # `origin_of` the two tensors that these are of
+    recipe: str
 
-    def check(self, w1: torch.Tensor, w2: torch.Tensor) -> None:
-        """Raises `ProblemError` for other weights, or a later version of them."""
+    def check(self, w1: torch.Tensor, w2: torch.Tensor, recipe: str) -> None:
+        """Raises `ProblemError` for another recipe, other weights, or a later version of them."""
+        if self.recipe != recipe:
+            raise ProblemError("quantized.recipe", self.recipe, f"{recipe}, as the layer's")
         for name, weight, own in (("w1", w1, self.w1), ("w2", w2, self.w2)):
             check_tensor(f"quantized.{name}", own, torch.float8_e4m3fn, tuple(weight.shape), weight.device)
         if not torch.compiler.is_compiling() and self.origin != origin_of(w1, w2):
@@ -58,27 +69,30 @@ def origin_of(*weights: torch.Tensor) -> tuple[int, ...]:
 
 
 @takes_tensors("w1", "w2")
-def quantize_experts(w1: torch.Tensor, w2: torch.Tensor) -> QuantizedExperts:
-    """What `moe(..., recipe="fp8xfp8", quantized=...)` multiplies: made after an optimizer's step, for all calls until the next one.
+def quantize_experts(w1: torch.Tensor, w2: torch.Tensor, *, recipe: str = QUANTIZED[0]) -> QuantizedExperts:
+    """What `moe(..., recipe=recipe, quantized=...)` multiplies: made after an optimizer's step, for all calls until the next one.
 
     w1, w2  bfloat16 [E, 2I, H] and [E, H, I], H and I multiples of 128
+    recipe  fp8xfp8, or on Blackwell mxfp8xmxfp8
 
     `moe` notices changes that torch counts; whoever writes to `.data` makes these anew.  Raises `ProblemError`.
     """
-    check_weights(w1, w2)
+    if recipe not in QUANTIZED:
+        raise ProblemError("recipe", recipe, " or ".join(QUANTIZED))
+    check_weights(w1, w2, recipe)
     with torch.no_grad():
         first, first_sf, second, second_sf, *turned = [
-            one for transposed in (False, True) for w in (w1, w2) for one in quantize_weights(w, transposed)
+            one for transposed in (False, True) for w in (w1, w2) for one in quantize_weights(w, transposed, recipe)
         ]
-    return QuantizedExperts(first, first_sf, second, second_sf, tuple(turned), origin_of(w1, w2))
+    return QuantizedExperts(first, first_sf, second, second_sf, tuple(turned), origin_of(w1, w2), recipe)
 
 
-def check_weights(w1: torch.Tensor, w2: torch.Tensor, gate_up: str = GATE_FIRST, activation: str = SILU) -> None:
-    """Raises `ProblemError` for bfloat16 weights that no layer in FP8 has."""
+def check_weights(w1: torch.Tensor, w2: torch.Tensor, recipe: str, gate_up: str = GATE_FIRST, activation: str = SILU) -> None:
+    """Raises `ProblemError` for bfloat16 weights that no layer in the recipe has."""
     if w1.dim() != 3:
         raise ProblemError("w1.shape", tuple(w1.shape), "(experts, 2 * intermediate, hidden)")
     experts, n, hidden = w1.shape
-    layer = ExpertLayer(hidden, n // 2, experts, 1, gate_up, activation, device_gradients.FP8)
+    layer = ExpertLayer(hidden, n // 2, experts, 1, gate_up, activation, recipe)
     check_tensor("w1", w1, torch.bfloat16, (experts, 2 * layer.intermediate, hidden), w1.device)
     check_tensor("w2", w2, torch.bfloat16, (experts, hidden, layer.intermediate), w1.device)
 
@@ -107,26 +121,28 @@ def _routing(ends: torch.Tensor, sources: torch.Tensor, positions: torch.Tensor)
     return RouterMetadata(ends.diff(prepend=ends.new_zeros(1)), ends, sources[: int(ends[-1])], positions)
 
 
-def _route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, quantizes: bool) -> tuple[torch.Tensor, ...]:
+def _route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, recipe: str) -> tuple[torch.Tensor, ...]:
     found = router_metadata(topk_idx.where((topk_idx >= 0) & (topk_idx < experts), -1), experts)
     sources = found.sources.new_zeros(topk_idx.numel())
     sources[: len(found.sources)] = found.sources
-    quantized = quantize_e4m3_f32(x, check=False) if quantizes else device_gradients.new_quantized(x, 0)
+    form = RECIPES[recipe].activations
+    quantized = quantize(x, form, check=False) if form.scale else device_gradients.new_quantized(x, recipe)
     return found.ends, sources, found.positions, *quantized
 
 
-def _quantize_weights(w: torch.Tensor, transposed: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    codes, sf = quantize_weight_e4m3(w)
-    return (codes.mT.contiguous(), sf.mT.contiguous()) if transposed else (codes, sf)
+def _quantize_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[torch.Tensor, torch.Tensor]:
+    codes, sf = quantize(w.mT.contiguous() if transposed else w, RECIPES[recipe].weights)
+    return codes, sf if sf.dtype == torch.float32 else scale_words(sf)
 
 
 def _sums(
     a: torch.Tensor, a_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor
 ) -> tuple[RouterMetadata, torch.Tensor]:
-    """FP32 sums of each expert's rows of a, which `sources` gathers, and where they are."""
+    """FP32 sums of each expert's rows of a, which `sources` gathers, and where they are; scales may be `scale_words`."""
     routing = _routing(ends, sources, sources)
     rows = routing.sources.long()
-    return routing, reference.expert_sums((a.view(torch.uint8)[rows].view(a.dtype), a_sf[rows]), (w, w_sf), routing.counts)
+    of_rows = a.view(torch.uint8)[rows].view(a.dtype), scale_bytes(a_sf)[rows]
+    return routing, reference.expert_sums(of_rows, (w, scale_bytes(w_sf)), routing.counts)
 
 
 def _preactivations(*given: torch.Tensor) -> torch.Tensor:
@@ -184,19 +200,19 @@ def _stage(schema: str, on_cpu: Callable[..., Any], fake: Callable[..., Any]) ->
 
 _ROWS = "Tensor ends, Tensor sources"
 route = _stage(
-    "route(Tensor x, Tensor topk_idx, int experts, bool quantizes) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "route(Tensor x, Tensor topk_idx, int experts, str recipe) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _route,
-    lambda x, idx, experts, quantizes: (
+    lambda x, idx, experts, recipe: (
         *(idx.new_empty(shape, dtype=torch.int32) for shape in (experts, idx.numel(), idx.shape)),
-        *device_gradients.new_quantized(x, len(x) if quantizes else 0),
+        *device_gradients.new_quantized(x, recipe),
     ),
 )
 """`ends`, `sources` and `positions` of `RouterMetadata`; the second has a number for every slot, of which those behind the last expert's
-rows are nothing.  So are rows of what follows that no slot has.  Then x in E4M3 and its scales, or no rows of them."""
+rows are nothing.  So are rows of what follows that no slot has.  Then x in E4M3 and its scales, in BF16 no rows of them."""
 quantize_weights = _stage(
-    "quantize_weights(Tensor w, bool transposed) -> (Tensor, Tensor)", _quantize_weights, device_gradients.new_weights
+    "quantize_weights(Tensor w, bool transposed, str recipe) -> (Tensor, Tensor)", _quantize_weights, device_gradients.new_weights
 )
-"""E4M3 and scales of 128 x 128, of bfloat16 [E, N, K], N and K multiples of 128: [E, N, K], or transposed [E, K, N]."""
+"""E4M3 of bfloat16 [E, N, K], N and K multiples of 128: [E, N, K], or transposed [E, K, N]; and scales, for 128 x 128 or `scale_words`."""
 preactivations = _stage(
     f"preactivations(Tensor x, Tensor x_sf, Tensor w1, Tensor w1_sf, {_ROWS}) -> Tensor",
     _preactivations,
@@ -234,7 +250,7 @@ ARGUMENTS = 5 + 2 + MADE + 4  # of the operator: x, routing and weights; totals;
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tensors, ctx.recompute, ctx.gate_up, ctx.activation, ctx.quantizes = inputs
+    *tensors, ctx.recompute, ctx.gate_up, ctx.activation, ctx.recipe = inputs
     stored = output[1]
     ctx.save_for_backward(*tensors[:5], stored, *tensors[7:])
     ctx.totals = tensors[5:7]  # not among what is saved: every backward pass changes them
@@ -251,16 +267,14 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
     if not len(x):
         needed = zip((x, idx, weights, w1, w2), ctx.needs_input_grad, strict=False)
         return (*(torch.zeros_like(one) if need else None for one, need in needed), *[None] * (ARGUMENTS - 5))
-    dy, scaled = dy.contiguous(), ctx.quantizes
-    ends, sources, positions, *scaled_dy = route(dy, idx, len(w1), scaled)
+    dy, recipe = dy.contiguous(), ctx.recipe
+    ends, sources, positions, *rows = routed(dy, idx, len(w1), recipe)
     if ctx.recompute:
-        rows = route(x, idx, len(w1), True)[3:] if scaled else unscaled(x)
-        stored = preactivations(*rows, *(in_e4m3(w1, made[:2]) if scaled else unscaled(w1)), ends, sources)
-    rows = scaled_dy if scaled else unscaled(dy)
-    given = weights, *transposed(w2, scaled, made[6:]), stored, ends, sources, positions, ctx.gate_up, ctx.activation
+        stored = preactivations(*routed(x, idx, len(w1), recipe)[3:], *matrices(w1, recipe, made[:2]), ends, sources)
+    given = weights, *matrices(w2, recipe, made[6:], transposed=True), stored, ends, sources, positions, ctx.gate_up, ctx.activation
     found = RowGradients(*row_gradients(*rows, *given))
     _, _, of_weights, *_ = ctx.needs_input_grad
-    products = _fp8_products if scaled else _bf16_products
+    products = _packed_products if recipe == BF16 else _padded_products
     dx, dw1, dw2 = products(ctx, found, x, dy, w1, w2, ends, sources, positions, *made[4:6])
     return dx, None, found.topk_weights if of_weights else None, dw1, dw2, *[None] * (ARGUMENTS - 5)
 
@@ -270,45 +284,56 @@ def unscaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, no_scales(values)
 
 
-def in_e4m3(w: torch.Tensor, made: Sequence[Any], turned: bool = False) -> Any:
-    """Codes and scales of weights as they lie, or transposed: those that were made before, or new ones where these are None."""
-    return made if made[0] is not None else quantize_weights(w, turned)
+def routed(x: torch.Tensor, idx: torch.Tensor, experts: int, recipe: str) -> tuple[torch.Tensor, ...]:
+    """`route`, and the rows that are multiplied: x itself in BF16."""
+    found = route(x, idx, experts, recipe)
+    return (*found[:3], *unscaled(x)) if recipe == BF16 else found
 
 
-def transposed(w: torch.Tensor, quantizes: bool, made: Sequence[Any] = (None, None)) -> Any:
-    """[E, K, N] of [E, N, K] and its scales: a view of BF16, or E4M3."""
-    return in_e4m3(w, made, True) if quantizes else unscaled(w.mT)
+def matrices(w: torch.Tensor, recipe: str, made: Sequence[Any] = (None, None), *, transposed: bool = False) -> Any:
+    """Weights [E, N, K], or transposed [E, K, N], and their scales: a view of BF16; codes that were made before, or new ones of None."""
+    if recipe == BF16:
+        return unscaled(w.mT if transposed else w)
+    return made if made[0] is not None else quantize_weights(w, transposed, recipe)
+
+
+def forward_weights(w1: torch.Tensor, w2: torch.Tensor, made: Sequence[Any], recipe: str, gate_up: str) -> tuple[torch.Tensor, ...]:
+    """W1, W2 and scales of each, as a forward pass takes them: `gate_up_words` of W1's in MXFP8."""
+    (w1, w1_sf), (w2, w2_sf) = matrices(w1, recipe, made[:2]), matrices(w2, recipe, made[2:4])
+    return w1, w1_sf if w1_sf.dtype != torch.int32 else gate_up_words(scale_bytes(w1_sf), gate_up), w2, w2_sf
 
 
 Products = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 """Gradients of x, w1 and w2, None where nobody asks for them, or where a total has been added to."""
 
 
-def _bf16_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
+def _packed_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
     w1, w2, ends, sources, positions, *_ = others
     of_x, _, _, of_w1, of_w2 = ctx.needs_input_grad[:5]
-    dx = token_gradients(*unscaled(found.rows), *transposed(w1, False), ends, positions) if of_x else None
+    dx = token_gradients(*unscaled(found.rows), *unscaled(w1.mT), ends, positions) if of_x else None
     own, other = (found.rows, x, ends, sources, False), (found.weighted, dy, ends, sources, True)
     dw1 = of_weight(w1, ctx.totals[0], len(x), partial(add_rows, own)) if of_w1 else None
     dw2 = of_weight(w2, ctx.totals[1], len(x), partial(add_rows, other)) if of_w2 else None
     return dx, dw1, dw2
 
 
-def _fp8_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
-    """Rows of experts are padded to multiples of 128, of which each has a scale for a column."""
+def _padded_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
+    """Rows of experts are padded to multiples of 128: those of E4M3 have scales of blocks along columns, too."""
     w1, w2, ends, sources, positions, *made = others
+    both = partial(quantized, recipe=ctx.recipe)
     of_x, _, _, of_w1, of_w2 = ctx.needs_input_grad[:5]
     padded = padded_rows(ends, len(sources))
     tokens = numbers_of(padded.sources, sources)
     dx = dw1 = dw2 = None
     if of_x or of_w1:
-        dh = quantized(found.rows, padded.sources, of_x)
+        dh = both(found.rows, padded.sources, of_x)
     if of_x:
-        dx = token_gradients(dh.codes, dh.scales, *transposed(w1, True, made), padded.ends, numbers_of(positions, padded.places))
+        turned = matrices(w1, ctx.recipe, made, transposed=True)
+        dx = token_gradients(dh.codes, dh.scales, *turned, padded.ends, numbers_of(positions, padded.places))
     if of_w1:
-        dw1 = of_weight(w1, ctx.totals[0], len(x), partial(_add_columns, dh, quantized(x, tokens, False), padded.ends))
+        dw1 = of_weight(w1, ctx.totals[0], len(x), partial(_add_columns, dh, both(x, tokens, False), padded.ends))
     if of_w2:
-        sides = quantized(dy, tokens, False), quantized(found.weighted, padded.sources, False)
+        sides = both(dy, tokens, False), both(found.weighted, padded.sources, False)
         dw2 = of_weight(w2, ctx.totals[1], len(x), partial(_add_columns, *sides, padded.ends))
     return dx, dw1, dw2
 
@@ -332,10 +357,10 @@ def _add_columns(left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor, 
 
 
 def define_training(forward: Any) -> Any:
-    """The operator of `forward`, which gives y, and gate and up of every row, or with `recompute` of none; with `quantizes` in FP8."""
+    """The operator of `forward`, which gives y, and gate and up of every row, or with `recompute` of none."""
     tensors = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor w2, Tensor? w1_total, Tensor? w2_total"
     made = ", ".join(f"Tensor? made_{number}" for number in range(MADE))
-    schema = f"({tensors}, {made}, bool recompute, str gate_up, str activation, bool quantizes) -> (Tensor, Tensor)"
+    schema = f"({tensors}, {made}, bool recompute, str gate_up, str activation, str recipe) -> (Tensor, Tensor)"
 
     def fake(
         x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, w1: torch.Tensor, *others: Any

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import torch
 
-from ..arch import SM90
 from ..blocks.gemm.problem import F32, I32
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
@@ -28,25 +27,25 @@ from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_c
 from .device_gemm import check_current
 from .expert_call import ExpertCall, LayerOperands
 from .expert_gradients import (
+    BF16,
     MADE,
+    QUANTIZED,
     MainGrads,
     QuantizedExperts,
     check_main_grads,
     check_weights,
     define_training,
-    in_e4m3,
-    quantize_weights,
+    forward_weights,
     refuse_transforms,
 )
 from .expert_plan import ExpertPlan
 from .gemm_tensors import OUTPUT_DTYPES
-from .symmetric_memory import device_arch
 from .top_experts import Chosen, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 """Of weights that are not E4M3."""
 FP8 = "fp8xfp8"
-"""Of E4M3 weights, and of bfloat16 ones that become E4M3."""
+"""Of E4M3 weights."""
 NVFP4 = "nvfp4xnvfp4"
 """Of E2M1 weights with factors."""
 FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
@@ -112,11 +111,11 @@ def moe(
     w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
     preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
                    pass; rows are the slots that are not masked, sorted by expert, stably
-    recipe         number formats: mxf4xmxf4 for E2M1 weights whose tokens and activated rows become E2M1, too; fp8xfp8 for BF16 weights
-                   that become E4M3 in each pass, as operands of gradients do; by default what weights say
+    recipe         number formats: mxf4xmxf4 for E2M1 weights whose tokens and activated rows become E2M1, too; fp8xfp8, or on Blackwell
+                   mxfp8xmxfp8, for BF16 weights that become E4M3 in each pass, as operands of gradients do; by default what weights say
     main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
     recompute      whether a backward pass computes gate and up again instead of keeping them: 2 I values a row less, for one more GEMM
-    quantized      what `quantize_experts` has made of w1 and w2 for recipe = fp8xfp8; without it a call quantizes them
+    quantized      what `quantize_experts` has made of w1 and w2 for this recipe; without it a call quantizes them
 
     Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
     token's rows are BF16, added in FP32 in the order of its slots.
@@ -133,19 +132,19 @@ def moe(
     )
     refuse_transforms((*variables, *constants))
     check_no_gradient(CONSTANTS, constants)
-    quantizes = w1.dtype == torch.bfloat16 and recipe == FP8
+    operands = recipe if recipe is not None and recipe in QUANTIZED and w1.dtype == torch.bfloat16 else BF16
+    quantizes = operands != BF16
     trains = w1.dtype == torch.bfloat16 and asks_for_gradients(variables)
     if not trains:
         check_no_gradient(FLOATS, variables)
     if quantizes and not torch.compiler.is_compiling():
-        check_quantized(w1, w2, (w1_sf, w2_sf), gate_up, activation)
+        check_quantized(w1, w2, (w1_sf, w2_sf), operands, gate_up, activation)
     if quantized is not None:
         if not quantizes:
-            raise ProblemError("quantized", "weights in E4M3", "None but for bfloat16 weights and recipe = 'fp8xfp8'")
-        quantized.check(w1, w2)
+            raise ProblemError("quantized", "weights in E4M3", f"None but for bfloat16 weights and recipe = {' or '.join(QUANTIZED)}")
+        quantized.check(w1, w2, operands)
     if quantizes and not trains:
-        made = quantized or (*quantize_weights(w1, False), *quantize_weights(w2, False))
-        w1, w1_sf, w2, w2_sf, recipe = *made[:4], None
+        w1, w1_sf, w2, w2_sf = forward_weights(w1, w2, quantized or (None,) * MADE, operands, gate_up)
     own = LayerOperands(w1, w1_sf, w2, w2_sf, w1_bias, w2_bias, preactivations, factors)
     layouts = gate_up, activation, activation_clamp, recipe
     if router is not None:
@@ -175,7 +174,7 @@ def moe(
                 value = fields.get(name, "a tensor")
                 raise ProblemError(name, value, "None where bfloat16 weights have gradients")
         wide = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
-        return train((x, topk_idx, wide, w1, w2), main_grads, quantized, recompute, gate_up, activation, quantizes)
+        return train((x, topk_idx, wide, w1, w2), main_grads, quantized, recompute, gate_up, activation, operands)
     run = launch if is_plain_call(x) else moe_op if preactivations is None else moe_storing_op
     y: torch.Tensor = run(x, topk_idx, topk_weights, *own, *layouts)
     return y
@@ -184,7 +183,7 @@ def moe(
 def train(
     tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, quantized: QuantizedExperts | None, recompute: bool, *layout: Any
 ) -> torch.Tensor:
-    """`moe` of x, chosen experts and bfloat16 weights, with a backward pass; `layout` is gate_up, activation and whether in FP8."""
+    """`moe` of x, chosen experts and bfloat16 weights, with a backward pass; `layout` is gate_up, activation and recipe."""
     if main_grads is not None:
         check_main_grads(main_grads, *tensors[3:])
     made = (None,) * MADE if quantized is None else (*quantized[:4], *quantized.transposed)
@@ -192,12 +191,12 @@ def train(
     return y
 
 
-def check_quantized(w1: torch.Tensor, w2: torch.Tensor, scales: Sequence[torch.Tensor | None], gate_up: str, activation: str) -> None:
-    """Raises `ProblemError` for bfloat16 weights that no layer in FP8 has, or that have scales."""
+def check_quantized(w1: torch.Tensor, w2: torch.Tensor, scales: Sequence[torch.Tensor | None], recipe: str, *layout: str) -> None:
+    """Raises `ProblemError` for bfloat16 weights that no layer in the recipe has, or that have scales; `layout` is gate_up, activation."""
     for name, one in zip(("w1_sf", "w2_sf"), scales, strict=True):
         if one is not None:
-            raise ProblemError(name, "a tensor", "None of bfloat16 weights, which recipe = 'fp8xfp8' quantizes")
-    check_weights(w1, w2, gate_up, activation)
+            raise ProblemError(name, "a tensor", f"None of bfloat16 weights, which recipe = {recipe} quantizes")
+    check_weights(w1, w2, recipe, *layout)
 
 
 def layer_of(
@@ -283,16 +282,13 @@ _OTHERS = "Tensor? factors, str gate_up, str activation, float? activation_clamp
 def _training(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    *_, recompute, gate_up, activation, quantizes = others
+    *_, recompute, gate_up, activation, recipe = others
     if x.is_cuda:
-        if quantizes and device_arch(x.device) != SM90:
-            raise ProblemError("recipe", FP8, f"None on {x.device}, where gradients are in BF16")
         bind_context()  # of a thread that checkpoints call again
     stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
-    made = (w1, others[2:4]), (w2, others[4:6])
-    (w1, w1_sf), (w2, w2_sf) = ((in_e4m3(one, own) if quantizes else (one, None)) for one, own in made)
+    w1, w1_sf, w2, w2_sf = forward_weights(w1, w2, others[2:6], recipe, gate_up)
     own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
-    return launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, None), stored
+    return launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, recipe), stored
 
 
 moe_op = define("moe", f"({_CHOSEN}, {_WEIGHTS}, Tensor? preactivations, {_OTHERS}) -> Tensor", launch, _fake)

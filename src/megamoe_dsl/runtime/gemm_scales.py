@@ -9,7 +9,7 @@ import torch
 from ..blocks.gemm.problem import INTERLEAVED, GemmProblem
 from ..blocks.gemm.tile import SCALE_STEP
 from ..problem import ProblemError
-from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order
+from ..quant import interleave_gate_up, inverse_utccp_scale_order, no_scales, ue8m0_bytes, utccp_scale_order
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES, UE4M3
 from .buffers import check_aligned, check_tensor
@@ -80,6 +80,14 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     return utccp_scale_order(padded).view(*lead, count // BYTES_PER_WORD, rows_of_words(rows))
 
 
+def scale_bytes(sf: torch.Tensor) -> torch.Tensor:
+    """Scales from `scale_words`, uint8 [..., rows rounded up, k / 32]; others as they are."""
+    if sf.dtype != torch.int32:
+        return sf
+    *lead, words, rows = sf.shape
+    return inverse_utccp_scale_order(sf.reshape(-1, rows), torch.Size(lead).numel()).view(*lead, rows, words * BYTES_PER_WORD)
+
+
 def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
     """`scale_words` of rows that lie in B as `gate_up` says, in the order in which the kernel of SM100 loads them: 8 of the first half,
     8 of the second.  What is int32 is returned as it is."""
@@ -87,6 +95,14 @@ def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
         return sf
     apart = torch.cat([sf[..., ::2, :], sf[..., 1::2, :]], dim=-2) if gate_up == INTERLEAVED else sf
     return scale_words(interleave_gate_up(apart.view(torch.uint8) if sf.dtype == torch.float8_e4m3fn else ue8m0_bytes(apart)))
+
+
+def gate_up_bytes(words: torch.Tensor, gate_up: str) -> torch.Tensor:
+    """Scales from `gate_up_words`, of rows as they lie in B; others as they are."""
+    if words.dtype != torch.int32:
+        return words
+    halves = interleave_gate_up(scale_bytes(words), inverse=True)
+    return interleave_gate_up(halves, 1) if gate_up == INTERLEAVED else halves
 
 
 def rows_of_words(rows: int) -> int:

@@ -17,18 +17,17 @@ import torch
 from ..blocks.gemm.problem import SCALE_BLOCK, VarlenKProblem
 from ..kernels.expert_routing.problem import QuantizeProblem
 from ..problem import ProblemError
-from ..quant import quantize_e4m3, quantize_e4m3_f32
+from ..quant import quantize
+from ..recipe import RECIPES
 from ..reference import scaled_matmul
 from ..reference.promoted import promoted_sums
 from .buffers import check_tensor
 from .custom_op import check_no_gradient, define, takes_tensors
 from .device_gemm import check_current
-from .device_gradients import OUTPUTS, launch_kernel, loaded_kernel, run_gemm
+from .device_gradients import FP8, OUTPUTS, launch_kernel, loaded_kernel, recipe_of, run_gemm
 from .gemm_scales import TMA_ALIGNMENT, scale_words
 from .gemm_tensors import OUTPUT_DTYPES
 from .varlen_k_tensors import Side, TransposedTensors, micro_scaled_groups
-
-FP8, MXFP8 = "fp8xfp8", "mxfp8xmxfp8"
 
 
 class QuantizedBoth(NamedTuple):
@@ -158,7 +157,7 @@ def k_grouped_gemm(
 
 
 def _problem(out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor) -> VarlenKProblem:
-    accumulate, recipe = out.dtype == torch.float32, MXFP8 if left_sf.dtype == torch.int32 else FP8
+    accumulate, recipe = out.dtype == torch.float32, recipe_of(left, left_sf)
     return VarlenKProblem(
         len(left), len(right), num_groups=len(out), output=OUTPUTS[out.dtype], accumulate=accumulate, recipe=recipe, gathered=""
     )
@@ -183,13 +182,10 @@ def _on_cpu(tensor: torch.Tensor) -> bool:
 def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> tuple[torch.Tensor, ...]:
     if _on_cpu(x):
         taken = x if sources is None else torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0)
-        if recipe == MXFP8:
-            sides = [quantize_e4m3(one, check=False) for one in (taken if rows else taken[:0], taken.T.contiguous())]
-            (codes, scales), (codes_t, scales_t) = ((one, scale_words(sf)[:, : len(one)].contiguous()) for one, sf in sides)
-            return codes, scales, codes_t, scales_t
-        codes, scales = quantize_e4m3_f32(taken if rows else taken[:0], check=False)
-        codes_t, scales_t = quantize_e4m3_f32(taken.T.contiguous(), check=False)
-        return codes, scales.T.contiguous(), codes_t, scales_t.T.contiguous()
+        form, sides = RECIPES[recipe].activations, (taken if rows else taken[:0], taken.T.contiguous())
+        found = [quantize(one, form, check=False) for one in sides]
+        scales = [(sf.T if recipe == FP8 else scale_words(sf)[:, : len(one)]).contiguous() for one, sf in found]
+        return found[0][0], scales[0], found[1][0], scales[1]
     check_current(x.device, "x.device")
     made = _new_both(x, sources, rows, recipe)
     count = made[2].shape[1]

@@ -11,9 +11,9 @@ import torch
 from ..blocks.gemm.problem import SCALE_BLOCK, GemmProblem, VarlenKProblem
 from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..problem import ProblemError
-from ..quant import inverse_utccp_scale_order, no_scales
+from ..quant import no_scales
 from .buffers import check_tensor
-from .gemm_scales import TMA_ALIGNMENT, KernelScales, rows_of_words
+from .gemm_scales import TMA_ALIGNMENT, KernelScales, rows_of_words, scale_bytes
 from .gemm_tensors import OUTPUT_DTYPES, LaunchTensors
 
 
@@ -83,7 +83,7 @@ Side = tuple[torch.Tensor, torch.Tensor]
 
 def micro_scaled_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterator[tuple[Side, Side]]:
     """Left and right of each group with their UE8M0 scales; the sides of all have `scale_words`."""
-    sides = [(codes, inverse_utccp_scale_order(words)[: len(codes)]) for codes, words in (left, right)]
+    sides = [(codes, scale_bytes(words)[: len(codes)]) for codes, words in (left, right)]
     for first, end in pairwise([0, *ends]):
         scaled = slice(first // CHANNELS_PER_SCALE, end // CHANNELS_PER_SCALE)
         one, other = ((codes[:, first:end], sf[:, scaled]) for codes, sf in sides)

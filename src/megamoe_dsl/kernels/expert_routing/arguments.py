@@ -62,9 +62,9 @@ class QuantizeArguments:
     x: Int64  # bf16 [tokens, hidden], 16-byte aligned
     sources: Int64  # i32 [num_rows], the token of each row, or -1, where rows are gathered; else 0
     codes: Int64  # e4m3 [num_rows, hidden], 8-byte aligned; 0 where only columns are wanted
-    scales: Int64  # f32, or words of UE8M0, [hidden / 128, num_rows], 4-byte aligned; likewise 0
-    codes_t: Int64  # e4m3 [hidden, num_rows], 16-byte aligned; of several matrices each
-    scales_t: Int64  # f32, or words, [num_rows / 128, hidden], 8-byte aligned
+    scales: Int64  # f32, or words of UE8M0, [hidden / 128, num_rows], of several matrices each, 4-byte aligned; likewise 0
+    codes_t: Int64  # e4m3 [hidden, num_rows], 16-byte aligned, of several matrices each; 0 where only rows are wanted
+    scales_t: Int64  # f32, or words, [num_rows / 128, hidden], 8-byte aligned; likewise 0
     num_rows: Int32  # a multiple of 128
 
 

@@ -56,6 +56,8 @@ class TokensConfig:
     def __post_init__(self) -> None:
         require(type(self.problem) in THREADS, "problem", self.problem, " or ".join(f"a {one.__name__}" for one in THREADS))
         require(self.arch_name in ROUTED, "arch_name", self.arch_name, " or ".join(ROUTED))
+        recipe, recipes = self.problem.recipe, ROUTED[self.arch_name]
+        require(not recipe or recipe in recipes, "problem.recipe", recipe, f"{' or '.join(recipes)} for {self.arch}")
         require_declared(self)
         require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
 
@@ -89,9 +91,7 @@ class RouteConfig(TokensConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        recipes = ROUTED[self.arch_name]
         require(isinstance(self.problem, RoutingProblem), "problem", self.problem, "a RoutingProblem")
-        require(self.problem.recipe in recipes, "problem.recipe", self.problem.recipe, f"{' or '.join(recipes)} for {self.arch}")
         most = min(MOST_SORTERS, self.num_sms - 1)
         require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
         require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))

@@ -81,7 +81,7 @@ ROUTING_KERNELS = (
         "quantize_both",
         QuantizeProblem,
         lambda p: QuantizeArguments,
-        lambda p: f"{p.hidden}{'-gathered' * p.gathered}{'-columns' * (not p.rows)}",
+        lambda p: f"{p.hidden}{'-gathered' * p.gathered}{'-columns' * (not p.rows)}{'-rows' * (not p.columns)}",
         CTAS_PER_SM,
     ),
     RoutingKernel(  # matrices of BF16 in E4M3 with a scale for 128 x 128, as they lie or transposed

@@ -20,6 +20,7 @@ class TokensProblem(CheckedProblem):
     """What every launch over tokens checks."""
 
     topk: int
+    recipe: str = ""  # number formats that rows become; empty: none
 
     def check_tokens(self, tokens: object, field: str = "num_tokens") -> int:
         """As an int.  Raises `ProblemError` for a number that no launch takes."""
@@ -66,16 +67,18 @@ class QuantizeProblem(TokensProblem):
 
     hidden: int  # channels of a row: a multiple of 128
     gathered: bool = False  # whether a list has the token of each row, or -1 for a row of zeros
-    rows: bool = True  # whether codes along rows are wanted, beside those along columns
+    rows: bool = True  # whether codes along rows are wanted
     recipe: str = SUMMED_RECIPES[1]  # fp8xfp8: an FP32 scale for 128 values; mxfp8xmxfp8: UE8M0 for 32, as words in the order of UTCCP
     # rows of each of several matrices that follow one another, a multiple of 128, of which each is transposed; 0: of one
     matrix_rows: int = 0
+    columns: bool = True  # whether codes along columns are wanted
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20)
         for name in ("hidden", "matrix_rows"):
             self.require(name, getattr(self, name) % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
-        self.require_flags("gathered", "rows")
+        self.require_flags("gathered", "rows", "columns")
+        self.require("columns", self.columns or self.rows, "True without rows")
         self.require("recipe", self.recipe in SUMMED_RECIPES[1:], " or ".join(SUMMED_RECIPES[1:]))
         alone = not (self.matrix_rows and self.formats.promoted)
         self.require("matrix_rows", alone, f"0 in {self.recipe}")
@@ -93,6 +96,7 @@ class QuantizeWeightsProblem(TokensProblem):
     """Matrices that become E4M3 with a scale for 128 x 128 values.  Raises `ProblemError`."""
 
     topk = 1
+    recipe = SUMMED_RECIPES[1]
 
     n: int  # rows of a matrix: a multiple of 128
     k: int  # columns: a multiple of 128

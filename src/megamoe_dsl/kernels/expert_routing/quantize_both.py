@@ -50,7 +50,8 @@ def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem:
         found.append(load_row(lambda at=source: args.x + (Int64(at) * hidden + own) * 2, source >= 0))
     for turn in cutlass.range_constexpr(SCALE_BLOCK // halves):
         place = turn * halves + half
-        store_shared_v4(config.region.address(smem, "values", place, lane * 4), found[turn])
+        if cutlass.const_expr(config.problem.columns):
+            store_shared_v4(config.region.address(smem, "values", place, lane * 4), found[turn])
         if cutlass.const_expr(config.problem.rows):
             if cutlass.const_expr(config.problem.formats.promoted):
                 low, high, scale = quantize_f32(found[turn])
@@ -122,7 +123,8 @@ def quantize_both_kernel(config: cutlass.Constexpr[Any], args: QuantizeArguments
         down = div(block, across)
         row, channel = down * SCALE_BLOCK, (block - down * across) * SCALE_BLOCK
         quantize_rows(config, args, smem, thread, row, channel)
-        cute.arch.sync_threads()
-        quantize_channels(config, args, smem, thread, row, channel)
-        if cutlass.const_expr(not config.problem.formats.promoted):  # else all have read values before the barrier of maxima
+        if cutlass.const_expr(config.problem.columns):
             cute.arch.sync_threads()
+            quantize_channels(config, args, smem, thread, row, channel)
+            if cutlass.const_expr(not config.problem.formats.promoted):  # else all have read values before the barrier of maxima
+                cute.arch.sync_threads()
