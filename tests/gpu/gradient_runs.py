@@ -153,3 +153,7 @@ EVERYTHING_SUMMED_BY_PAIRS = PairVarlenKRun("faults-pairs", (70, 0, 130), 160, 2
 EVERYTHING_OF_PAIR_GRADIENTS = PairGradientRun(
     "faults-pair-gradients", (90, 0, 120), 64, 256, {**PAIR_GRADIENT, "k": 192, "gradient": "gate_first"}, {"num_stages": 2}
 )
+EVERYTHING_SUMMED_IN_MXFP8 = PairVarlenKRun("faults-mxfp8", (384, 0, 128), 160, 288, SUMMED_MXFP8, {"block_m": 64, "num_stages": 2})
+EVERYTHING_OF_MXFP8_GRADIENTS = PairGradientRun(
+    "faults-mxfp8-gradients", (90, 0, 120), 64, 256, {"n": 160, "k": 640, **MXFP8, "gradient": "gate_first"}, {"num_stages": 2}
+)

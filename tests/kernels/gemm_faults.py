@@ -9,7 +9,7 @@ from decoding_faults import BLOCKS, DECODED_FAULTS, DECODING_FAULTS, IN_PARTS, L
 from kernel_faults import CLUSTER_BARRIER, gone, last_number_plus, swap, twice
 from pair_gather_faults import PAIR_GATHER_FAULTS, PLAIN_GATHER_FAULTS, TWO_PAIRS_FAULTS
 from pair_gemm_faults import PAIR_FAULTS, PLAIN_PAIR_FAULTS
-from pair_gradient_faults import PAIR_GRADIENT_FAULTS, PAIR_SUM_FAULTS
+from pair_gradient_faults import MXFP8_GRADIENT_FAULTS, PAIR_GRADIENT_FAULTS, PAIR_SUM_FAULTS
 from sm90_faults import (
     ARRIVE,
     DRAW,
@@ -45,10 +45,12 @@ from gemm_runs import EVERYTHING, FP4, GROUPED, PLAIN, SPLIT, SWAPPED, Run, grou
 from gradient_runs import (
     EVERYTHING_OF_GRADIENTS,
     EVERYTHING_OF_GRADIENTS_FP8,
+    EVERYTHING_OF_MXFP8_GRADIENTS,
     EVERYTHING_OF_PAIR_GRADIENTS,
     EVERYTHING_SUMMED,
     EVERYTHING_SUMMED_BY_PAIRS,
     EVERYTHING_SUMMED_FP8,
+    EVERYTHING_SUMMED_IN_MXFP8,
     VarlenKRun,
 )
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS, PLAIN_OF_PAIRS
@@ -95,6 +97,8 @@ SUBJECTS = {
     "gradients in FP8": Subject(EVERYTHING_OF_GRADIENTS_FP8, launches=1),
     "sums over rows by a pair": Subject(EVERYTHING_SUMMED_BY_PAIRS, launches=1),
     "gradients of a pair": Subject(EVERYTHING_OF_PAIR_GRADIENTS, launches=1),
+    "sums over rows in MXFP8": Subject(EVERYTHING_SUMMED_IN_MXFP8),
+    "gradients in MXFP8": Subject(EVERYTHING_OF_MXFP8_GRADIENTS, launches=1),
 }
 """`pairs`: groups with one, two and no row blocks, so that CTAs share either operand, none, and one of them works alone.  `CTA pair`: on
 SM100.  `decoding` and `decoded`: E2M1 weights of two packed tiles, decoded by those that multiply and by warps of their own."""
@@ -193,6 +197,8 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "sums over rows in FP8") for fault in (*RING, *ALONE, *ADDED_FAULTS)),
     *((fault, "sums over rows by a pair") for fault in (*PLAIN_PAIR_FAULTS, *PAIR_SUM_FAULTS)),
     *((fault, "gradients of a pair") for fault in PAIR_GRADIENT_FAULTS),
+    *((fault, "sums over rows in MXFP8") for fault in PAIR_FAULTS),
+    *((fault, "gradients in MXFP8") for fault in MXFP8_GRADIENT_FAULTS),
     *((fault, "gradients") for fault in (*RING[1:-1], *GATHER_FAULTS[:7], GATHER_FAULTS[8], *GRADIENT_FAULTS)),
     *((fault, "gradients in FP8") for fault in (*RING[1:-1], *WGMMA, *GATHER_FAULTS[:9], *GRADIENT_FAULTS)),
 )

@@ -58,16 +58,19 @@ RESULTS: tuple[Sm90Fault, ...] = (
     after("scattered rows not committed", SCATTER, 0, COMMIT, gone, NOT_ORDERED),
     at("pass staged while it is scattered", READ_WAIT, 0, gone, NOT_ORDERED),
 )
-PAIR_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
-    *ROWS,
-    *RESULTS,
+COPIED_SCALES: tuple[Sm90Fault, ...] = (
     at("scales not copied", COPY, -1, gone, NOT_ORDERED),
     at("scales announced before they are copied", COPIED, -1, plain_arrival, NOT_ORDERED),
     before("scales read before they are copied", SCALES, 0, WAIT, never, NOT_ORDERED),
     at("copied scales without proxy fence", FENCE_SHARED, 0, gone, ("race",)),
-    at("scales of the second consumer's weights not copied", SCALES, 1, gone, NOT_ORDERED),
     at("scales not announced", ANNOUNCE, 0, gone, STUCK),
     before("scales announced before they are there", ANNOUNCE, 0, WAIT, never, ANY),
+)
+PAIR_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
+    *ROWS,
+    *RESULTS,
+    *COPIED_SCALES,
+    at("scales of the second consumer's weights not copied", SCALES, 1, gone, NOT_ORDERED),
 )
 PLAIN_GATHER_FAULTS: tuple[Sm90Fault, ...] = (
     *ROWS,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernel_faults import gone, swap
-from pair_gather_faults import GATHER, ROWS
-from pair_gemm_faults import ANY, LOAD, PLAIN_PAIR_FAULTS
+from pair_gather_faults import COPIED_SCALES, GATHER, ROWS
+from pair_gemm_faults import ANY, LOAD, OPERANDS, PLAIN_PAIR_FAULTS, SCALED
 from sm90_faults import EPILOGUE_GROUP, EXPECT, NOT_ORDERED, STUCK, WAIT, Sm90Fault, at, before, fewer_bytes, never
 
 STAGED = r"st\.shared\.f32[^;]*;"
@@ -18,10 +18,7 @@ PAIR_SUM_FAULTS: tuple[Sm90Fault, ...] = (
     at("64 columns of whole stages not loaded", LOAD, 0, gone, STUCK),
 )
 """Of rows of K, by boxes and by gather4."""
-PAIR_GRADIENT_FAULTS: tuple[Sm90Fault, ...] = (
-    *PLAIN_PAIR_FAULTS[1:2],
-    *PLAIN_PAIR_FAULTS[5:],
-    *ROWS[1:4],
+STAGED_SUMS: tuple[Sm90Fault, ...] = (
     at("sums staged while others read them", EPILOGUE_GROUP, 0, gone, NOT_ORDERED),
     at("sums read before they are staged", EPILOGUE_GROUP, 1, gone, NOT_ORDERED),
     at("a sum not staged", STAGED, 0, gone, NOT_ORDERED),
@@ -30,4 +27,14 @@ PAIR_GRADIENT_FAULTS: tuple[Sm90Fault, ...] = (
     at("weighted products not stored", TO_ROWS, -1, gone, NOT_ORDERED),
     at("a lane's part of a weight's gradient not added", r"shfl\.sync\.bfly[^;]*;", -1, swap("bfly", "idx"), NOT_ORDERED),
 )
-"""Of FP32 sums on their way to lanes that have channels of a row."""
+"""On their way to lanes that have channels of a row."""
+PAIR_GRADIENT_FAULTS: tuple[Sm90Fault, ...] = (*PLAIN_PAIR_FAULTS[1:2], *PLAIN_PAIR_FAULTS[5:], *ROWS[1:4], *STAGED_SUMS)
+MXFP8_GRADIENT_FAULTS: tuple[Sm90Fault, ...] = (
+    *OPERANDS[1:2],
+    *OPERANDS[5:],
+    *SCALED[1:],
+    *ROWS[1:4],
+    *COPIED_SCALES,
+    *STAGED_SUMS,
+)
+"""With scales of gathered rows."""

@@ -12,9 +12,10 @@ from kernel_faults import gone
 from sm90_faults import at
 
 from megamoe_dsl import ProblemError, k_grouped_gemm, padded_rows, quantize_both
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
-from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem
-from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
+from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem
+from megamoe_dsl.quant import quantize
 from megamoe_dsl.runtime import k_grouped_gemm as operators
 from megamoe_dsl.runtime.gemm_scales import scale_words
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
@@ -28,69 +29,73 @@ E4M3 = torch.float8_e4m3fn
 HIDDEN, ROWS, TOKENS = 256, 384, 200
 
 
+Quantized = dict[str, tuple[torch.Tensor, torch.Tensor]]
+"""By the name of an argument: what a launch writes, and what that is to be."""
+
+
 def simulated(
-    x: torch.Tensor, sources: torch.Tensor | None, rows: bool, place: int | None = None
-) -> tuple[Report, dict[str, torch.Tensor]]:
-    """What a launch of two CTAs finds and writes, by argument; without the barrier at a place of the PTX."""
-    written = {"codes_t": torch.zeros(HIDDEN, ROWS).to(E4M3), "scales_t": torch.zeros(ROWS // 128, HIDDEN)}
-    if rows:
-        written |= {"codes": torch.zeros(ROWS, HIDDEN).to(E4M3), "scales": torch.zeros(HIDDEN // 128, ROWS)}
-    read = {"x": x} if sources is None else {"x": x, "sources": sources}
+    x: torch.Tensor, sources: torch.Tensor | None, problem: QuantizeProblem, arch: str, place: int | None = None
+) -> tuple[Report, Quantized]:
+    """What a launch of two CTAs finds and writes; without the barrier at a place of the PTX."""
+    taken = x if sources is None else torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0)
+    matrices, found = taken.unflatten(0, (-1, problem.matrix_rows or ROWS)), Quantized()
+    for wanted, suffix, values in ((problem.rows, "", matrices), (problem.columns, "_t", matrices.mT.contiguous())):
+        if wanted:
+            codes, sf = quantize(values, problem.formats.activations)
+            expected = {"codes": codes, "scales": sf.mT.contiguous() if problem.formats.promoted else scale_words(sf)}
+            found |= {f"{name}{suffix}": (torch.zeros_like(one), one) for name, one in expected.items()}
+    read, written = {"x": x} if sources is None else {"x": x, "sources": sources}, {name: one for name, (one, _) in found.items()}
     given = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
-    kernel = artifact(TokensConfig(QuantizeProblem(HIDDEN, sources is not None, rows), 2))
+    kernel = artifact(TokensConfig(problem, 2, arch_name=arch))
     if place is not None:
         kernel = replace(kernel, ptx=at("a barrier", BARRIER, place, gone, ()).apply(kernel.ptx))
-    arguments = {**dict.fromkeys(("sources", "codes", "scales"), 0), **given, "num_rows": ROWS}
-    return simulate_launches(kernel, memory_of(read, written), arguments), written
+    absent = dict.fromkeys(("sources", "codes", "scales", "codes_t", "scales_t"), 0)
+    return simulate_launches(kernel, memory_of(read, written), {**absent, **given, "num_rows": ROWS}), found
 
 
-@pytest.mark.parametrize(("gathered", "rows"), [(False, True), (True, False)])
-def test_codes_and_scales_are_the_references(gathered: bool, rows: bool) -> None:
-    """Rows and channels of zeros, and far apart."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(TOKENS if gathered else ROWS, HIDDEN, generator=generator).bfloat16()
+FP8, MXFP8 = {"recipe": "fp8xfp8"}, {"recipe": "mxfp8xmxfp8"}
+CASES = {
+    "rows": FP8,
+    "gathered columns": {**FP8, "gathered": True, "rows": False},
+    "mxfp8 gathered": {**MXFP8, "gathered": True},
+    "mxfp8 matrices": {**MXFP8, "matrix_rows": 128},
+    "mxfp8 matrices as they lie": {**MXFP8, "matrix_rows": 128, "columns": False},
+    "mxfp8 matrices transposed": {**MXFP8, "matrix_rows": 128, "rows": False},
+}
+ARCH = {"fp8xfp8": "sm_90a", "mxfp8xmxfp8": "sm_100a"}
+
+
+@pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
+def test_codes_and_scales_are_the_references(fields: dict[str, Any]) -> None:
+    """Rows and channels of zeros, and far apart; words of MXFP8 lie in the order of UTCCP."""
+    generator, problem = torch.Generator().manual_seed(0), QuantizeProblem(HIDDEN, **fields)
+    x = torch.randn(TOKENS if problem.gathered else ROWS, HIDDEN, generator=generator).bfloat16()
     x[3] *= 100
     x[:, 5], x[7] = 0, 0
     sources = torch.randint(-1, TOKENS, (ROWS,), generator=generator, dtype=torch.int32)
-    report, written = simulated(x, sources if gathered else None, rows)
+    report, written = simulated(x, sources if problem.gathered else None, problem, ARCH[problem.recipe])
     assert not report.findings
-    taken = torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0) if gathered else x
-    for suffix, values in (("", taken), ("_t", taken.T.contiguous())):
-        if f"codes{suffix}" in written:
-            codes, scales = quantize_e4m3_f32(values)
-            assert torch.equal(written[f"codes{suffix}"].view(torch.uint8), codes.view(torch.uint8))
-            assert torch.equal(written[f"scales{suffix}"], scales.T)
+    assert all(torch.equal(found.view(torch.uint8), expected.view(torch.uint8)) for found, expected in written.values())
 
 
-@pytest.mark.parametrize("place", range(2))
-def test_every_barrier_is_needed(place: int) -> None:
+@pytest.mark.parametrize("recipe", ARCH)
+def test_every_barrier_is_needed(recipe: str) -> None:
     """Each of a block's two is between what some threads write and others read."""
-    with pytest.raises(SimError, match="read of uninitialized shared memory"):
-        simulated(torch.ones(ROWS, HIDDEN).bfloat16(), None, True, place)
+    for place in range(2):
+        try:
+            report, _ = simulated(torch.ones(ROWS, HIDDEN).bfloat16(), None, QuantizeProblem(HIDDEN, recipe=recipe), ARCH[recipe], place)
+            assert report.findings
+        except SimError as error:
+            assert "read of uninitialized shared memory" in str(error)
 
 
-@pytest.mark.parametrize(("gathered", "matrices"), [(True, 1), (False, 3)])
-def test_micro_scaled_codes_and_words_are_the_references(gathered: bool, matrices: int) -> None:
-    """Of rows, or of matrices each of which is transposed; words lie in the order of UTCCP."""
-    generator, tall = torch.Generator().manual_seed(1), ROWS // matrices
-    x = torch.randn(TOKENS if gathered else ROWS, HIDDEN, generator=generator).bfloat16()
-    x[3] *= 100
-    x[:, 5], x[7] = 0, 0
-    sources = torch.randint(-1, TOKENS, (ROWS,), generator=generator, dtype=torch.int32)
-    words = (matrices, HIDDEN // 128, tall), (matrices, tall // 128, HIDDEN)
-    written = {name: torch.zeros(ROWS * HIDDEN).to(E4M3) for name in ("codes", "codes_t")}
-    written |= {name: torch.zeros(shape, dtype=torch.int32) for name, shape in zip(("scales", "scales_t"), words, strict=True)}
-    read = {"x": x, "sources": sources} if gathered else {"x": x}
-    given = {name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}
-    problem = QuantizeProblem(HIDDEN, gathered, recipe="mxfp8xmxfp8", matrix_rows=tall if matrices > 1 else 0)
-    kernel = artifact(TokensConfig(problem, 2, arch_name="sm_100a"))
-    assert not simulate_launches(kernel, memory_of(read, written), {"sources": 0, **given, "num_rows": ROWS}).findings
-    taken = torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0) if gathered else x
-    whole = taken.view(matrices, tall, HIDDEN)
-    for suffix, values in (("", whole), ("_t", whole.mT.contiguous())):
-        codes, scales = quantize_e4m3(values)
-        assert torch.equal(written[f"codes{suffix}"].view(torch.uint8), codes.flatten().view(torch.uint8))
-        assert torch.equal(written[f"scales{suffix}"], scale_words(scales))
+def test_a_problem_that_no_kernel_has_is_named() -> None:
+    with pytest.raises(ProblemError, match="columns = False: must be True without rows"):
+        QuantizeProblem(HIDDEN, rows=False, columns=False)
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'mxfp8xmxfp8': must be fp8xfp8 .* for sm_90a"):
+        TokensConfig(QuantizeProblem(HIDDEN, recipe="mxfp8xmxfp8"), 2)
+    with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp8': must be fp8xfp4 .* for sm_100a"):
+        TokensConfig(QuantizeWeightsProblem(256, 256), 2, arch_name="sm_100a")
 
 
 def test_weights_have_gradients_in_mxfp8(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ PAIR_SUMS = (f"{PAIR_FILE}test_sums_over_rows_are_those_of_groups[right]",)
 PAIR_TAILS = (f"{PAIR_FILE}test_any_number_of_rows[counts0-left]",)
 PAIR_WEIGHTS = (f"{PAIR_FILE}test_a_transposed_b[416-192-True]",)
 PAIR_GRADIENT = tuple(f"{PAIR_FILE}test_gradients_of_gate_and_up[{name}]" for name in ("silu-up_first-64", "swigluoai-interleaved-128"))
+PAIR_IN_MXFP8 = (f"{PAIR_FILE}test_sums_over_rows_are_those_of_groups[mxfp8]",)
 mutant = partial(Mutant, nearest=SUMS, archs=())
 in_fp8 = partial(Mutant, nearest=IN_FP8, archs=())
 
@@ -168,6 +169,21 @@ MUTANTS = (
                 "sums are read as if rows lay alike",
                 ("wrong base", "sm100.gradient:finish_rows", "part.warp << 5", "part.warp << 7"),
                 PAIR_GRADIENT,
+            ),
+            (
+                "MXFP8: the left side of every group is the first's",
+                ("wrong base", "SummedOperand.load_rows", "self.scale_k + k", "k"),
+                PAIR_IN_MXFP8,
+            ),
+            (
+                "MXFP8: the right side of every group is the first's",
+                ("wrong base", "summed_weights", "ctx.first_k_block_of(tile)", "0"),
+                PAIR_IN_MXFP8,
+            ),
+            (
+                "MXFP8: scales of a tile's rows are those of its group's first",
+                ("wrong base", "pair_tile", "tile = in_side(ctx, tile)", ""),
+                PAIR_IN_MXFP8,
             ),
             ("half of a row's parts are added", ("wrong number", "sm100.gradient:finish_rows", "(1, 2, 4, 8)", "(1, 2, 4)"), PAIR_GRADIENT),
             (
