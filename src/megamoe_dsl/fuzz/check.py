@@ -13,10 +13,10 @@ from ..artifact.compile import compile_kernel
 from ..artifact.store import ArtifactStore
 from ..cases import Case
 from ..config_error import ConfigError
+from ..cuda_device import require_cuda
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.family import stage_configs
 from ..options.points import FuzzOptions
-from ..problem import ProblemError
 from ..quant import dequantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import error_bound
 from ..runtime.buffers import Inputs
@@ -105,9 +105,7 @@ def machine_of(given: FuzzOptions) -> tuple[TrialMachine, tuple[str, ...]]:
     """Where trials run, and the architectures that it has.  Raises `ProblemError` for a host without a GPU that has a kernel."""
     if not given.gpu:
         return SimulatedMachine(), tuple(MAKERS)
-    if not torch.cuda.is_available():
-        raise ProblemError("--gpu", True, "left out here: torch finds no GPU")
-    return GpuMachine(given.artifacts), (device_arch(torch.device("cuda")).name,)
+    return GpuMachine(given.artifacts), (device_arch(require_cuda("cuda", "--gpu")).name,)
 
 
 Results = Sequence[Sequence[torch.Tensor]]
