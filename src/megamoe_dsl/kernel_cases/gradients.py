@@ -159,10 +159,6 @@ class GradientCase:
     def raw(self) -> torch.Tensor:
         """Sums as Hopper's tensor core forms them; of MXFP8 exact ones."""
         t, sources = self.tensors, self.metadata.sources.long()
-        if self.problem.formats.scales_in_mma:
-            of_rows = rows_of(t.a, sources), t.a_sf[sources]
-            parts = zip(*(one.split(self.metadata.counts.tolist()) for one in of_rows), t.b, t.b_sf, strict=True)
-            return torch.cat([scaled_sums(*one)[0] for one in parts]).float()
         b = t.b.mT if self.problem.transposed_b else t.b
         return reference.expert_sums((rows_of(t.a, sources), t.a_sf[sources]), (b, t.b_sf), self.metadata.counts)
 
