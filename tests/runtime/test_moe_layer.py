@@ -50,6 +50,48 @@ def test_it_computes_what_its_layer_does() -> None:
     assert torch.equal(torch.compile(found, fullgraph=True, backend="aot_eager")(*given), found(*given))
 
 
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+@pytest.mark.parametrize("fields", [{}, {"activation_clamp": 0.25}, {"activation": "swigluoai", "biases": True}])
+def test_separate_launches_compute_the_fused_layer(recipe: str, fields: dict[str, Any]) -> None:
+    """Whatever the activation is; each rounds in other places."""
+    problem = replace(PROBLEM, recipe=recipe, **fields)
+    weights, given = random_weights(problem, 0, 0), call()
+    fused = MegaMoE(problem, weights, symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
+    want, found = fused(*given).float(), MoE(problem, weights, launch="moe")(*given).float()
+    assert want.norm() > 0 and (found - want).norm() < (0.06 if problem.formats.scaled else 0.02) * want.norm()
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4xnvfp4", "mxfp8xmxfp8"])
+def test_scales_that_the_tensor_core_applies_are_put_in_order_once(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows of gate and up beside one another, and factors of each expert."""
+    problem = replace(PROBLEM, recipe=recipe)
+    weights, called = random_weights(problem, 0, 0), []
+    ordered = lambda codes, scales, gate_up: (codes, (id(scales), gate_up))  # noqa: E731
+    monkeypatch.setattr(moe_layer, "gemm_weights", ordered)
+    monkeypatch.setattr(moe_layer, "moe", lambda x, **given: called.append(given))
+    x, idx, topk_weights = call()
+    MoE(problem, weights, launch="moe").experts(x, idx, topk_weights)
+    given = {name: one for name, one in called[0].items() if one is not None}
+    assert given.pop("topk_idx") is idx and given.pop("topk_weights") is topk_weights and given.pop("activation") == "silu"
+    assert given.pop("w1") is weights.fc1 and given.pop("w1_sf") == (id(weights.fc1_sf), "gate_first")
+    assert given.pop("w2") is weights.fc2 and given.pop("w2_sf") == (id(weights.fc2_sf), "")
+    if weights.factors is not None:
+        factors = given.pop("factors")
+        assert torch.equal(factors, weights.factors.T) and factors.is_contiguous()
+    assert not given and (weights.factors is not None) == (recipe == "nvfp4xnvfp4")
+
+
+@pytest.mark.parametrize(
+    ("fields", "trained"),
+    [({}, True), ({"recipe": "fp8xfp8"}, False), ({"biases": True}, False), ({"activation_clamp": 1.0}, False)],
+)
+def test_which_launches_have_gradients(fields: dict[str, Any], trained: bool) -> None:
+    problem = replace(PROBLEM, **{"recipe": "bf16xbf16", **fields})
+    weights = random_weights(problem, 0, 0)
+    found = MoE(problem, weights, launch="moe").experts.trained
+    assert len(found) == (2 if trained else 0) and all(one is own for one, own in zip(found, (weights.fc1, weights.fc2), strict=False))
+
+
 def test_a_router_chooses() -> None:
     """By scores, by a table of ids, and among replicas."""
     weights, (x, _, _) = random_weights(PROBLEM, 0, 0), call()

@@ -91,6 +91,11 @@ def test_the_architecture_of_a_gpu(capability: tuple[int, int], name: str | None
         symmetric_memory.device_arch(torch.device("cuda"))
 
 
+def test_several_ranks_have_no_buffer_without_a_group() -> None:
+    with pytest.raises(ProblemError, match="group = None: must be a process group of num_ranks = 2 ranks, and there is none"):
+        SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu")
+
+
 def test_who_did_not_wait_is_asked_of_the_groups_store(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: "store")
