@@ -92,7 +92,7 @@ def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Seque
     (route, fc1, fc2, total), (own, counter) = artifacts, counters
     return [
         launch_of(route, {**call.arguments(call.route_tensors()), "counter": counter}),
-        launch_of(fc1, call.fc1.arguments(call.fc1.scales(), counter)),
-        launch_of(fc2, call.fc2.arguments(call.fc2.scales(), own)),
+        launch_of(fc1, call.fc1.arguments(call.fc1.operands(), counter)),
+        launch_of(fc2, call.fc2.arguments(call.fc2.operands(), own)),
         launch_of(total, call.arguments(call.sum_tensors())),
     ]
