@@ -10,6 +10,7 @@ import torch
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels import expert_layer
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_tile
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem, SumProblem
@@ -92,11 +93,12 @@ def test_rows_are_summed_in_order() -> None:
     metadata = router_metadata(call.topk_idx, 64)
     call.positions.copy_(metadata.positions)
     call.topk_weights.masked_fill_(metadata.positions < 0, torch.nan)
-    call.fc2.d.copy_(torch.randn(call.fc2.d.shape))
     tensors = call.sum_tensors()
+    rows = tensors[0]["rows"]
+    rows.copy_(torch.randn(rows.shape))
     config = TokensConfig(SumProblem(call.layer.hidden, call.layer.topk), 2)
     assert not simulate_launches(artifact(config), memory_of(*tensors), call.arguments(tensors)).findings
-    assert torch.equal(call.y, weighted_sum(call.fc2.d, metadata.positions, call.topk_weights))
+    assert torch.equal(call.y, weighted_sum(rows, metadata.positions, call.topk_weights))
 
 
 @pytest.mark.parametrize("tokens", [5, rarely(200)])
@@ -121,6 +123,18 @@ def test_a_layer_in_bf16_quantizes_nothing(tokens: int) -> None:
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
     assert call.x_q.numel() == 0 and call.fc1.a is call.x and call.fc1.d_sf is None
+    assert torch.equal(y, layer_on_cpu(call))
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+def test_columns_of_linear2_are_summed_part_by_part(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts in the room of one, each launch as early as on a GPU."""
+    monkeypatch.setattr(expert_layer, "ROWS_BYTES", 1)
+    call = call_of(ExpertLayer(512, 128, 3, 2, recipe=recipe), 9)
+    configs = call.layer.configs(Target.typical("sm_90a", 4), call.tokens)
+    assert (configs.fc2.problem.n, list(call.first_columns)) == (256, [0, 256])
+    y, reports = simulate_experts([artifact(config) for config in configs], call)
+    assert len(reports) == 6 and not any(report.findings for report in reports)
     assert torch.equal(y, layer_on_cpu(call))
 
 

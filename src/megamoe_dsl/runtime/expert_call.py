@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -201,12 +201,32 @@ class ExpertCall:
         return GatherTensors(*operands, *stored, gate, up, hidden, w.w1_bias)
 
     @cached_property
-    def fc2(self) -> GemmTensors | GatherTensors:
-        h, h_sf = self.fc1.d, self.fc1.d_sf
-        operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
-        if not self.layer.formats.scales_in_mma:
-            return GemmTensors(*operands, rows, self.ends, bias=self.weights.w2_bias)
-        return GatherTensors(*operands, self.ends, rows, factors=None if self.each_factor is None else self.each_factor.fc2)
+    def fc2(self) -> tuple[GemmTensors | GatherTensors, ...]:
+        """Tensors of Linear2's launches, whose columns follow one another; all leave results in the same place."""
+        h, h_sf, w = self.fc1.d, self.fc1.d_sf, self.weights
+        a, rows = (h, no_scales(h) if h_sf is None else h_sf), self._view("rows")
+        if self.layer.formats.scales_in_mma:
+            factors = None if self.each_factor is None else self.each_factor.fc2
+            return (GatherTensors(*a, w.w2, w.w2_sf, self.ends, rows, factors=factors),)
+        if rows.shape[1] == self.layer.hidden:
+            return (GemmTensors(*a, w.w2, w.w2_sf, rows, self.ends, bias=w.w2_bias),)
+        return tuple(
+            GemmTensors(*a, *(self._part(one, first) for one in (w.w2, w.w2_sf)), rows, self.ends, bias=self._part(w.w2_bias, first))
+            for first in self.first_columns
+        )
+
+    @property
+    def first_columns(self) -> range:
+        """The first column of each launch of Linear2."""
+        return range(0, self.layer.hidden, self.layer.columns(self.tokens))
+
+    def _part(self, of_w2: Any, first: int) -> Any:
+        """Rows of W2, or of its scales or biases, from those of the first expert's column `first` on to those of the last expert's part."""
+        if of_w2 is None:
+            return None
+        columns = of_w2.shape[1] * self.layer.columns(self.tokens) // self.layer.hidden
+        begin = of_w2.shape[1] * first // self.layer.hidden
+        return of_w2.flatten(0, 1)[begin : begin + (len(of_w2) - 1) * of_w2.shape[1] + columns]
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""
@@ -215,8 +235,10 @@ class ExpertCall:
         factor = {} if self.each_factor is None else {"factor": self.each_factor.x}
         return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
-    def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        return {"rows": self.fc2.d, "positions": self.positions, "weights": self.topk_weights}, {"y": self.y}
+    def sum_tensors(self, first: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """The same of the sum of columns from `first` on."""
+        read = {"rows": self._view("rows"), "positions": self.positions, "weights": self.topk_weights}
+        return read, {"y": self.y.view(-1)[first:]}
 
     def arguments(self, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> dict[str, int]:
         read, written = tensors

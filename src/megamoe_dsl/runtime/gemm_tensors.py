@@ -32,7 +32,7 @@ def check_bias(problem: GemmProblem, bias: torch.Tensor | None, device: torch.de
     wanted = bool(problem.biases)
     bias = given_where(wanted, "bias", bias, f"a {problem.biases} tensor", "None of a problem without biases")
     if bias is not None:
-        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n), device, 2 * bias.element_size())
+        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], problem.b_lead, device, 2 * bias.element_size())
 
 
 class LaunchTensors(ABC):
@@ -108,11 +108,9 @@ class GemmTensors(LaunchTensors):
         dtype, row = stored_row(acts, problem.k)
         check_tensor("a", self.a, dtype, (*lead, row))
         problem.check_rows(self.rows, "a.shape[0]")
-        groups = (problem.num_groups,) if problem.has_groups else ()
         dtype, row = stored_row(weights, problem.k)
-        matrix = (tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (problem.n, row)
-        matrix = problem.b_shape if problem.transposed_b else matrix
-        check_tensor("b", self.b, dtype, (*groups, *matrix))
+        shape = (*problem.groups, tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (*problem.b_lead, row)
+        check_tensor("b", self.b, dtype, (*problem.groups, *problem.b_shape) if problem.transposed_b else shape)
         check_scales(problem, lead, self.a_sf, self.b_sf)
         check_tensor("out", self.d, OUTPUT_DTYPES[problem.output], (*lead, problem.n))
         if problem.has_groups:
