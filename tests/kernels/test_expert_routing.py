@@ -21,10 +21,11 @@ from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.sim import Simulator
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
 from ptx_of import artifact
-from simulated_experts import simulate_experts, simulate_route
+from simulated_experts import launches_of, simulate_experts, simulate_route
 from sweep import rarely, sample
 
 LAYER = ExpertLayer(256, 128, 8, 2)
@@ -130,12 +131,15 @@ def test_a_layer_in_bf16_quantizes_nothing(tokens: int) -> None:
 def test_columns_of_linear2_are_summed_part_by_part(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two parts in the room of one, each launch as early as on a GPU."""
     monkeypatch.setattr(expert_layer, "ROWS_BYTES", 1)
-    call = call_of(ExpertLayer(512, 128, 3, 2, recipe=recipe), 9)
+    call, counters = call_of(ExpertLayer(512, 128, 3, 2, recipe=recipe), 9), torch.zeros(2, dtype=torch.int32)
     configs = call.layer.configs(Target.typical("sm_90a", 4), call.tokens)
     assert (configs.fc2.problem.n, list(call.first_columns)) == (256, [0, 256])
-    y, reports = simulate_experts([artifact(config) for config in configs], call)
-    assert len(reports) == 6 and not any(report.findings for report in reports)
-    assert torch.equal(y, layer_on_cpu(call))
+    launches = launches_of([artifact(config) for config in configs], call, [one.data_ptr() for one in counters])
+    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **vars(call.weights)}
+    given = {name: tensor for name, tensor in read.items() if tensor is not None}
+    report = Simulator(None, memory_of(given, {"workspace": call.workspace, "counters": counters, "y": call.y})).run(launches)
+    assert len(launches) == 6 and not report.findings
+    assert torch.equal(call.y, layer_on_cpu(call)) and not counters.any()
 
 
 @pytest.mark.sweep

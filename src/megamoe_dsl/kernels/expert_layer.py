@@ -47,7 +47,6 @@ from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
 
-
 ROWS_BYTES = 512 << 20  # of results of all experts before they are summed, at most where columns can be divided
 SUMMED_COLUMNS = 256  # a tile of Linear2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -208,25 +208,24 @@ class ExpertCall:
         if self.layer.formats.scales_in_mma:
             factors = None if self.each_factor is None else self.each_factor.fc2
             return (GatherTensors(*a, w.w2, w.w2_sf, self.ends, rows, factors=factors),)
-        if rows.shape[1] == self.layer.hidden:
-            return (GemmTensors(*a, w.w2, w.w2_sf, rows, self.ends, bias=w.w2_bias),)
-        return tuple(
-            GemmTensors(*a, *(self._part(one, first) for one in (w.w2, w.w2_sf)), rows, self.ends, bias=self._part(w.w2_bias, first))
-            for first in self.first_columns
-        )
+        parts = []
+        for first in self.first_columns:
+            w2, w2_sf, bias = (None if one is None else self._part(one, first) for one in (w.w2, w.w2_sf, w.w2_bias))
+            assert w2 is not None and w2_sf is not None
+            parts.append(GemmTensors(*a, w2, w2_sf, rows, self.ends, bias=bias))
+        return tuple(parts)
 
     @property
     def first_columns(self) -> range:
         """The first column of each launch of Linear2."""
         return range(0, self.layer.hidden, self.layer.columns(self.tokens))
 
-    def _part(self, of_w2: Any, first: int) -> Any:
-        """Rows of W2, or of its scales or biases, from those of the first expert's column `first` on to those of the last expert's part."""
-        if of_w2 is None:
-            return None
-        columns = of_w2.shape[1] * self.layer.columns(self.tokens) // self.layer.hidden
-        begin = of_w2.shape[1] * first // self.layer.hidden
-        return of_w2.flatten(0, 1)[begin : begin + (len(of_w2) - 1) * of_w2.shape[1] + columns]
+    def _part(self, of_w2: torch.Tensor, first: int) -> torch.Tensor:
+        """W2, its scales or its biases for the launch whose first column this is: all, or the rows from the first expert's first to the
+        last expert's last."""
+        (experts, rows), hidden, columns = of_w2.shape[:2], self.layer.hidden, self.layer.columns(self.tokens)
+        begin, end = rows * first // hidden, rows * (first + columns) // hidden
+        return of_w2 if columns == hidden else of_w2.flatten(0, 1)[begin : (experts - 1) * rows + end]
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""

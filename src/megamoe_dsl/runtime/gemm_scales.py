@@ -136,10 +136,10 @@ def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor
         check_bytes(problem, "b_sf", b_sf, problem.b_lead)
     else:
         check_tensor("a_sf", a_sf, torch.float32, (*lead, problem.k_blocks), strided=True)
-        *lead, rows = problem.b_lead
+        groups, rows = problem.b_lead[:-1], problem.b_lead[-1]
         packed, shape = (torch.uint8, (rows, 0)), (torch.float32, (-(-rows // SCALE_BLOCK), problem.k_blocks))
         dtype, of_group = packed if problem.decodes else shape
-        check_tensor("b_sf", b_sf, dtype, (*lead, *of_group))
+        check_tensor("b_sf", b_sf, dtype, (*groups, *of_group))
 
 
 def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, ...]) -> None:

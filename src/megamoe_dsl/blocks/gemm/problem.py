@@ -46,7 +46,7 @@ class GemmProblem(CheckedProblem):
     biases: str = ""  # f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
     # B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16
     transposed_b: bool = False
-    # rows of each group's matrix B, of which `b` and `b_sf` begin with the first of n; 0: n.  Of a packed problem whose B is loaded as it is
+    # rows of each matrix of a packed problem, of which `b`, `b_sf` and `bias` begin with the first of n; 0: n
     b_rows: int = 0
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
