@@ -29,8 +29,7 @@ from megamoe_dsl.fuzz.trial import CANCELLING, EXACT, FuzzedCall, case_of, repea
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, halves_kernels, layer_kernels
-from megamoe_dsl.target import target_at_hand
+from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, halves_kernels, layer_kernels, target_or_at_hand
 from records import save
 
 MOST = 2048
@@ -108,7 +107,7 @@ def layers_of(recipe: str, values: str, sizes: Sequence[int]) -> Iterator[Way]:
 def experts_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
     """`moe` on BF16 tokens; of FP8 weights `MegaMoE` with weighed results, too, and halves around the activation in torch."""
     shape = (SHAPE.hidden, SHAPE.intermediate, SHAPE.num_experts, SHAPE.topk)
-    compile_ahead(expert_kernels(ExpertLayer(*shape, recipe=recipe), target_at_hand(), (*sizes, MOST)))
+    compile_ahead(expert_kernels(ExpertLayer(*shape, recipe=recipe), target_or_at_hand(), (*sizes, MOST)))
     problem = replace(SHAPE, weigh_results=True)
     case = case_of(problem, FuzzedCall((MOST,), values=CANCELLING)).to(DEVICE)
     generator = torch.Generator(DEVICE).manual_seed(0)
@@ -150,7 +149,7 @@ def halves_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
 def gemms_of(recipe: str, sizes: Sequence[int]) -> Iterator[Way]:
     """`gemm` to FP32, with batch_invariant and without."""
     n, k = GEMM
-    problem, target = GemmProblem(n, k, output="f32", recipe=recipe), target_at_hand()
+    problem, target = GemmProblem(n, k, output="f32", recipe=recipe), target_or_at_hand()
     compile_ahead([choose(problem, target, size, batch_invariant=whole) for size in (*sizes, MOST) for whole in (True, False)])
     generator = torch.Generator(DEVICE).manual_seed(0)
     a = repeated(torch.randn(MOST, k, generator=generator, device=DEVICE), 1)

@@ -279,17 +279,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prepare", "run"))
     parser.add_argument("folder", type=Path, help="of what `prepare` makes and `run` takes")
-    parser.add_argument("--only", help="first words of cases, separated by commas")
+    parser.add_argument("--only", help="cases whose names begin so, separated by commas")
     parser.add_argument("--seconds", type=float, default=240.0, help="of launches; setting up takes a minute more")
     parser.add_argument("--graphs", type=at_least(1), default=4, help="of every case")
     parser.add_argument("--calls", type=at_least(1), default=64, help="of every graph")
     parser.add_argument("--jobs", type=at_least(1), default=2, help="processes that compile")
     parser.add_argument("--out", type=Path, default=Path(), help="folder of the JSON file")
     given = parser.parse_args()
-    words = [case.name.split()[0] for case in CASES] if given.only is None else given.only.split(",")
-    cases = [case for case in CASES if case.name.split()[0] in words]
+    cases = [case for case in CASES if case.name.startswith(tuple((given.only or "").split(",")))]
     if not cases:
-        parser.error(f"--only {given.only}: must name some of {', '.join(dict.fromkeys(case.name.split()[0] for case in CASES))}")
+        parser.error(f"--only {given.only}: must begin some of {', '.join(case.name for case in CASES)}")
     if given.what == "prepare":
         configs = [config for case in cases for config in case.configs(TARGET)]
         print(f"{compile_ahead(configs, ArtifactStore(given.folder), given.jobs)} kernels into {given.folder}")

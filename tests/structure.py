@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "artifact",
         "cases",
         "config_error",
+        "cuda_device",
         "kernels",
         "options",
         "problem",

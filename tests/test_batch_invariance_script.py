@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "GEMM", (208, 512))
     monkeypatch.setattr(script, "compile_ahead", lambda configs: len(list(configs)))
     monkeypatch.setattr(script, "grid_target", lambda target: TARGET)
-    monkeypatch.setattr(script, "target_at_hand", lambda: TARGET)
+    monkeypatch.setattr(script, "target_or_at_hand", lambda: TARGET)
     monkeypatch.setattr(script, "in_a_graph", lambda rows: rows)
 
 
@@ -90,7 +90,8 @@ def test_layers_on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         """`MegaMoE` on CPU tensors."""
 
         def __init__(self, problem: Any, weights: Any, **options: Any) -> None:
-            self.layer = MegaMoE(problem, weights, symmetric=SymmetricBuffer.allocate(problem, SM90, device="cpu"), **options)
+            symmetric = SymmetricBuffer.allocate(problem, SM90, device="cpu", pool_rows=options.get("pool_rows"))
+            self.layer = MegaMoE(problem, weights, symmetric=symmetric, **options)
 
         def __call__(self, x: torch.Tensor, idx: torch.Tensor, topk_weights: torch.Tensor, **given: Any) -> torch.Tensor:
             y = torch.full((given["padded_tokens"], self.layer.problem.hidden), float("nan"), dtype=torch.bfloat16)

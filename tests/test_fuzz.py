@@ -254,7 +254,7 @@ def with_call(run: Callable[..., None], **attributes: Any) -> Any:
         (["--jobs", "0"], "--jobs = 0: must be 1 to 256"),
         (["--repeat", "{}"], "must be a trial as the fuzzer prints it"),
         (["--repeat", "[1"], "must be a trial as the fuzzer prints it"),
-        (["--gpu"], "--gpu = True: must be left out here: torch finds no GPU"),
+        (["--gpu"], "--gpu = 'cuda': must be a CUDA device, and torch finds none here"),
     ],
 )
 def test_bad_options_are_one_line(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

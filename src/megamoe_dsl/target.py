@@ -46,11 +46,11 @@ def find_arch(name: str, field: str = "arch") -> Arch:
     return ARCHES[name]
 
 
-def target_at_hand() -> Target:
-    """What `MEGAMOE_ARCH` names, else the first local GPU, else SM100.  Raises `ProblemError` for a name that is unknown."""
+def target_at_hand() -> Target | None:
+    """What `MEGAMOE_ARCH` names, else the first local GPU, if there is one.  Raises `ProblemError` for a name that is unknown."""
     if asked := os.environ.get(ARCH_VARIABLE):
         return Target.typical(find_arch(asked, ARCH_VARIABLE))
-    return local_target() or Target.typical("sm_100a")
+    return local_target()
 
 
 def local_target() -> Target | None:

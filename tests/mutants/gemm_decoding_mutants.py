@@ -115,16 +115,6 @@ DECODING_MUTANTS = (
         "if warp == SCHEDULER_WARP: pass",
         "fp4-quarter",
     ),
-    mutant(
-        "a CTA that decodes ends while TMA reads its last box",
-        "stale buffer",
-        "decoding:multiply",
-        "wait_group_read(0)",
-        "",
-        "fp4-quarter",
-        "fp4-half",
-        "fp4-rows-256",
-    ),
     # --- warps of their own
     mutant(
         "codes are fetched to where decoded weights lie",

@@ -13,14 +13,15 @@ from ..artifact.compile import compile_kernel
 from ..artifact.store import ArtifactStore
 from ..cases import Case
 from ..config_error import ConfigError
+from ..cuda_device import require_cuda
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.family import stage_configs
 from ..options.points import FuzzOptions
-from ..problem import ProblemError
 from ..quant import dequantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import error_bound
 from ..runtime.buffers import Inputs
-from ..runtime.experts import moe
+from ..runtime.expert_gradients import quantize_experts
+from ..runtime.experts import FP8, moe
 from ..runtime.layer import MegaMoE
 from ..runtime.rank_kernel import bind
 from ..runtime.simulated import SimulatedMoE
@@ -104,9 +105,7 @@ def machine_of(given: FuzzOptions) -> tuple[TrialMachine, tuple[str, ...]]:
     """Where trials run, and the architectures that it has.  Raises `ProblemError` for a host without a GPU that has a kernel."""
     if not given.gpu:
         return SimulatedMachine(), tuple(MAKERS)
-    if not torch.cuda.is_available():
-        raise ProblemError("--gpu", True, "left out here: torch finds no GPU")
-    return GpuMachine(given.artifacts), (device_arch(torch.device("cuda")).name,)
+    return GpuMachine(given.artifacts), (device_arch(require_cuda("cuda", "--gpu")).name,)
 
 
 Results = Sequence[Sequence[torch.Tensor]]
@@ -184,20 +183,24 @@ def compiled(given: Given, y: torch.Tensor) -> Compared:
 
 
 def trained(given: Given, y: torch.Tensor) -> Compared:
-    """Gate and up stored, and computed again: the same gradients."""
-    names, found = ("x", "w1", "w2", "topk_weights"), []
-    for recompute in (False, True):
-        leaves = {name: given[name].detach().clone().requires_grad_() for name in names}
-        own = moe(**{**given, **leaves}, recompute=recompute)
-        own.backward(y)
-        found.append([own.detach(), *(one.grad for one in leaves.values() if one.grad is not None)])
-    return [(found[0][0], y), *zip(*found, strict=True)]
+    """Gate and up stored, and computed again, of weights that the call quantizes, and that were before: the same gradients."""
+    names, pairs = ("x", "w1", "w2", "topk_weights"), list[tuple[torch.Tensor, torch.Tensor]]()
+    for recipe in (None, FP8):
+        found = []
+        for again in (False, True):
+            leaves = {name: given[name].detach().clone().requires_grad_() for name in names}
+            made = quantize_experts(leaves["w1"], leaves["w2"]) if recipe and again else None
+            own = moe(**{**given, **leaves}, recipe=recipe, recompute=again, quantized=made)
+            own.backward(y)
+            found.append([own.detach(), *(one.grad for one in leaves.values() if one.grad is not None)])
+        pairs += zip(*found, strict=True)
+    return [(pairs[0][0], y), *pairs]
 
 
 def quantized(given: Given, y: torch.Tensor) -> Compared:
     """By the call, or before it."""
     (w1, w1_sf), (w2, w2_sf) = (quantize_weight_e4m3(given[name]) for name in ("w1", "w2"))
-    return [(moe(**given, recipe="fp8xfp8"), moe(**{**given, "w1": w1, "w1_sf": w1_sf, "w2": w2, "w2_sf": w2_sf}))]
+    return [(moe(**given, recipe=FP8), moe(**{**given, "w1": w1, "w1_sf": w1_sf, "w2": w2, "w2_sf": w2_sf}))]
 
 
 _CALLED = dict(zip(WAYS, (called, in_graph, compiled, trained, quantized), strict=True))

@@ -56,7 +56,7 @@ class CompiledPreset:
         `ProblemError` and `CompileError`."""
         from ..artifact.cache import load_or_compile_all
 
-        target = target or target_at_hand()
+        target = target or target_at_hand() or Target.typical("sm_100a")
         one = preset(name)
         problem = layer_of(one, target, max_tokens_per_rank)
         configs = configs_up_to(problem, max_tokens_per_rank, target)

@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 
 from ..artifact.cache import load_one, require_writable
 from ..artifact.store import ArtifactStore, dsl_version, kernel_name
+from ..cuda_device import ALLOWED
 from ..json_file import cache_folder
 from ..kernels.decode.family import few_configs
 from ..kernels.expert_layer import ExpertLayer
@@ -79,9 +80,16 @@ def even_sms(present: int, reserved: int = 0) -> int:
     return (present - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2
 
 
+def target_or_at_hand(target: Target | None = None) -> Target:
+    """A GPU, by default the one at hand.  Raises `ProblemError` where there is none."""
+    if found := target or target_at_hand():
+        return found
+    raise ProblemError("target", None, f"a Target, or {ALLOWED}")
+
+
 def grid_target(target: Target | None, reserved: int = 0) -> Target:
     """A GPU, by default the one at hand, with the SMs that a layer uses of it."""
-    gpu = target or target_at_hand()
+    gpu = target_or_at_hand(target)
     return replace(gpu, num_sms=even_sms(gpu.num_sms, reserved))
 
 
@@ -183,4 +191,4 @@ def prepare_moe(
     Raises as `compile_ahead`, and `ProblemError`.
     """
     most = integer_between("most_tokens", most_tokens, 1, 1 << 30, "at least 1")
-    return compile_ahead(expert_kernels(layer, target or target_at_hand(), range(1, most + 1), router), store, jobs)
+    return compile_ahead(expert_kernels(layer, target_or_at_hand(target), range(1, most + 1), router), store, jobs)

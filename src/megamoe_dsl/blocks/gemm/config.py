@@ -223,7 +223,7 @@ class GemmConfig(BaseGemmConfig):
     @property
     def weights(self) -> WholeRows:
         if self.problem.decodes:
-            return PackedWeights() if self.swap_ab else DecodedWeights()
+            return PackedWeights() if self.swap_ab else DecodedWeights(self.is_tall)
         if self.problem.sums_rows:
             return SortedColumns() if self.problem.gathers else ScaledColumns()
         if self.problem.transposed_b:

@@ -1,7 +1,7 @@
 """The two loader warps of the GEMM kernel: which rows, of which matrix; the loops are blocks (blocks/sm90/load.py).
 
 Both wait for work_tile_full per tile and empty per stage, and signal work_tile_empty and full; where warps of their own decode B,
-codes_empty and codes_full take the places of empty and full.
+codes_empty and codes_full take the places of empty and full.  Those warps wait for codes_full and empty, and signal codes_empty and full.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import cutlass
+import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...device.ring import SCALE_BYTES, Stage
@@ -20,8 +21,9 @@ from ...hardware.packed_tile import TILE_LINES, PackedPart, lines_of
 from ...layouts.arith import select
 from .. import tiles
 from ..sm90 import load
-from ..sm90.decode import CodeStage
+from ..sm90.decode import CodeStage, decode_tile
 from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
+from ..sm90.math_thread import MathThread
 from .context import GemmContext, GemmTile
 from .problem import UP_FIRST
 from .tile import SCALE_STEP, part
@@ -122,6 +124,12 @@ def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_t
         return load.load_weights(stage, rows_of(ctx, tile), ctx.k_blocks_of(tile), ctx.first_k_block_of(tile), ctx.config.burst)
 
     tiles.load_weights(ctx, first, fill)
+
+
+def decode_weights(ctx: GemmContext, warp: Int32) -> None:
+    """One of the four warps that decode B for math warps."""
+    me, table, part = MathThread(Int32(0), warp, cute.arch.lane_idx()), ctx.shared("decoded"), PackedPart(ctx.config.block_n)
+    tiles.each_tile(ctx, None, ctx.first_stage, lambda ctx, tile, stage: decode_tile(stage, me, table, ctx.k_blocks, part))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The math warpgroups of the GEMM kernel: tile by tile the main loop (blocks/sm90/share.py) and an epilogue.
+"""The math warpgroups of the GEMM kernel: tile by tile the main loop of a share (blocks/sm90) and an epilogue.
 
 The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
 
@@ -18,9 +18,11 @@ from cutlass import Boolean, Int32
 
 from ...device.ring import Stage, TileQueue, release_stage
 from ...device.tma import wait_group_read
+from ...hardware.packed_tile import PackedPart
 from ...layouts.arith import ceil_div, div, select
 from ...layouts.records import Activity, Role
 from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
+from ..sm90.packed_share import PackedBlock, PackedShare
 from ..sm90.share import ColumnShare, RowShare, Share, accumulate_tile, multiply_ahead
 from . import store
 from .context import GemmContext, GemmTile, next_tile
@@ -59,12 +61,15 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.
 def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, finish_rows: Callable[..., Any]):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
-        columns = ColumnShare.of(me, ctx.config.block_m, ctx.config.tile.chunks(False))
+        columns = share_of(ctx, tile, me)
         sums, stage = multiply_all(ctx, tile, stage, columns, WeightScales(scales[:1], Boolean(False)))
         ctx.stamp(Activity.MULTIPLY, tile)
         following, tiles = next_tile(tiles)
         scales = load_scales(ctx, following, me)
-        store.finish_columns(ctx, tile, columns, with_bias(ctx, tile, columns, sums))
+        if cutlass.const_expr(ctx.config.split_k):
+            store.finish_split(ctx, tile, columns, sums, tiles)
+        else:
+            store.finish_columns(ctx, tile, columns, with_bias(ctx, tile, columns, sums))
     else:
         rows = rows_of(ctx.config, me, False)
         if cutlass.const_expr(ctx.config.epilogue.idles):
@@ -82,9 +87,9 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
             store.finish_split(ctx, tile, rows, sums, tiles)
         elif cutlass.const_expr(ctx.config.epilogue.idles):
             if rows.first_token < tile.valid_m:
-                finish_rows(ctx, tile, rows, with_bias(ctx, tile, rows, sums))
+                finish_parts(ctx, tile, rows, sums, finish_rows)
         else:
-            finish_rows(ctx, tile, rows, with_bias(ctx, tile, rows, sums))
+            finish_parts(ctx, tile, rows, sums, finish_rows)
     ctx.stamp(Activity.EPILOGUE, tile)
     return stage, following, tiles, scales
 
@@ -95,9 +100,14 @@ def compute_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: MathThread, 
     rows = rows_of(ctx.config, me, half)
     sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
     ctx.stamp(Activity.MULTIPLY, tile)
-    finish_rows(ctx, tile, rows, with_bias(ctx, tile, rows, sums))
+    finish_parts(ctx, tile, rows, sums, finish_rows)
     ctx.stamp(Activity.EPILOGUE, tile)
     return stage
+
+
+def finish_parts(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any, finish_rows: Callable[..., Any]) -> None:
+    for share, own in me.parts(with_bias(ctx, tile, me, sums)):
+        finish_rows(ctx, tile, share, own)
 
 
 @cute.jit
@@ -126,7 +136,7 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
 
 
 @cute.jit
-def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share, scales: WeightScales):
+def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share | PackedShare, scales: WeightScales):
     """All K blocks of a tile that this CTA has."""
     if cutlass.const_expr(not ctx.config.tile.scaled):
         return accumulate_tile(stage, me, ctx.k_blocks_of(tile), ctx.config.problem.formats.activations.element)
@@ -144,6 +154,18 @@ def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:
     whole = RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0, config.weights.mn_major)
     share: RowShare = config.weights.share(whole)
     return share
+
+
+def share_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> ColumnShare | PackedShare:
+    """What a thread's warpgroup has of a tile whose rows of A are the wgmma's columns: two blocks of 64 rows of B, or one."""
+    config, blocks = ctx.config, ctx.config.tile.chunks(False)
+    if not config.problem.decodes:
+        return ColumnShare.of(me, config.block_m, blocks)
+    table, part = ctx.shared("decoded"), PackedPart(config.block_n)
+    if blocks > 1:
+        return PackedShare.of(me, config.block_m, table, part)
+    block = me.group if config.warpgroups > 1 else part.block_of_group(tile.n_block)
+    return PackedBlock(me.group, me.warp, me.lane, config.block_m, table, part, block != 0)
 
 
 def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:

@@ -257,7 +257,7 @@ def column_of(config: Any, tile: GemmTile, column: int) -> Any:
     return tile.n_block * rows + within + second * (problem.n // 2)
 
 
-def with_bias(ctx: GemmContext, tile: GemmTile, me: RowShare | ColumnShare, sums: Any) -> Any:
+def with_bias(ctx: GemmContext, tile: GemmTile, me: MathThread, sums: Any) -> Any:
     """The sums as they are where the problem has no biases."""
     if not ctx.config.problem.biases:
         return sums

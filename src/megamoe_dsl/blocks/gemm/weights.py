@@ -65,9 +65,6 @@ class WholeRows:
 
     load = late("blocks.gemm.load.load_weights")
 
-    def multiply(self, ctx: Any, warp: Any) -> None:
-        find("blocks.gemm.math.math")(ctx, warp, ctx.config.epilogue.finish)
-
 
 @dataclass(frozen=True)
 class TransposedWeights(WholeRows):
@@ -160,13 +157,18 @@ class PackedWeights(WholeRows):
         lines = problem.num_groups * lines_of(problem.n, problem.k_blocks)
         return dict(zip(self.map_names, packed_maps(args.b, PackedPart(config.block_n), lines), strict=True))
 
+    def scale_rows(self, tile: TileShape) -> int:
+        return 0
+
     load = late("blocks.gemm.load.load_weights", "blocks.gemm.load.packed_tile")
-    multiply = late("blocks.gemm.decoding.multiply", "blocks.gemm.decoding.compute_columns")
 
 
 @dataclass(frozen=True)
 class DecodedWeights(PackedWeights):
-    """The same, decoded by warps of their own: a ring of packed tiles, as deep, in front of that of operands."""
+    """The same, decoded by warps of their own: a ring of packed tiles, as deep, in front of that of operands.  tall: a warpgroup has two
+    chunks of 64 rows of A."""
+
+    tall: bool
 
     decode_warps: ClassVar[int] = WARPS_PER_GROUP
     arrivals: ClassVar[int] = decode_warps
@@ -196,8 +198,10 @@ class DecodedWeights(PackedWeights):
             *others,
         )
 
-    multiply = late("blocks.gemm.decoding.multiply", "blocks.gemm.decoding.compute_rows")
-    decode = late("blocks.gemm.decoding.decode_weights")
+    def share(self, share: Any) -> Any:
+        return find(f"blocks.sm90.decoded_share.{'DecodedRows' if self.tall else 'DecodedShare'}")(**vars(share))
+
+    decode = late("blocks.gemm.load.decode_weights")
 
 
 def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, MapFields]:

@@ -34,12 +34,12 @@ ONES = 0x7F7F7F7F  # four exponents of powers of two that are 1
 class DecodedShare(RowShare):
     """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale."""
 
-    place: Any  # of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
+    place: Any = None  # of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
 
     @staticmethod
     def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
         """The share of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
-        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, wgmma.K_MAJOR, None)
+        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, wgmma.K_MAJOR)
         return replace(share, place=share.fragment_place()) if in_registers and not half else share
 
     def fragment_place(self) -> Any:
@@ -58,10 +58,6 @@ class DecodedShare(RowShare):
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32) -> tuple[Any, Stage]:
         sums, following = RowShare.multiply_tile(self, stage, scales, k_blocks)
         return self.scale_rows(sums, following.previous()), following
-
-    def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:
-        """The same sums, of shares whose addresses are theirs."""
-        return [(self, sums)]
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
@@ -190,11 +186,7 @@ TOKEN_CHUNKS = 2
 class DecodedRows(DecodedShare):
     """The share of a thread; parts of its sums are chunks of 64 tokens, of which `chunk` is the one that its addresses are of."""
 
-    chunk: cutlass.Constexpr[int]
-
-    @staticmethod
-    def of(me: MathThread) -> DecodedRows:  # type: ignore[override]
-        return DecodedRows(me.group, me.warp, me.lane, False, 1, CHUNK_ROWS, CHUNK_ROWS, wgmma.K_MAJOR, None, 0)
+    chunk: cutlass.Constexpr[int] = 0
 
     @property
     def first_token(self) -> Any:
@@ -203,7 +195,7 @@ class DecodedRows(DecodedShare):
     def zero(self) -> PromotedSums:
         return PromotedSums.zero(TOKEN_CHUNKS, CHUNK_ROWS // 2)
 
-    def parts(self, sums: Any) -> list[tuple[DecodedShare, Any]]:
+    def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
         return [(replace(self, chunk=chunk), sums[chunk : chunk + 1]) for chunk in range(TOKEN_CHUNKS)]
 
     @cute.jit

@@ -127,6 +127,10 @@ class RowShare(MathThread):
         """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
         release_stage(stage, self.lane)
 
+    def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
+        """The sums, of shares whose addresses are theirs."""
+        return [(self, sums)]
+
     # --- for several K blocks at a time
     def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
         a, b = self.mn_major

@@ -29,6 +29,7 @@ from ...blocks.cta import (
 from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.config import LOADER_WARPS, GemmConfig
 from ...blocks.gemm.context import GemmContext, prefetch_maps, rank_in_cluster
+from ...blocks.gemm.math import math
 from ...blocks.gemm.sm100.epilogue import epilogue
 from ...blocks.gemm.sm100.load import issue_mma
 from ...blocks.gemm.tile import WARPS_PER_GROUP
@@ -123,7 +124,7 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
     return (
         warp_group("loaders", range(first), loader_roles(config), registers.loader),
         *((gather,) if config.rows.own_warps else (decode,) if config.weights.decode_warps else ()),
-        WarpRole("math", None, lambda ctx, warp: config.weights.multiply(ctx, warp - first), registers.math, grows=True),
+        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first, config.epilogue.finish), registers.math, grows=True),
     )
 
 

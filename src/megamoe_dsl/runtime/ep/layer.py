@@ -91,7 +91,7 @@ class EpMoE(torch.nn.Module):
         self.acts = RowActivations.empty(problem, device)
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
         self.watchdog_ns = watchdog_ns
-        self._tables: dict[RoutingTablesConfig, CudaKernel] = {}
+        self._tables: dict[DispatchGemmConfig, CudaKernel] = {}
         self.store, self.ranks, self.peers = store, [self.memory], self.symmetric.peers
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
@@ -140,11 +140,10 @@ class EpMoE(torch.nn.Module):
         return kernel
 
     def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
-        """What makes the tables that such a dispatch reads, bound once."""
-        config = RoutingTablesConfig.of(dispatch)
-        if config not in self._tables:
-            self._tables[config] = self.bind(self.store.get(config))
-        return self._tables[config]
+        """What makes the tables that such a dispatch reads, bound once: a configuration takes longer to check than a call."""
+        if dispatch not in self._tables:
+            self._tables[dispatch] = self.bind(self.store.get(RoutingTablesConfig.of(dispatch)))
+        return self._tables[dispatch]
 
     def forward(
         self,
