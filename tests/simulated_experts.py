@@ -26,7 +26,7 @@ def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options:
     route, fc1, fc2, total = artifacts
     reports = [simulate_route(route, call, **options)]
     reports.append(simulate_gemm(fc1, call.fc1, **options))
-    for first, part in zip(call.first_columns, call.fc2, strict=True):
+    for first, part in call.fc2.items():
         reports += [simulate_gemm(fc2, part, **options), _launch(total, call, call.sum_tensors(first), options)]
     return call.y, reports
 
@@ -96,7 +96,7 @@ def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Seque
         launch_of(fc1, call.fc1.arguments(call.fc1.scales(), counter)),
         *(
             launch
-            for first, part in zip(call.first_columns, call.fc2, strict=True)
+            for first, part in call.fc2.items()
             for launch in (launch_of(fc2, part.arguments(part.scales(), own)), launch_of(total, call.arguments(call.sum_tensors(first))))
         ),
     ]

@@ -133,7 +133,7 @@ def test_columns_of_linear2_are_summed_part_by_part(recipe: str, monkeypatch: py
     monkeypatch.setattr(expert_layer, "ROWS_BYTES", 1)
     call, counters = call_of(ExpertLayer(512, 128, 3, 2, recipe=recipe), 9), torch.zeros(2, dtype=torch.int32)
     configs = call.layer.configs(Target.typical("sm_90a", 4), call.tokens)
-    assert (configs.fc2.problem.n, list(call.first_columns)) == (256, [0, 256])
+    assert (configs.fc2.problem.n, list(call.fc2)) == (256, [0, 256])
     launches = launches_of([artifact(config) for config in configs], call, [one.data_ptr() for one in counters])
     read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **vars(call.weights)}
     given = {name: tensor for name, tensor in read.items() if tensor is not None}

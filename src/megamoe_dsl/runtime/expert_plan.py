@@ -83,7 +83,7 @@ class DeviceExperts:
     def __call__(self, call: ExpertCall) -> torch.Tensor:
         self.route(call)
         self.fc1(call)
-        for first, fc2 in zip(call.first_columns, call.fc2, strict=True):
+        for first, fc2 in call.fc2.items():
             self._fc2(fc2)
             self._sum_from(call, first)
         return call.y
@@ -99,11 +99,11 @@ class DeviceExperts:
         self._fc1(call.fc1)
 
     def fc2(self, call: ExpertCall) -> None:
-        for part in call.fc2:
+        for part in call.fc2.values():
             self._fc2(part)
 
     def sum(self, call: ExpertCall) -> None:
-        for first in call.first_columns:
+        for first in call.fc2:
             self._sum_from(call, first)
 
     def _sum_from(self, call: ExpertCall, first: int) -> None:
@@ -113,7 +113,7 @@ class DeviceExperts:
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
         route, parts = self._fill_route(call, 0).save(), []
-        for first, fc2 in zip(call.first_columns, call.fc2, strict=True):
+        for first, fc2 in call.fc2.items():
             total = fill(self._sum, call.arguments(call.sum_tensors(first))).save()
             parts.append((first, self._fc2.prepare(fc2), total))
         return PreparedLaunches(route, self._fc1.prepare(call.fc1), tuple(parts))

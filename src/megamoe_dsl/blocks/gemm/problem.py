@@ -117,11 +117,8 @@ class GemmProblem(CheckedProblem):
     @property
     def b_lead(self) -> tuple[int, ...]:
         """Shape of B, but for K: rows of all groups together where some of each are multiplied."""
-        return (self.all_rows,) if self.b_rows else (*self.groups, self.n)
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        return (self.num_groups,) if self.has_groups else ()
+        groups = (self.num_groups,) if self.has_groups else ()
+        return (self.all_rows,) if self.b_rows else (*groups, self.n)
 
     @property
     def has_factors(self) -> bool:
