@@ -111,7 +111,7 @@ class GemmProblem(CheckedProblem):
 
     @property
     def all_rows(self) -> int:
-        """Of B, from the first that is multiplied to the last."""
+        """Rows of B from the first that is multiplied to the last."""
         return (self.num_groups - 1) * self.group_rows + self.n
 
     @property
