@@ -93,10 +93,10 @@ def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Seque
     (route, fc1, fc2, total), (own, counter) = artifacts, counters
     return [
         launch_of(route, {**call.arguments(call.route_tensors()), "counter": counter}),
-        launch_of(fc1, call.fc1.arguments(call.fc1.scales(), counter)),
+        launch_of(fc1, call.fc1.arguments(call.fc1.operands(), counter)),
         *(
             launch
             for first, part in call.fc2.items()
-            for launch in (launch_of(fc2, part.arguments(part.scales(), own)), launch_of(total, call.arguments(call.sum_tensors(first))))
+            for launch in (launch_of(fc2, part.arguments(part.operands(), own)), launch_of(total, call.arguments(call.sum_tensors(first))))
         ),
     ]

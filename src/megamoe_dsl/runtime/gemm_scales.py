@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
 from ..blocks.gemm.problem import INTERLEAVED, SCALE_BLOCK, GemmProblem
@@ -22,27 +20,22 @@ SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
 """What UE8M0 scales may be: bytes, or words of them."""
 
 
-class KernelScales(NamedTuple):
-    """As a kernel reads them.
+def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
+    """Scales of weights as the kernels read them: FP32, or none, as they are, UE8M0 in words."""
+    return sf if sf.dtype == torch.float32 else scale_words(sf)
 
-    a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them; `no_scales`
-    b  FP32, or none: as given; UE8M0: int32 [..., k / 128, n]; of UE4M3 k / 64, as those of a
-    """
 
-    a: torch.Tensor
-    b: torch.Tensor
+def token_scales(a_sf: torch.Tensor) -> torch.Tensor:
+    """Scales of A as a GEMM reads them, copied where they are not yet so, in rows of a K block: FP32 [k / 128, rows or more], UE8M0 int32
+    [k / 128, rows] as `scale_words` makes them, of UE4M3 k / 64; `no_scales`."""
+    rows = a_sf.flatten(0, -2)
+    return by_block(scales_by_column(rows)) if a_sf.dtype == torch.float32 else scale_words(rows)
 
-    @property
-    def a_ld(self) -> int:
-        """From one 128 of K to the next, in scales or words."""
-        return self.a.stride(1 if self.a.dtype == torch.float32 else 0)
 
-    @property
-    def a_storage(self) -> torch.Tensor:
-        """All memory of those of A, row by row of K."""
-        if self.a.dtype == torch.float32:
-            return self.a.T.as_strided((self.a.shape[1], self.a_ld), (self.a_ld, 1))
-        return self.a
+def by_block(a_sf: torch.Tensor) -> torch.Tensor:
+    """All memory of FP32 scales that lie as `scales_by_column` has them, row by row of K; others as they are."""
+    ld = a_sf.stride(1)
+    return a_sf.T.as_strided((a_sf.shape[1], ld), (ld, 1)) if a_sf.dtype == torch.float32 else a_sf
 
 
 def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
@@ -116,13 +109,6 @@ def capacity_step(problem: GemmProblem) -> int:
     if not problem.formats.scaled:
         return 1
     return SCALE_STEP if problem.formats.promoted else ATOM_ROWS
-
-
-def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
-    """Copied where they are not yet so."""
-    if a_sf.dtype == torch.float32:
-        return KernelScales(scales_by_column(a_sf.flatten(0, -2) if a_sf.dim() == 3 else a_sf), b_sf)
-    return KernelScales(scale_words(a_sf.flatten(0, -2)) if a_sf.dtype != torch.int32 else a_sf, scale_words(b_sf))
 
 
 def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True) -> None:

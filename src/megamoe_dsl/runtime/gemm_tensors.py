@@ -14,7 +14,7 @@ from ..problem import ProblemError
 from ..quant.weights import stored_row
 from ..recipe import E2M1
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import TMA_ALIGNMENT, KernelScales, capacity_step, check_scales, check_words_aligned, kernel_scales
+from .gemm_scales import TMA_ALIGNMENT, capacity_step, check_scales, check_words_aligned, kernel_scales, token_scales
 
 OUTPUT_DTYPES = {BF16: torch.bfloat16, "f32": torch.float32}
 UNPACKED_ALIGNMENT = 32
@@ -53,25 +53,21 @@ class LaunchTensors(ABC):
         """An upper bound of the rows of all groups together."""
 
     @abstractmethod
-    def scales(self) -> KernelScales:
-        """As the kernel reads them, copied where they are not yet so."""
-
-    @abstractmethod
-    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        """What a launch reads, by argument."""
+    def operands(self) -> dict[str, torch.Tensor]:
+        """What a launch reads, by argument; scales as the kernel reads them, copied where they are not yet so."""
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by argument."""
         return {"d": self.d}
 
     @abstractmethod
-    def numbers(self, scales: KernelScales) -> dict[str, int]:
+    def numbers(self, operands: dict[str, torch.Tensor]) -> dict[str, int]:
         """Its arguments that are no addresses of these tensors."""
 
-    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
-        addresses = {name: tensor.data_ptr() for name, tensor in {**self.operands(scales), **self.results()}.items()}
-        return {**self.numbers(scales), **addresses, "counter": counter, "m": self.rows}
+    def arguments(self, operands: dict[str, torch.Tensor], counter: int) -> dict[str, int]:
+        """The arguments of a launch by name; `operands` is what that method returns, `counter` an address or 0."""
+        addresses = {name: tensor.data_ptr() for name, tensor in {**operands, **self.results()}.items()}
+        return {**self.numbers(operands), **addresses, "counter": counter, "m": self.rows}
 
     def some(self, *names: str) -> dict[str, torch.Tensor]:
         """Those of these fields that are not None."""
@@ -157,11 +153,9 @@ class GemmTensors(LaunchTensors):
     def rows(self) -> int:
         return self.a.numel() // self.a.shape[-1]
 
-    def scales(self) -> KernelScales:
-        return kernel_scales(self.a_sf, self.b_sf)
+    def operands(self) -> dict[str, torch.Tensor]:
+        scales = {"a_sf": token_scales(self.a_sf), "b_sf": kernel_scales(self.b_sf)}
+        return {**self.some("a", "b", "groups", "factors", "bias"), **scales}
 
-    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        return {**self.some("a", "b", "groups", "factors", "bias"), "a_sf": scales.a_storage, "b_sf": scales.b}
-
-    def numbers(self, scales: KernelScales) -> dict[str, int]:
-        return {"groups": 0, "a_sf_ld": scales.a_ld}
+    def numbers(self, operands: dict[str, torch.Tensor]) -> dict[str, int]:
+        return {"groups": 0, "a_sf_ld": operands["a_sf"].stride(0)}
