@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -197,7 +198,7 @@ class ExpertCall:
         return GatherTensors(*operands, *stored, gate, up, hidden, w.w1_bias)
 
     @cached_property
-    def fc2(self) -> dict[int, GemmTensors | GatherTensors]:
+    def fc2(self) -> Mapping[int, GemmTensors | GatherTensors]:
         """Tensors of Linear2's launches by their first columns; all leave results in the same place."""
         h, h_sf, w = self.fc1.d, self.fc1.d_sf, self.weights
         a, rows = (h, no_scales(h) if h_sf is None else h_sf), self._view("rows")
