@@ -149,10 +149,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "rows of every group's B are the first one's",
         "wrong base",
         "weight_tile",
-        "tile.group * config.problem.n + tile.n_block * config.block_n",
+        "tile.group * config.problem.group_rows + tile.n_block * config.block_n",
         "tile.n_block * config.block_n",
     ),
-    mutant("scales of every group's B are the first one's", "wrong base", "load_scales", "tile.group * problem.scale_rows", "0"),
+    mutant(
+        "scales of every group's B are the first one's",
+        "wrong base",
+        "load_scales",
+        "tile.group * ceil_div(problem.group_rows, SCALE_BLOCK)",
+        "0",
+    ),
     mutant("the second row of a warpgroup's scales is its first", "wrong base", "WholeRows.scale_row", "first + index", "first"),
     mutant("a packed group begins where the one before it begins", "off by one", "fill_table", "entry - 4", "entry - 8"),
     mutant(

@@ -55,7 +55,7 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
     config = ctx.config
     weights = fetch_weights(ctx, tile, config.block_n)
-    row = tile.group * config.problem.n + tile.n_block * config.block_n
+    row = tile.group * config.problem.group_rows + tile.n_block * config.block_n
     return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
 
 

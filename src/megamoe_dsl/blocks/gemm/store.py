@@ -271,7 +271,7 @@ def bias_address(ctx: GemmContext, tile: GemmTile, column: int, first: Any, toge
     row = (column_of(config, tile, column) if problem.gate_up else tile.n_block * config.block_n + column) + first
     if problem.n % config.block_n:
         row = cutlass.min(row, problem.n - together)
-    return cast_to(BiasArguments, ctx.args).bias + (Int64(tile.group) * problem.n + row) * (2 if problem.biases == BF16 else 4)
+    return cast_to(BiasArguments, ctx.args).bias + (Int64(tile.group) * problem.group_rows + row) * (2 if problem.biases == BF16 else 4)
 
 
 def rows_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tuple[tuple[Any, ...], ...]:

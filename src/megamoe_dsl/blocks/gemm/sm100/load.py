@@ -37,7 +37,7 @@ def weight_operand(ctx: GemmContext, tile: GemmTile) -> PairOperand:
     """A CTA's half of a tile's rows of B, and their scales."""
     config, problem = ctx.config, ctx.config.problem
     column = (tile.n_block * config.cluster + ctx.cta_rank) * config.stage.weight_rows
-    row, words, num_bytes = tile.group * problem.n + column, tile.group * problem.k_words, config.stage.weight_transaction
+    row, words, num_bytes = tile.group * problem.group_rows + column, tile.group * problem.k_words, config.stage.weight_transaction
     return PairOperand(ctx.maps.weights, ctx.maps.sfb, row, column, words, config.k_block, num_bytes)
 
 
