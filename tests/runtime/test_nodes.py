@@ -21,6 +21,7 @@ from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime import moe_layer, nodes
 from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, row_bytes, split_rows
 from megamoe_dsl.shared_experts import SharedExperts
+from megamoe_dsl.target import Target
 from sweep import rarely
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
@@ -354,7 +355,7 @@ def test_chunks_leave_sms_to_the_network(
 
     for name, stand_in in {"rails_of": rails, "domain_layer": inner, "chunks_of": lambda *_: 4, "device_arch": lambda _: SM90}.items():
         monkeypatch.setattr(moe_layer, name, stand_in)
-    monkeypatch.setattr(moe_layer, "gpu_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(moe_layer, "gpu_target", lambda _: Target.typical("sm_90a"))
     others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0, **({} if sms is None else {"reserved_sms": sms})}
     layer = moe_layer.node_layer(problem, None, None, cuda, ranks, chunks, None, **others)
     assert (layer.chunks, seen) == (made[0], [made[1], -(-7 // made[0]) * 4 // ranks, made[1]])
