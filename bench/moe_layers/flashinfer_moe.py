@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 
 from megamoe_dsl.runtime.expert_call import ExpertCall
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from moe_layers.other_way import OtherWay
+from moe_layers.steps import SteppedExperts
 
 RUN = 32
 """Rows of up, then of gate, in W1."""
@@ -119,7 +119,7 @@ class FlashInferLayer:
 class KeptRows(FlashInferLayer):
     """The same with a row of every slot as its `y`: rows of `summed`, a call whose rows are the slots."""
 
-    ours: DeviceExperts
+    ours: SteppedExperts
     summed: ExpertCall
 
     def __call__(self) -> torch.Tensor:
@@ -155,7 +155,7 @@ def flashinfer_layers(calls: Sequence[ExpertCall], site: Path) -> dict[str, list
     return found
 
 
-def flashinfer_ways(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str, OtherWay]:
+def flashinfer_ways(call: ExpertCall, ours: SteppedExperts, site: Path) -> dict[str, OtherWay]:
     """The layer by tile, also with rows kept.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
     from moe_layers.flashinfer_kernels import compiled_finalize
 

@@ -13,11 +13,11 @@ from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.inspect.spans import spans_of, summarize, write_perfetto
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
+from moe_layers.steps import SteppedExperts
 
 
 def traced_config(point: ExpertPoint, target: Target) -> GemmConfig | Sm100GemmConfig:
@@ -30,7 +30,7 @@ def traced_config(point: ExpertPoint, target: Target) -> GemmConfig | Sm100GemmC
 def trace_experts(point: ExpertPoint, target: Target, store: ArtifactStore, out: Path) -> dict[str, Any]:
     """Launches the layer, then Linear1 with stamps, the last of several launches; a record, and a file for Perfetto in `out`."""
     call = DrawnCall.draw(point.layer, point.tokens, draw_weights(point.layer)).call
-    DeviceExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
+    SteppedExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
     config = traced_config(point, target)
     assert isinstance(call.fc1, GatherTensors)
     tensors, kernel = call.fc1.with_stamps(config), LoadedGemm(config, store, call.x.device)
