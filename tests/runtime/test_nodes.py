@@ -15,13 +15,12 @@ import torch
 import torch.distributed as dist
 
 from forked import forked_process
-from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, moe, random_weights
+from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, Target, WatchdogError, moe, random_weights
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime import moe_layer, nodes
 from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, row_bytes, split_rows
 from megamoe_dsl.shared_experts import SharedExperts
-from megamoe_dsl.target import Target
 from sweep import rarely
 
 PROBLEM = Problem(256, 128, 12, 3, max_tokens_per_rank=7, recipe="fp8xfp8")
