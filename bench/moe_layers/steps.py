@@ -1,4 +1,4 @@
-"""The four launches of a layer on one GPU one by one, which `moe` makes together."""
+"""The launches of a layer on one GPU one by one, which `moe` makes together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ class SteppedExperts(DeviceExperts):
     def __call__(self, call: ExpertCall) -> torch.Tensor:
         self.route(call)
         self.fc1(call)
-        self.fc2(call)
-        self.sum(call)
+        for first, fc2 in call.fc2.items():
+            self._fc2(fc2)
+            self._sum_from(call, first)
         return call.y
 
     def route(self, call: ExpertCall) -> None:
@@ -29,10 +30,15 @@ class SteppedExperts(DeviceExperts):
         self._fc1(call.fc1)
 
     def fc2(self, call: ExpertCall) -> None:
-        """Linear2."""
-        self._fc2(call.fc2)
+        """Linear2, of all columns."""
+        for part in call.fc2.values():
+            self._fc2(part)
 
     def sum(self, call: ExpertCall) -> None:
-        """The weighted sum of a token's rows."""
-        fill(self._sum, call.arguments(call.sum_tensors()))
+        """The weighted sums of tokens' rows, of all columns."""
+        for first in call.fc2:
+            self._sum_from(call, first)
+
+    def _sum_from(self, call: ExpertCall, first: int) -> None:
+        fill(self._sum, call.arguments(call.sum_tensors(first)))
         self._sum.launch()

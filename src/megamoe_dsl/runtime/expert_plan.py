@@ -58,8 +58,7 @@ class PreparedLaunches(NamedTuple):
 
     route: bytes
     fc1: bytes
-    fc2: bytes
-    total: bytes
+    parts: tuple[tuple[int, bytes, bytes], ...]  # first column, Linear2, sum
 
 
 class DeviceExperts:
@@ -83,9 +82,11 @@ class DeviceExperts:
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        first = fill(self._route, {**call.arguments(call.route_tensors()), "counter": 0})
-        last = fill(self._sum, call.arguments(call.sum_tensors()))
-        return PreparedLaunches(first.save(), self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last.save())
+        route, parts = fill(self._route, {**call.arguments(call.route_tensors()), "counter": 0}).save(), []
+        for first, fc2 in call.fc2.items():
+            total = fill(self._sum, call.arguments(call.sum_tensors(first))).save()
+            parts.append((first, self._fc2.prepare(fc2), total))
+        return PreparedLaunches(route, self._fc1.prepare(call.fc1), tuple(parts))
 
     def launch(
         self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]
@@ -97,10 +98,11 @@ class DeviceExperts:
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
         self._fc1.launch(prepared.fc1, counter, **fc1)
-        self._fc2.launch(prepared.fc2, counter)
-        last.restore(prepared.total)
-        last.values.weights, last.values.y = topk_weights, y
-        self._sum.launch()
+        for column, fc2, total in prepared.parts:
+            self._fc2.launch(fc2, counter)
+            last.restore(total)
+            last.values.weights, last.values.y = topk_weights, y + 2 * column
+            self._sum.launch()
 
 
 class DeviceDecode:
