@@ -76,8 +76,8 @@ TRAINING = (
         "sources of a rank's rows are another column's",
         "wrong base",
         "Routed.of",
-        "row[here] // (width * 2)",
-        "row[here] // width",
+        "offsets[ranks, rows] // (width * 2)",
+        "offsets[ranks, rows] // width",
         f"{EP}exact_data_gives_the_gradients_of_float64[2]",
     ),
     host(

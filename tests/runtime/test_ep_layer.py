@@ -20,11 +20,12 @@ from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.reference import Accumulate, route
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
-from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations, kernel_scales
+from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.routing import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.experts import moe as moe_on_one
+from megamoe_dsl.runtime.gemm_scales import kernel_scales
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel
@@ -55,8 +56,8 @@ def expected(case: Case, activation: Activation = swiglu, accumulate: Accumulate
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedKernel]:
     """In place of a GPU."""
-    replaced = {"CudaKernel": SimulatedKernel, "encode_tensor_map": TensorMap.encode, "gpu_name": lambda device: "simulated"}
-    replaced |= {"usable_sms": lambda device, reserved: NUM_SMS, "device_arch": lambda device: SM90}
+    replaced = {"CudaKernel": SimulatedKernel, "encode_tensor_map": TensorMap.encode}
+    replaced["gpu_target"] = lambda device: Target(SM90, NUM_SMS, "simulated")
     for name, one in replaced.items():
         monkeypatch.setattr(ep_layer, name, one)
     SimulatedKernel.tensors = {}
@@ -101,7 +102,7 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
 
 def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tables, tiles of pairs, and scales in the order of UTCCP; y to the bit, also of a rank that receives no rows."""
-    monkeypatch.setattr(ep_layer, "device_arch", lambda device: SM100)
+    monkeypatch.setattr(ep_layer, "gpu_target", lambda device: Target(SM100, NUM_SMS, "simulated"))
     moe = problem(1, "fp8xfp4")
     symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
     case = random_case(moe, (7,), 1, mask=0.2)

@@ -16,7 +16,7 @@ from ..kernels.registry import family_of
 from ..layouts.region import Region
 from ..problem import ProblemError
 from .buffers import check_aligned
-from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map, fill
+from .cuda_kernel import LAUNCHES, CudaKernel, current_stream, encode_tensor_map, fill
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, LayerOperands
 from .gemm_scales import TMA_ALIGNMENT
@@ -58,8 +58,7 @@ class PreparedLaunches(NamedTuple):
 
     route: bytes
     fc1: bytes
-    fc2: bytes
-    total: bytes
+    parts: tuple[tuple[int, bytes, bytes], ...]  # first column, Linear2, sum
 
 
 class DeviceExperts:
@@ -81,34 +80,13 @@ class DeviceExperts:
     def workspace(self, call: ExpertCall) -> Region:
         return call.region
 
-    def __call__(self, call: ExpertCall) -> torch.Tensor:
-        self.route(call)
-        self.fc1(call)
-        self.fc2(call)
-        self.sum(call)
-        return call.y
-
-    def route(self, call: ExpertCall) -> None:
-        self._fill_route(call, self.stream_state.address())
-        self._route.launch()
-
-    def _fill_route(self, call: ExpertCall, counter: int) -> ArgumentBlock:
-        return fill(self._route, {**call.arguments(call.route_tensors()), "counter": counter})
-
-    def fc1(self, call: ExpertCall) -> None:
-        self._fc1(call.fc1)
-
-    def fc2(self, call: ExpertCall) -> None:
-        self._fc2(call.fc2)
-
-    def sum(self, call: ExpertCall) -> None:
-        fill(self._sum, call.arguments(call.sum_tensors()))
-        self._sum.launch()
-
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        first, last = self._fill_route(call, 0).save(), fill(self._sum, call.arguments(call.sum_tensors())).save()
-        return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
+        route, parts = fill(self._route, {**call.arguments(call.route_tensors()), "counter": 0}).save(), []
+        for first, fc2 in call.fc2.items():
+            total = fill(self._sum, call.arguments(call.sum_tensors(first))).save()
+            parts.append((first, self._fc2.prepare(fc2), total))
+        return PreparedLaunches(route, self._fc1.prepare(call.fc1), tuple(parts))
 
     def launch(
         self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]
@@ -120,10 +98,11 @@ class DeviceExperts:
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
         self._fc1.launch(prepared.fc1, counter, **fc1)
-        self._fc2.launch(prepared.fc2, counter)
-        last.restore(prepared.total)
-        last.values.weights, last.values.y = topk_weights, y
-        self._sum.launch()
+        for column, fc2, total in prepared.parts:
+            self._fc2.launch(fc2, counter)
+            last.restore(total)
+            last.values.weights, last.values.y = topk_weights, y + 2 * column
+            self._sum.launch()
 
 
 class DeviceDecode:

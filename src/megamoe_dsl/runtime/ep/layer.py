@@ -27,12 +27,11 @@ from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
 from ..custom_op import asks_for_gradients, check_no_gradient
-from ..device_gemm import check_current
+from ..device_gemm import check_current, gpu_target
 from ..expert_gradients import MainGrads, check_main_grads
-from ..layer import gpu_name, usable_sms
 from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
-from ..symmetric_memory import SymmetricBuffer, device_arch
+from ..symmetric_memory import SymmetricBuffer
 from ..watchdog import check_watchdog_ns
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 from .routing import check_scatter_indices
@@ -75,7 +74,7 @@ class EpMoE(torch.nn.Module):
         self.takes_scales, self.takes_bound = problem.formats.scaled, False
         store = ArtifactStore(cache_folder()) if store is None else store
         device = weights.fc1.device
-        target = Target(device_arch(device), usable_sms(device, 0), gpu_name(device))
+        target = grid_target(gpu_target(device))
         tokens = problem.max_tokens_per_rank
         self.dispatch_config = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
         self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
@@ -91,7 +90,7 @@ class EpMoE(torch.nn.Module):
         self.acts = RowActivations.empty(problem, device)
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
         self.watchdog_ns = watchdog_ns
-        self._tables: dict[RoutingTablesConfig, CudaKernel] = {}
+        self._tables: dict[DispatchGemmConfig, CudaKernel] = {}
         self.store, self.ranks, self.peers = store, [self.memory], self.symmetric.peers
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
@@ -140,11 +139,10 @@ class EpMoE(torch.nn.Module):
         return kernel
 
     def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
-        """What makes the tables that such a dispatch reads, bound once."""
-        config = RoutingTablesConfig.of(dispatch)
-        if config not in self._tables:
-            self._tables[config] = self.bind(self.store.get(config))
-        return self._tables[config]
+        """What makes the tables that such a dispatch reads, bound once: a configuration takes longer to check than a call."""
+        if dispatch not in self._tables:
+            self._tables[dispatch] = self.bind(self.store.get(RoutingTablesConfig.of(dispatch)))
+        return self._tables[dispatch]
 
     def forward(
         self,

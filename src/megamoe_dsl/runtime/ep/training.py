@@ -73,16 +73,18 @@ class Routed:
     def of(cls, buffers: EpBuffers, peers: torch.Tensor, topk_idx: torch.Tensor) -> Self:
         """After a dispatch; waits for the device."""
         tables, slices, results = buffers.tables(len(topk_idx)), buffers.expert_slices(), buffers.region["results"]
-        device, (pairs, width) = peers.device, results.field.shape
-        places = torch.cat([torch.arange(one.start, one.stop, device=device) for one in slices])
-        ends = torch.tensor([one.stop - one.start for one in slices], device=device).cumsum(0).int()
-        sources, destinations = [], buffers.view("destinations")[places]
-        for address in peers:
-            row = destinations - address - results.offset
-            here = ((row >= 0) & (row < pairs * width * 2)).nonzero().flatten()
-            sources.append((here, row[here] // (width * 2)))
+        starts, counts = torch.tensor([(one.start, one.stop - one.start) for one in slices], device=peers.device).T
+        ends, total = counts.cumsum(0), sum(one.stop - one.start for one in slices)
+        gaps = (starts - ends + counts).repeat_interleave(counts, output_size=total)
+        places = torch.arange(total, device=peers.device) + gaps
+        pairs, width = results.field.shape
+        offsets = buffers.view("destinations")[places] - peers[:, None] - results.offset
+        here = (offsets >= 0) & (offsets < pairs * width * 2)
+        ranks, rows = here.nonzero(as_tuple=True)
+        sent = here.sum(dim=1).tolist()
+        sources = list(zip(rows.split(sent), (offsets[ranks, rows] // (width * 2)).split(sent), strict=True))
         names = ("pair_rows", "send_pairs", "recv_pairs", "expert_rows")
-        return cls(topk_idx, RoutingTables(*(getattr(tables, name).clone() for name in names)), places, ends, sources)
+        return cls(topk_idx, RoutingTables(*(getattr(tables, name).clone() for name in names)), places, ends.int(), sources)
 
 
 @dataclass
