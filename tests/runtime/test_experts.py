@@ -123,7 +123,7 @@ def test_fake_tensors_give_the_result_s_shape() -> None:
         ({"scores": "relu"}, "scores = 'relu': must be one of softmax, sigmoid"),
         ({"router": torch.zeros(4, 256)}, "router_logits = 'a tensor': must be None with router"),
         ({"router": torch.zeros(4, 256, device="meta"), "router_logits": None}, "router.device = .*meta.*: must be cpu"),
-        ({"router": torch.zeros(4, 256, dtype=torch.float64), "router_logits": None}, "router.dtype = torch.float64: must be torch.float32 or"),
+        ({"router": torch.zeros(4, 256, dtype=torch.float64), "router_logits": None}, "router.dtype = torch.float64: must be torch"),
         ({"router": torch.zeros(4, 256).T.contiguous().T, "router_logits": None}, r"router.stride\(\) = \(1, 4\): must be contiguous"),
         ({"router": torch.zeros(4, 128), "router_logits": None}, r"router.shape = \(4, 128\): must be \(experts, 256\)"),
         ({"token_ids": torch.zeros(6).long()}, "token_ids, hash_table = .*: must be both given, or neither"),
