@@ -71,9 +71,9 @@ def check_current(device: torch.device, field: str = "a.device") -> None:
 
 
 def gpu_target(device: torch.device) -> Target:
-    """A device as configurations are chosen for it.  Raises `ProblemError` for one that is no GPU of a kernel."""
-    arch, sms = device_arch(device), torch.cuda.get_device_properties(device).multi_processor_count
-    return Target(arch, sms, torch.cuda.get_device_name(device))
+    """A device as configurations are chosen for it."""
+    arch = device_arch(device)  # first: says where there is no GPU
+    return Target(arch, torch.cuda.get_device_properties(device).multi_processor_count, torch.cuda.get_device_name(device))
 
 
 class DeviceGemm:
