@@ -111,19 +111,35 @@ class DeviceExperts:
         return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
 
     def launch(
-        self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]
+        self,
+        prepared: PreparedLaunches,
+        counter: int,
+        x: int,
+        topk_idx: int,
+        topk_weights: int,
+        y: int,
+        fc1: Mapping[str, int],
+        routed: Sequence[int] = (),
     ) -> None:
         """The four launches, with the caller's tensors at these addresses, `fc1` those among the arguments of Linear1, and one counter for
-        all: launches of a stream follow one another, and each leaves it 0."""
-        first, last = self._route.arguments, self._sum.arguments
+        all: launches of a stream follow one another, and each leaves it 0.  `routed`: where ends, sources and positions go, if not to the
+        workspace."""
+        first, last, fc2 = self._route.arguments, self._sum.arguments, {}
         first.restore(prepared.route)
+        last.restore(prepared.total)
+        if routed:
+            first.values.ends, first.values.sources, first.values.positions = routed
+            ends, sources, last.values.positions = routed
+            fc1, fc2 = {**fc1, "groups": ends, "sources": sources}, {"groups": ends}
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
         self._fc1.launch(prepared.fc1, counter, **fc1)
-        self._fc2.launch(prepared.fc2, counter)
-        last.restore(prepared.total)
+        self._fc2.launch(prepared.fc2, counter, **fc2)
         last.values.weights, last.values.y = topk_weights, y
         self._sum.launch()
+        if routed:
+            first.forget()
+            last.forget()
 
 
 class DeviceDecode:
@@ -149,9 +165,7 @@ class DeviceDecode:
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, arguments, encode_tensor_map))
         return self._kernel.arguments.save()
 
-    def launch(
-        self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int] | None = None
-    ) -> None:
+    def launch(self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, *_: Any) -> None:
         """The launch, with the caller's tensors at these addresses, and the stream's `memory`."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)
@@ -173,9 +187,9 @@ class ExpertPlan:
         self._weights_at = self._chosen.offset("topk_weights")
         self._prepared: dict[tuple[int, ...], Any] = {}
 
-    def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> torch.Tensor:
-        """y, without looking at the tensors' layouts again; `routing` is topk_idx and topk_weights, or what the router takes.  Raises
-        `ProblemError` for the wrong device or alignment."""
+    def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands, routed: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+        """y, without looking at the tensors' layouts again; `routing` is topk_idx and topk_weights, or what the router takes; `routed` are
+        int32 ends, sources and positions, to be written.  Raises `ProblemError` for the wrong device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
         if index != torch._C._cuda_getDevice():
             check_current(self._device)
@@ -204,7 +218,8 @@ class ExpertPlan:
                 topk_idx, topk_weights = start, start + self._weights_at
                 self._router.launch(*routing, topk_idx, topk_weights)
             state = self._experts.stream_state.of(stream, capturing)
-            self._experts.launch(prepared, state, place, topk_idx, topk_weights, y.data_ptr(), fc1)
+            kept = [one.data_ptr() for one in routed]
+            self._experts.launch(prepared, state, place, topk_idx, topk_weights, y.data_ptr(), fc1, kept)
         return y
 
     def _prepare(self, key: tuple[int, ...], memory: torch.Tensor, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> Any:
