@@ -31,7 +31,7 @@ from megamoe_dsl.layouts.region import BF16, I32, Field, Region
 from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.ep.routing import experts_of, ranks_of
+from megamoe_dsl.runtime.ep.routing import experts_of
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from peer_run import RANKS, run_peer
 
@@ -70,7 +70,7 @@ def sent_tokens(point: Point, topk_idx: torch.Tensor) -> tuple[torch.Tensor, tor
     """What is sent once: the token of each, int64 [S], and its experts of those for which it is sent, int32 [S, topk], the number of
     experts where a slot has none."""
     problem, expert = point.problem, experts_of(point.problem, topk_idx)
-    sets = ranks_of(problem, topk_idx).masked_fill(expert == problem.num_experts, -1)
+    sets = (expert // problem.experts_per_rank).masked_fill(expert == problem.num_experts, -1)
     pairs = torch.stack([torch.arange(len(sets), device=sets.device)[:, None].expand_as(sets), sets], dim=2)[sets >= 0].unique(dim=0)
     token, of_set = pairs.unbind(1)
     return token, torch.where(sets[token] == of_set[:, None], expert[token], problem.num_experts).int()

@@ -48,7 +48,7 @@ from megamoe_dsl.target import Target
 from moe_layers.quack_gemms import interleaved
 from moe_layers.quack_training import QuackGemms, QuackStep
 from records import save_each
-from training_tables import DENSE, OURS, table
+from training_tables import COUNTED, DENSE, KERNELS, OURS, QUACK, table
 
 TARGET = Target.typical("sm_90a")
 SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "sonic-1536": (1536, 256, 128, 8)}
@@ -57,21 +57,13 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
 LAUNCHES, SUSTAINED_US = 2, 60_000
-WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", "grouped_mm", "quack"
-_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, QUACK = WAYS
+WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", "grouped_mm", QUACK
+_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, _ = WAYS
 """`moe-fp8-quantized` has weights that are quantized before."""
 BF16_ERROR, FP8_ERROR = 0.006, 0.1
 """Relative, of gradients: BF16 rounds by 2 to 4 thousandths, E4M3 by 2 to 3 percent of each operand."""
 DENSE_SIZE = 8192
 COUNT_LIMIT_S = 240
-KERNELS = {
-    "forward": ("forward: gate and up", "forward: down", "sum of rows"),
-    **{"rows": ("rows",), "tokens": ("tokens", "tokens: sum of rows"), "w1": ("W1",), "w2": ("W2",), DENSE: (DENSE,)},
-    QUACK: tuple(f"sonic-moe: {one}" for one in ("gate and up", "down", "sum of rows", "rows", "W2", "W1", "tokens", "sum of rows")),
-}
-"""Those that count of a stage, in order."""
-COUNTED = ("gemm", "Gemm", "topk_sum", "nvjet")
-"""Parts of their names; the second is quack's, the last cuBLAS's."""
 COUNTED_BY = {**COUNTERS, "dram": "dram__throughput.avg.pct_of_peak_sustained_elapsed"}
 PASSES = {"forward": 1, "backward": 2, "both": 3}
 """Times the FLOP of a forward pass."""
@@ -330,10 +322,11 @@ def run_point(point: TrainingPoint, turns: int, site: Path | None, ways: Sequenc
 def launch_once(points: list[TrainingPoint], site: Path | None) -> None:
     """What the profiler sees: of every point each stage in a range of its own, warm; prints the names of the kernels that count."""
     for point in points:
+        shape = point.layer
         quack = None if site is None else QuackGemms.of(site)
         layer, dense = Layer(point, quack, (OURS,)), torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda")
         runs = {"forward": layer.forwards[OURS], **layer.stages(), DENSE: partial(torch.mm, *dense)}
-        if quack is not None:
+        if QUACK in layer.forwards:
             runs[QUACK] = partial(layer.gradients, QUACK)
         for stage in (one for one in KERNELS if one in runs):
             runs[stage]()
@@ -342,7 +335,9 @@ def launch_once(points: list[TrainingPoint], site: Path | None) -> None:
             runs[stage]()
             torch.cuda.synchronize()
             torch.cuda.cudart().cudaProfilerStop()
-            for name in KERNELS[stage]:
+            first, *others = KERNELS[stage]
+            parts = shape.hidden // shape.columns(point.tokens) if stage == "forward" else 1
+            for name in (first, *others * parts):
                 print(f"{point.name}:{point.tokens} {name}", flush=True)
         del layer, runs
         gc.collect()

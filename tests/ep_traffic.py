@@ -9,7 +9,7 @@ import torch
 
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.ep.routing import leading_pairs, ranks_of
+from megamoe_dsl.runtime.ep.routing import RoutingTables
 
 SCALE_BYTES = 4
 
@@ -30,8 +30,8 @@ class Traffic:
         """Counts rows of all ranks, whose tokens have these experts; without token saving a row is fetched for each of them."""
 
         def crossing(saving: bool) -> int:
-            away = (leading_pairs(problem, idx, saving) & (ranks_of(problem, idx) != rank) for rank, idx in enumerate(topk_idx))
-            return sum(int(pairs.sum()) for pairs in away)
+            tables = RoutingTables.of(problem, topk_idx, token_saving=saving)
+            return sum(int(one.recv_pairs.sum() - one.recv_pairs[rank]) for rank, one in enumerate(tables))
 
         form = problem.formats.activations
         scales = SCALE_BYTES * (problem.hidden // SCALE_CHANNELS) if form.scale else 0

@@ -9,7 +9,7 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.ep.buffers import EpSymmetric
+from megamoe_dsl.runtime.ep.buffers import EpBuffers
 from megamoe_dsl.runtime.simulated import WATCHDOG_NS
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator, load
@@ -20,7 +20,7 @@ MOST_INSTRUCTIONS = 2_000_000
 
 def simulate_tables(
     artifact: Artifact,
-    ranks: Sequence[EpSymmetric],
+    ranks: Sequence[EpBuffers],
     tokens: Sequence[int],
     *,
     launches: int = 1,
@@ -29,7 +29,7 @@ def simulate_tables(
     watchdog_ns: int = WATCHDOG_NS,
 ) -> Report:
     """Launches of `routing_tables` without a pause, on ranks whose symmetric buffers have the experts of so many tokens, and in them then
-    the tables (`EpSymmetric.tables`).  What the simulator saw.
+    the tables (`EpBuffers.tables`).  What the simulator saw.
 
     Raises `ProblemError` for an artifact of another kernel, `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a
     deadlock.

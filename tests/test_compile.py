@@ -28,6 +28,15 @@ def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
         artifact.histogram("nobody")
 
 
+def test_the_configuration_is_that_of_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default of as many as a rank may have; SMs and fields are the caller's."""
+    monkeypatch.setattr("megamoe_dsl.artifact.compile.compile_kernel", lambda config, *, line_info: (config, line_info))
+    problem = Problem(4096, 2048, 64, 8, 8, 2048, recipe="fp8xfp8")
+    found = [compile(problem, "sm_90a", num_tokens=tokens, num_sms=78, lookahead=2) for tokens in (None, 2048, 8)]
+    want = [(choose(problem, Target.typical("sm_90a", 78), tokens, lookahead=2), True) for tokens in (2048, 2048, 8)]
+    assert found == want and want[0] != want[2]
+
+
 def test_chips_of_a_family_have_one_binary(monkeypatch: pytest.MonkeyPatch) -> None:
     """B300 has the instructions of B200; code for both is that for B200 alone, where ptxas orders those for B300 alone otherwise."""
 

@@ -55,6 +55,7 @@ def vllm_modules(patch: pytest.MonkeyPatch, tokens: list[int] | None, group: Any
         "vllm.envs": SimpleNamespace(VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=300),
         "vllm.forward_context.get_forward_context": lambda: SimpleNamespace(dp_metadata=step),
         "vllm.forward_context.is_forward_context_available": lambda: step is not None,
+        "vllm.model_executor.layers.fused_moe.config.FusedMoEQuantConfig": SimpleNamespace(make=lambda: "nothing quantized"),
         "vllm.model_executor.custom_op.PluggableLayer": PluggableLayer,
         "vllm.model_executor.custom_op.op_registry_oot": registry,
         "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase": type("FusedMoEMethodBase", (), {}),

@@ -20,6 +20,7 @@ from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
 from megamoe_dsl.compat.deep_gemm.buffer import CallOptions
 from megamoe_dsl.compat.deep_gemm.calls import _bound, _in_kernel_order
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import MAX_CLAMP, Problem, ProblemError
 from megamoe_dsl.quant import TransformedWeights
 
@@ -72,8 +73,86 @@ def test_only_the_weights_named_are_forgotten(buffer: deep_gemm.SymmBuffer) -> N
     assert buffer.kernel(ordered(*first), None, CallOptions(), 16) is not kernels[0]
 
 
+def test_a_buffer_that_was_destroyed_has_nothing(buffer: deep_gemm.SymmBuffer) -> None:
+    x, symmetric, others = buffer.x, buffer.symmetric, (buffer.x_sf, buffer.topk_idx, buffer.topk_weights)
+    buffer.kernel(ordered(*given()), None, CallOptions(), 16)
+    record_pre_dispatch(buffer)
+    for _ in range(2):
+        buffer.destroy()
+    assert symmetric.num_bytes == 0 and not buffer._kernels and buffer._pre_dispatch is None
+    assert not any(getattr(buffer, name) is not None for name in ("symmetric", "buffer", "group", "x", "x_sf", "topk_idx", "topk_weights"))
+    with pytest.raises(ProblemError, match="buf_x = 'a tensor at"):
+        deep_gemm.mega_moe_pre_dispatch_sm90(*TOKENS, x, *others, num_tokens=5)
+
+
+def test_sms_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody asks, all that the device has."""
+    monkeypatch.setattr(buffers, "_asked", None)
+    monkeypatch.setattr(buffers, "current_device", lambda: "cuda:1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {"cuda:1": SimpleNamespace(multi_processor_count=7)}.get)
+    assert deep_gemm.get_num_sms() == 7
+    for wrong in (0, -2, 1 << 17):
+        with pytest.raises(ProblemError, match=f"num_sms = {wrong}: must be a positive number of SMs"):
+            deep_gemm.set_num_sms(wrong)
+    for asked in (1, 6):
+        deep_gemm.set_num_sms(asked)
+        assert deep_gemm.get_num_sms() == asked
+
+
+def test_a_buffer_of_a_group(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks make it together, of all of their experts."""
+    group: Any = SimpleNamespace(size=lambda: 2)
+    alone, asked = buffers.SymmetricBuffer.allocate, []
+
+    def allocate(problem: Problem, arch: Arch, **options: Any) -> Any:
+        asked.append(options.pop("group"))
+        return alone(replace(problem, num_ranks=1), arch, **options, region=symmetric_buffer(problem, arch))
+
+    monkeypatch.setattr(buffers.SymmetricBuffer, "allocate", allocate)
+    made = deep_gemm.get_symm_buffer_for_sm90_mega_moe(group, *SHAPE, combine="e4m3")
+    assert asked == [group] and made.group is group and made.problem == replace(PROBLEM, num_ranks=2, combine="e4m3")
+    assert deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE).symmetric.group is None
+    called: list[Any] = []
+    monkeypatch.setattr(made, "kernel", lambda *given: called.append(given) or (lambda y: None))
+    w, y, stats = random_weights(made.problem, 0, 0), torch.zeros(5, 256, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
+    l1, l2 = deep_gemm.transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf))
+    shifted = torch.empty(l1[1].numel() + 1)[1:].view(l1[1].shape)  # FP32 scales may begin anywhere
+    deep_gemm.fp8_mega_moe(y, (l1[0], shifted), l2, made, stats[:2])
+    assert called[0][0].fc1_sf is shifted and called[0][1].shape == (2,)
+    with pytest.raises(ProblemError, match=r"cumulative_local_expert_recv_stats.shape"):
+        deep_gemm.fp8_mega_moe(y, l1, l2, made, stats)
+    with pytest.raises(ProblemError, match="use_fp8_dispatch = False: must be True: tokens travel in E4M3"):
+        deep_gemm.get_symm_buffer_for_sm90_mega_moe(OneRank(), *SHAPE, use_fp8_dispatch=False)
+
+
+def test_experts_have_scales_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each slot that of its expert; a masked one is left as it is."""
+    seen: list[list[list[float]]] = []
+    with simulated_hopper(monkeypatch, tmp_path, SM100):
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE)
+        monkeypatch.setattr("megamoe_dsl.compat.deep_gemm.pre_dispatch._run", lambda buffer, given, *others: seen.append(given[2].tolist()))
+        x, _, weights = TOKENS
+        idx, views = torch.tensor([[-1, 3], [0, 2]], dtype=torch.int32), (buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights)
+        scales = torch.tensor([2.0, 3.0, 5.0, 7.0])
+        deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, expert_scales=scales)
+        assert seen == [[[3.0, 21.0], [6.0, 15.0]]]
+        for wrong in (scales[:3], scales.double()):
+            with pytest.raises(ProblemError, match="expert_scales"):
+                deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, expert_scales=wrong)
+        for options, message in (
+            ({"mma_type": "mxf4xmxf4"}, "mma_type = 'mxf4xmxf4': must be fp8xfp4, as the buffer's"),
+            ({"use_fp4_acts": True}, "use_fp4_acts = True: must be None or False, as the buffer's"),
+            ({"buf_x_scales": scales}, "buf_x_scales = 'given': must be None"),
+        ):
+            with pytest.raises(ProblemError, match=message):
+                deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, **options)
+
+
 def test_weights_that_no_transform_returns() -> None:
     l1, l2 = given()
+    for pair in ((l1, (*l2, l2[1])), (l1[:1], l2[:1]), ((*l1, *l1), (*l2, *l2))):
+        with pytest.raises(ProblemError, match=f"l2_weights = '{len(pair[1])} tensors beside {len(pair[0])} of l1_weights': must be what"):
+            ordered(*pair)
     strided = torch.zeros(*l1[0].shape[:-1], 2 * l1[0].shape[-1], dtype=torch.uint8).view(torch.float8_e4m3fn)[..., ::2]
     assert strided.shape == l1[0].shape and strided.dtype == l1[0].dtype
     for wrong in (strided, l1[0].flatten(), l1[0].view(torch.uint8)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -37,10 +39,66 @@ def fp4_for_deep_gemm(w: ExpertWeights) -> tuple[Weights, Weights]:
 
 
 def test_sm90_is_the_layers_order() -> None:
-    w = random_weights(FP8, 0, 1)
-    found = _in_kernel_order(FP8, SM90, *transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf)))
-    want = transform_weights(FP8, SM90, w)
+    """Biases follow their rows."""
+    problem = replace(FP8, biases=True)
+    w = random_weights(problem, 0, 1)
+    assert w.fc1_bias is not None and w.fc2_bias is not None
+    l1, l2 = transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf, w.fc1_bias), (w.fc2, w.fc2_sf, w.fc2_bias))
+    found, want = _in_kernel_order(problem, SM90, l1, l2), transform_weights(problem, SM90, w)
+    assert found.fc1_bias is not None and want.fc1_bias is not None and torch.equal(found.fc1_bias, want.fc1_bias)
+    assert found.fc2_bias is w.fc2_bias and all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float8_e8m0fnu])
+def test_sm90_takes_scales_of_4_bits_as_they_are_published(dtype: torch.dtype) -> None:
+    """As bytes, or as words of any strides; biases follow their rows."""
+    problem = replace(FP4, recipe="fp8xmxfp4", biases=True)
+    w = random_weights(problem, 0, 1)
+    assert w.fc1_bias is not None and w.fc2_bias is not None
+    scales = [one[1] for one in fp4_for_deep_gemm(w)] if dtype == torch.int32 else [one.view(dtype) for one in (w.fc1_sf, w.fc2_sf)]
+    l1, l2 = (w.fc1.view(torch.int8), scales[0], w.fc1_bias), (w.fc2, scales[1], w.fc2_bias)
+    found, want = _in_kernel_order(problem, SM90, *transform_weights_for_mega_moe_sm90(l1, l2)), transform_weights(problem, SM90, w)
+    assert found.fc1_bias is not None and want.fc1_bias is not None and torch.equal(found.fc1_bias, want.fc1_bias)
+    assert found.fc2_bias is w.fc2_bias and all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
+
+
+def test_sm100_has_biases_and_eight_bits() -> None:
+    """Words in any strides, as long as they are words."""
+    problem = replace(FP8, recipe="mxfp8xmxfp8")
+    w = random_weights(problem, 0, 1)
+    words = [one.view(torch.int32) for one in (w.fc1_sf, w.fc2_sf)]
+    l1, l2 = transform_weights_for_mega_moe((w.fc1, words[0]), (w.fc2, words[1]), mma_type="fp8xfp8")
+    found, want = _in_kernel_order(problem, SM100, l1, l2), transform_weights(problem, SM100, w)
     assert all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))
+    biased = random_weights(replace(FP4, biases=True), 0, 1)
+    (codes, sf), (codes2, sf2) = fp4_for_deep_gemm(biased)
+    assert biased.fc1_bias is not None and biased.fc2_bias is not None
+    l1, l2 = transform_weights_for_mega_moe((codes, sf, biased.fc1_bias), (codes2, sf2, biased.fc2_bias))
+    want = transform_weights(replace(FP4, biases=True), SM100, biased)
+    assert torch.equal(l1[2], want.fc1_bias) and l2[2] is biased.fc2_bias
+    for wrong in (words[0].view(torch.float32), words[0][0]):
+        with pytest.raises(ProblemError, match=r"weight scales = .*: must be int32 \[E, rows, K/128\], four UE8M0 a word"):
+            transform_weights_for_mega_moe((w.fc1, wrong), (w.fc2, words[1]), mma_type="fp8xfp8")
+    with pytest.raises(ProblemError, match="activation = 'gelu'"):
+        transform_weights_for_mega_moe((w.fc1, words[0]), (w.fc2, words[1]), "gelu", "fp8xfp8")
+
+
+def test_a_recipe_of_three_numbers_is_that_of_a_and_of_b() -> None:
+    """Rows of a scale of A, of one of B, and channels; weights are of one group or of several, or of none."""
+    sf = 2.0 ** torch.randint(-9, 9, (3, 8, 16))
+    want = transform_sf_into_required_layout(sf, 8, 512, (1, 32), 3)
+    assert torch.equal(transform_sf_into_required_layout(sf, 8, 512, (128, 1, 32), 3, False), want)
+    assert torch.equal(transform_sf_into_required_layout(sf, 8, 512, (1, 128, 32), 3, True), want)
+    assert torch.equal(transform_sf_into_required_layout(sf, 8, 512, (128, 1, 32), 3), want)
+    assert torch.equal(transform_sf_into_required_layout(sf[1], 8, 512, (1, 32)), want[1])
+    blocks = torch.rand(5, 3).T  # of rows and channels that fill no whole ones
+    found = transform_sf_into_required_layout(blocks, 257, 513, (128, 128), disable_ue8m0_cast=True)
+    assert torch.equal(found, blocks) and found.is_contiguous()
+    for recipe, uncast in (((128, 128), False), ((1, 32), True), ((128, 1, 32), False)):
+        with pytest.raises(ProblemError, match=r"recipe = .*: must be \(1, 32\), or \(128, 128\) with disable_ue8m0_cast"):
+            transform_sf_into_required_layout(sf, 8, 512, recipe, 3, True, uncast)
+    with pytest.raises(ProblemError, match="psum_layout = 'given': must be None"):
+        transform_sf_into_required_layout(sf, 8, 512, (1, 32), 3, psum_layout=sf)
 
 
 def test_sm100_is_the_layers_order() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +159,8 @@ def test_what_was_not_loaded_for_is_refused(arch: Arch, monkeypatch: pytest.Monk
     options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 3}
     run = partial(sglang.run_mega_routed_experts, experts, *random_routing(PROBLEM, 3))
     for name, value in {
+        "hidden_size": 512,
+        "intermediate_size": 128,
         "activation": "situ",
         "activation_clamp": 7.0,
         "top_k": 4,
@@ -171,10 +173,11 @@ def test_what_was_not_loaded_for_is_refused(arch: Arch, monkeypatch: pytest.Monk
         run(**{**options, "num_tokens": 9})
 
 
+@dataclass
 class CalledLayer:
     """In a layer's place: what it was called with."""
 
-    problem = PROBLEM
+    problem: Problem = PROBLEM
 
     def __call__(self, *given: torch.Tensor, **options: Any) -> tuple[Any, ...]:
         return given, options
@@ -188,6 +191,49 @@ def test_weights_are_scaled_and_the_bound_is_within_the_buffer(monkeypatch: pyte
         monkeypatch.setattr(sglang, "num_tokens_bound", lambda tokens, most=most: most)
         given, found = sglang.run_mega_routed_experts(experts, x, idx, weights, **options)
         assert given[0] is x and given[1] is idx and torch.equal(given[2], weights * 2.5) and found == {"num_tokens_bound": bound}
+
+
+def test_inputs_are_taken_as_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strided, with weights of another dtype, and none at all of an idle rank."""
+    experts, parts = torch.nn.Module(), random_routing(PROBLEM, 3)
+    monkeypatch.setitem(sglang.LAYERS, experts, CalledLayer())
+    monkeypatch.setattr(sglang, "num_tokens_bound", lambda tokens: 5)
+    options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2}
+    strided = [one.repeat_interleave(2, dim=1)[:, ::2] for one in (*parts[:2], parts[2].bfloat16())]
+    given, _ = sglang.run_mega_routed_experts(experts, *strided, **options, num_tokens=3)
+    assert all(
+        one.is_contiguous() and torch.equal(one, part) for one, part in zip(given, (*parts[:2], parts[2].bfloat16().float()), strict=True)
+    )
+    for routing in ((None, None), (parts[1][:0], None)):
+        given, _ = sglang.run_mega_routed_experts(experts, parts[0][:0], *routing, **options, num_tokens=0)
+        assert [(one.dtype, tuple(one.shape)) for one in given[1:]] == [(torch.int32, (0, 2)), (torch.float32, (0, 2))]
+
+
+@pytest.mark.parametrize(("fused", "factor", "want"), [(False, 2.5, 2.5), (True, 2.5, 1.0), (False, None, 1.0)])
+def test_kimi_scales_unless_its_router_does(fused: bool, factor: float | None, want: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    experts = torch.nn.Module()
+    experts.should_fuse_routed_scaling_factor_in_topk = fused
+    problem = Problem(512, 128, 4, 2, max_tokens_per_rank=8, recipe="fp8xmxfp4", activation="situ")
+    monkeypatch.setitem(sglang.LAYERS, experts, CalledLayer(problem))
+    monkeypatch.setattr(sglang, "num_tokens_bound", lambda tokens: tokens)
+    x, idx, weights = random_routing(problem, 3)
+    fields = {"moe_hidden_size": 512, "_mega_intermediate_size": 128, "_mega_top_k": 2, "routed_scaling_factor": factor}
+    kimi: Any = SimpleNamespace(experts=experts, **fields)
+    given, found = sglang.run_kimi(kimi, x, SimpleNamespace(topk_ids=idx, topk_weights=weights))
+    assert given[0] is x and given[1] is idx and torch.equal(given[2], weights * want) and found == {"num_tokens_bound": 3}
+    assert sglang.should_use_mega_moe(kimi, x) and not sglang.should_use_mega_moe(SimpleNamespace(experts=torch.nn.Module()), x)
+    assert not sglang.should_use_mega_gate(kimi, x, None) and not sglang.should_fuse_mega_moe_shared_experts(kimi)
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4"])
+def test_every_field_of_a_layer_is_its_own(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two numbers of this one are the same."""
+    problem = Problem(512, 256, 6, 3, 2, 16, recipe=recipe, activation_clamp=7.0)
+    sglang_modules(monkeypatch, problem.max_tokens_per_rank, [])
+    monkeypatch.setattr(layers, "device_arch", lambda device: SM90)
+    for limits in ({}, {"swiglu_limit": None, "gemm1_clamp_limit": 7.0}):
+        experts = sglang_experts(problem, random_weights(problem, 0, 1), **limits)
+        assert sglang.problem_of(experts, {field: getattr(experts, name) for field, name in sglang.FP8_NAMES.items()}) == problem
 
 
 ACCEPTED: dict[str, tuple[dict[str, object], tuple[str, float | None]]] = {
@@ -215,6 +261,8 @@ def test_activations(name: str, arch: Arch) -> None:
         ("is_gated", {}, {"is_gated": False}),
         ("moe_tp_size = 2", {"moe_tp_size": 2}, {}),
         ("with_bias", {"with_bias": True}, {}),
+        ("apply_router_weight_on_input", {}, {"apply_router_weight_on_input": True}),
+        ("activation = 'gelu'", {"_minimax_activation": "gelu"}, {}),
         ("experts = 'mxf4xmxf4'.*on sm_90a", {"_mega_moe_w4a4": True}, {}),
     ],
 )
@@ -258,14 +306,16 @@ def test_who_loads_what(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("given", "want"), [(Field(2), 0), (Field(4, given=True), 4), (Field(-1, given=True), 0)])
 def test_reserved_sms_are_sglangs(given: Field, want: int, arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
-    sglang_modules(monkeypatch, 8, [], reserved=given)
+    sglang_modules(monkeypatch, 8, [], "group", reserved=given)
     monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
     monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
-    monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: None)
+    monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: group)
     monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
     monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
-    sglang.layer_of(PROBLEM, torch.device("cpu"))
-    assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (want, 132 - want, 300 * 10**9)
+    for ranks, group in ((1, None), (2, "group")):
+        sglang.layer_of(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
+        assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (want, 132 - want, 300 * 10**9)
+        assert made["symmetric"] == group and made["bounds"] == [8]
 
 
 def test_bounds_come_from_sglang(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:

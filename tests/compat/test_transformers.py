@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tiny_models import MODELS, tiny
 from transformers.integrations.finegrained_fp8 import FP8Experts
 
 import megamoe_dsl.compat.transformers as adapter
-from megamoe_dsl import MoE, Problem, load_experts
+from megamoe_dsl import MoE, Problem, ProblemError, load_experts
 from megamoe_dsl.compat.transformers import lay_out, lies_by_rows, recognized
 from megamoe_dsl.quant import quantize_e2m1, quantize_weight_e4m3
 
@@ -233,6 +234,60 @@ def test_fp8_experts_are_those_of_their_values(calls: list[torch.Tensor]) -> Non
     assert len(calls) == 1
     expected = adapter.ALL_EXPERTS_FUNCTIONS["grouped_mm"](plain, x, idx, weights).float()
     assert 0 < (found - expected).norm() < 0.06 * expected.norm()  # tokens and products are quantized
+
+
+@pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss", "FP8"])
+def test_a_layer_of_experts_is_theirs(name: str) -> None:
+    """With weights in each order that models have, biases and scales; the model's own stay as they are."""
+    experts = fp8_experts()[0] if name == "FP8" else tiny(name, num_hidden_layers=1).model.layers[0].mlp.experts
+    hidden, before = experts.down_proj.shape[2 if name == "GptOss" else 1], {key: one.clone() for key, one in experts.named_parameters()}
+    layer = adapter.layer_of(experts, 2, 9, launch="moe")
+    given = torch.randn(9, hidden).bfloat16(), torch.rand(9, 4).topk(2).indices, torch.rand(9, 2)
+    forward = adapter.fp8_experts_forward if name == "FP8" else adapter.experts_forward
+    assert torch.equal(layer(*given), forward(experts, *given)) and layer.problem.max_tokens_per_rank == 9
+    assert all(torch.equal(one, before[key]) for key, one in experts.named_parameters())
+    assert name != "Qwen3Moe" or layer.experts._given["w1"].data_ptr() == experts.gate_up_proj.data_ptr()
+    setattr(experts, adapter.KNOWN, None)
+    with pytest.raises(ProblemError, match=r"experts._apply_gate = '\w*Experts': must be an activation of the table"):
+        adapter.layer_of(experts, 2, 9)
+
+
+def test_what_moe_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reason alone: without it the same layer is taken."""
+    experts, oss = (tiny(name, num_hidden_layers=1).model.layers[0].mlp.experts for name in ("Qwen3Moe", "GptOss"))
+    adapter.prepare_layer(experts)
+    adapter.prepare_layer(oss)
+    x: Any = SimpleNamespace(is_cuda=True, device="cuda", dtype=torch.bfloat16, requires_grad=False)
+    for capability, need in ((9, ""), (10, "biases, and channels that are no multiple of 128, need SM90")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: (capability, 0))
+        assert (adapter.bf16_refusal(oss, x), adapter.bf16_refusal(experts, x)) == (need, "")
+        assert adapter.bf16_refusal(tiny("Qwen3Moe", num_hidden_layers=1, moe_intermediate_size=96).model.layers[0].mlp.experts, x) == need
+    for name, value, why in (
+        ("has_post_expert_norm", True, "a norm follows each expert"),
+        ("gate_up_proj", torch.nn.Parameter(experts.gate_up_proj.float()), "its weights are torch.float32, not torch.bfloat16"),
+    ):
+        before = getattr(experts, name, False)
+        setattr(experts, name, value)
+        assert adapter.bf16_refusal(experts, x) == why
+        setattr(experts, name, before)
+    fp8 = fp8_experts()[0]
+    for name, value, why in (
+        ("gate_up_proj", fp8.gate_up_proj.bfloat16(), "its weights are torch.bfloat16 with scales of torch.float32"),
+        ("gate_up_proj_scale_inv", fp8.gate_up_proj_scale_inv.double(), "its weights are torch.float8_e4m3fn with scales of torch.float64"),
+        ("block_size", None, "its scales are of None, dynamic"),
+        ("block_size", (64, 128), "its scales are of (64, 128), dynamic"),
+    ):
+        before = getattr(fp8, name)
+        setattr(fp8, name, torch.nn.Parameter(value, requires_grad=False) if isinstance(value, torch.Tensor) else value)
+        assert adapter.fp8_refusal(fp8, x) == why
+        setattr(fp8, name, before)
+    assert not adapter.fp8_refusal(fp8, x) and not adapter.bf16_refusal(experts, x)
+
+
+def test_fp8_experts_fall_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    experts, given = fp8_experts()[0], (torch.zeros(1, 128).half(), torch.zeros(1, 2).long(), torch.ones(1, 2))
+    monkeypatch.setitem(adapter.ALL_FP8_EXPERTS_FUNCTIONS._global_mapping, adapter.FALLBACK, lambda *called: called)
+    assert adapter.fp8_experts_forward(experts, *given) == (experts, *given)
 
 
 def test_other_ranks_experts_count_for_nothing() -> None:

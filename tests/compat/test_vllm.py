@@ -190,21 +190,42 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[SimulatedKern
 
 
 def test_the_bound_of_a_call_is_of_all_ranks_and_within_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, called = torch.nn.Module(), SimpleNamespace(bound=None)
+    layer = torch.nn.Module()
 
     class Layer:
         problem = PROBLEM
 
-        def __call__(self, x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, *, num_tokens_bound: int) -> torch.Tensor:
-            called.bound = num_tokens_bound
-            return x
+        def __call__(self, *given: torch.Tensor, num_tokens_bound: int) -> Any:
+            return *given, num_tokens_bound
 
     monkeypatch.setitem(LAYERS, layer, Layer())
     x, idx, weights = random_routing(PROBLEM, 3)
-    for most, bound in ((5, 5), (99, PROBLEM.max_tokens_per_rank)):
-        monkeypatch.setattr(vllm, "num_tokens_bound", lambda rows, most=most: most)
+    for most, bound in ((3, 5), (99, PROBLEM.max_tokens_per_rank)):
+        monkeypatch.setattr(vllm, "num_tokens_bound", lambda rows, most=most: max(most, rows + 2))
         method: Any = SimpleNamespace()
-        assert ExpertsMethod.apply(method, layer, x, weights, idx) is x and called.bound == bound
+        found: Any = ExpertsMethod.apply(method, layer, x, weights.bfloat16(), idx)
+        assert found[0] is x and found[1] is idx and found[3] == bound
+        assert found[2].dtype == torch.float32 and torch.equal(found[2], weights.bfloat16().float())
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4"])
+def test_every_field_of_a_layer_is_its_own(recipe: str, engine: dict[str, type]) -> None:
+    """No two numbers of this one are the same."""
+    problem = Problem(512, 256, 6, 3, 2, 16, recipe=recipe, activation_clamp=7.0)
+    kind = FP8 if recipe == "fp8xfp8" else MXFP4
+    assert ExpertsMethod(vllm_method(kind), routed_experts(), moe_config(problem)).problem == problem
+    alone = moe_config(problem, ep_size=2, use_ep=False)
+    assert ExpertsMethod(vllm_method(kind), routed_experts(), alone).problem == replace(problem, num_ranks=1)
+
+
+def test_parameters_are_vllms(engine: dict[str, type]) -> None:
+    """Its method makes them; where they are, this project's layer quantizes for itself."""
+    made: list[object] = []
+    theirs = vllm_method(FP8, create_weights=lambda self, *sizes, **attributes: made.extend((*sizes, attributes)))
+    method = ExpertsMethod(theirs, routed_experts(), moe_config(PROBLEM))
+    method.create_weights("layer", 4, 256, params_dtype=torch.float8_e4m3fn)
+    assert made == ["layer", 4, 256, {"params_dtype": torch.float8_e4m3fn}]
+    assert method.get_fused_moe_quant_config(None) == "nothing quantized"
 
 
 @pytest.mark.parametrize("problem", [PACKED, rarely(PROBLEM)], ids=lambda one: one.recipe)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, scatter_indices
+from megamoe_dsl.runtime.ep.routing import RoutingTables, scatter_indices
 
 pytestmark = pytest.mark.gpu
 
@@ -39,14 +38,13 @@ pytestmark = pytest.mark.gpu
 def check_reference(case: Case, config: RoutingTablesConfig, made: list[Made], tables: list[RoutingTables]) -> None:
     """Every element of a launch, and every entry of its tables, which are made as `config` says."""
     moe, accumulate = case.problem, torch.float64 if case.exact else "hopper"
-    splits = Splits.stack([Splits.of(moe, idx, token_saving=config.token_saving) for idx in case.topk_idx])
-    order: dict[str, Any] = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
+    order = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
+    every = RoutingTables.of(moe, [idx.cpu() for idx in case.topk_idx], **order)
     ys = combined(case, [draw_activations(case, rank) for rank in range(moe.num_ranks)], accumulate)
-    for rank, (one, found) in enumerate(zip(made, tables, strict=True)):
-        wanted = RoutingTables.of(moe, rank, case.topk_idx[rank], splits, **order)
+    for rank, (one, found, wanted) in enumerate(zip(made, tables, every, strict=True)):
         for name in ("pair_rows", "recv_pairs", "expert_rows"):
             assert torch.equal(getattr(found, name).cpu(), getattr(wanted, name))
-        for owner, count in enumerate(splits.ranks[rank].tolist()):
+        for owner, count in enumerate(int(other.recv_pairs[rank]) for other in every):
             assert torch.equal(found.send_pairs[owner, :count].cpu(), wanted.send_pairs[owner, :count])
         rows = torch.cat(linear1_rows(case, rank, accumulate))
         assert torch.equal(one.rows.cpu().view(torch.int16), rows.view(torch.int16))

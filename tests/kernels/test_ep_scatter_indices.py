@@ -11,7 +11,7 @@ from mega_moe_runs import inputs
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.ep.buffers import RowActivations
-from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, check_scatter_indices, scatter_indices, scattered_rows
+from megamoe_dsl.runtime.ep.routing import RoutingTables, check_scatter_indices, scatter_indices, scattered_rows
 from sweep import rarely
 
 MOE = problem(40)
@@ -40,9 +40,8 @@ def test_tokens_are_in_the_order_of_their_keys() -> None:
 
 def test_without_keys_rows_are_those_of_the_tables() -> None:
     idx = [drawn(1), drawn(2)]
-    splits = Splits.stack([Splits.of(MOE, one) for one in idx])
-    for rank, one in enumerate(idx):
-        rows = RoutingTables.of(MOE, rank, one, splits).pair_rows
+    for rank, (one, tables) in enumerate(zip(idx, RoutingTables.of(MOE, idx), strict=True)):
+        rows = tables.pair_rows
         assert torch.equal(scattered_rows(MOE, one, rows, scatter_indices(MOE, one)), rows)
         other = scattered_rows(MOE, one, rows, shuffled(one, rank))
         assert not torch.equal(other, rows)

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.cases import random_weights
 from megamoe_dsl.cases.routing import draw_experts
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import first_rows
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.runtime.ep.buffers import EpSymmetric
+from megamoe_dsl.runtime.ep.buffers import EpBuffers
 from megamoe_dsl.runtime.simulated import WATCHDOG_NS
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sim import Simulator
@@ -45,9 +46,9 @@ def problem(shape: str) -> Problem:
     return Problem(256, 128, num_experts=experts, topk=topk, num_ranks=ranks, max_tokens_per_rank=tokens, recipe="fp8xfp8")
 
 
-def ranks_with(moe: Problem, idx: Sequence[torch.Tensor]) -> list[EpSymmetric]:
+def ranks_with(moe: Problem, idx: Sequence[torch.Tensor]) -> list[EpBuffers]:
     """Symmetric buffers with these experts; what the kernel makes holds numbers that it must replace."""
-    ranks = [EpSymmetric(moe) for _ in idx]
+    ranks = [EpBuffers(moe, random_weights(moe, 0, 0)) for _ in idx]
     for one, experts in zip(ranks, idx, strict=True):
         for name in MADE:
             one.view(name).fill_(UNTOUCHED)
@@ -55,7 +56,7 @@ def ranks_with(moe: Problem, idx: Sequence[torch.Tensor]) -> list[EpSymmetric]:
     return ranks
 
 
-def check_tables(moe: Problem, ranks: Sequence[EpSymmetric], idx: Sequence[torch.Tensor], saving: bool, sorting: bool) -> None:
+def check_tables(moe: Problem, ranks: Sequence[EpBuffers], idx: Sequence[torch.Tensor], saving: bool, sorting: bool) -> None:
     """Against numpy: all pairs sorted by (expert, rank, token) give the rows, those whose tokens travel the lists."""
     local, topk = moe.experts_per_rank, moe.topk
     named = [(e, r, t, s) for r, one in enumerate(idx) for t, row in enumerate(one.tolist()) for s, e in enumerate(row)]

@@ -82,6 +82,21 @@ def test_a_rank_that_was_lost_on_its_way_has_counted_for_those_it_reached() -> N
     assert memory.view("expert_recv_count_sum").tolist() == [3 * (ONE_REPORT + 5), 2 * (ONE_REPORT + 5) + ONE_REPORT]
 
 
+def test_two_lost_ranks_have_both_their_parts() -> None:
+    """At each of the two waits; what live ranks write stays."""
+    lost, counts = [0, 3], torch.arange(1, 11).view(5, 2)
+    memory = PlainMemory({**words(7, 40, [3, 4]), "expert_recv_count": counts.clone()})
+    assert Understudy(memory, 5).play(lost) == "dispatch"
+    counts[lost, 0] = 0
+    assert torch.equal(memory.view("expert_recv_count"), counts)
+    assert memory.view("expert_recv_count_sum").tolist() == [3 * (ONE_REPORT + 5) + 2 * ONE_REPORT, 4 * (ONE_REPORT + 5)]
+    memory.fields |= words(7, 38, [5, 5])
+    memory.view("rank_signal")[0] = 9
+    assert Understudy(memory, 5).play(lost) == "combine"
+    assert memory.view("rank_signal").tolist() == [9, 40] and memory.view("expert_recv_count_sum").tolist() == [5 * (ONE_REPORT + 5)] * 2
+    assert Understudy(memory, 5).play(lost) == "" and memory.view("rank_signal").tolist() == [9, 40]
+
+
 def launch_without(moe: SimulatedMoE, case: Case) -> tuple[list[torch.Tensor], list[tuple[int, str]]]:
     """One launch of the ranks that are left: y of all, and what was played on which rank, in order."""
     played: list[tuple[int, str]] = []
@@ -155,6 +170,48 @@ def test_the_first_phase_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Understudy(WaitingMemory(), RANKS)
     monkeypatch.setattr(host, "play", lambda lost: phases.pop(0))
     assert host.end_launches([LOST], lambda: not phases) == "dispatch"
+
+
+def test_parts_are_played_when_nothing_has_changed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are left may be at work for two seconds."""
+    now, memory, played = [0.0], WaitingMemory(), []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] < 2:
+            memory.view("expert_counts_seen").add_(1)
+
+    monkeypatch.setattr(lost_ranks, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    host = Understudy(memory, RANKS)
+    monkeypatch.setattr(host, "play", lambda lost: played.append((now[0], lost)))
+    host.end_launches([LOST], lambda: len(played) == 2)
+    (first, lost), (second, _) = played
+    assert lost == [LOST] and 2.4 < first < 2.6 and 0.5 < second - first < 0.6
+
+
+@pytest.mark.parametrize(
+    ("ends", "silent", "told"),
+    [
+        (True, [LOST], None),
+        (False, None, None),
+        (False, [], None),
+        (False, [0, 2], "rank 1, combine: calls took more than 0.05 s; rank 0, 2 did not report a wait within 5 s: taken for lost"),
+    ],
+)
+def test_only_known_ranks_are_lost(ends: bool, silent: list[int] | None, told: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nobody is asked about a call that ends in time."""
+    queries, played = iter([False, False, True] if ends else [False] * 99), []
+    event = SimpleNamespace(record=lambda: None, query=lambda: next(queries))
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    symmetric: Any = SimpleNamespace(rank=1, silent_ranks=lambda: pytest.fail("asked") if ends else silent)
+    host: Any = SimpleNamespace(end_launches=lambda lost, done: played.append((lost, done)) or "combine")
+    if told is None:
+        end_or_lose(host, symmetric, 30.0 if ends else 0.05)
+        assert not played
+        return
+    with pytest.raises(WatchdogError, match=told):
+        end_or_lose(host, symmetric, 0.05)
+    assert played == [(silent, event.query)]
 
 
 def work(rank: int, folder: Path) -> None:

@@ -1,12 +1,17 @@
 """TensorMap: hardware words, round trip, sizes and limits."""
 
 import struct
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from cuda.bindings import driver
 from hypothesis import given
 from hypothesis import strategies as st
 
 from megamoe_dsl.hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from megamoe_dsl.runtime import cuda_kernel
+from stand_in.kernels import encode
 
 ADDRESS = 0x7F0012340000
 
@@ -92,9 +97,13 @@ def test_box_sizes_of_our_operands():
     assert (tokens.box_bytes, tokens.transaction_bytes) == (12288, 12288)
 
 
-def test_driver_arguments():
+def test_the_driver_is_asked_for_the_same_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*given: Any) -> tuple[Any, Any]:
+        return driver.CUresult.CUDA_SUCCESS, encode(*given)
+
+    monkeypatch.setattr(cuda_kernel, "driver", SimpleNamespace(**vars(driver) | {"cuTensorMapEncodeTiled": answer}))
     weights = TensorMap(ADDRESS, TensorMapDtype.FP4_UNPACKED, (4096, 512), (2048,), (128, 128), 128)
-    assert weights.driver_arguments() == (14, 2, ADDRESS, (4096, 512), (2048,), (128, 128), (1, 1), 0, 3, 2, 0)
+    assert cuda_kernel.encode_tensor_map(weights) == weights.encode()
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.reference import Accumulate, route
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as ep_layer
-from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations, kernel_scales
+from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.ep.routing import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.experts import moe as moe_on_one
+from megamoe_dsl.runtime.gemm_scales import kernel_scales
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -16,17 +15,10 @@ from group_limited import group_bias
 from megamoe_dsl.cases.routing import draw_experts
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import ROW_BLOCK, first_rows, pool_rows, send_capacity
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.runtime.ep.routing import RoutingTables, Splits, token_rank_table
+from megamoe_dsl.runtime.ep.routing import RoutingTables
 from megamoe_dsl.testing import problems
 
 OPTIONS = [(saving, sorting) for saving in (True, False) for sorting in (True, False)]
-
-
-def tables_of(problem: Problem, idx: list[torch.Tensor], saving: bool = True, sorting: bool = True) -> list[RoutingTables]:
-    """Of all ranks."""
-    splits = Splits.stack([Splits.of(problem, one, token_saving=saving) for one in idx])
-    options: dict[str, Any] = {"token_saving": saving, "token_sorting": sorting}
-    return [RoutingTables.of(problem, rank, one, splits, **options) for rank, one in enumerate(idx)]
 
 
 def enumerate_rows(problem: Problem, idx: list[torch.Tensor]) -> list[dict[tuple[int, int, int], int]]:
@@ -57,7 +49,8 @@ def test_tables_are_those_of_an_enumeration(data: st.DataObject) -> None:
     problem = data.draw(problems(max_hidden=256, max_intermediate=128, max_experts_per_rank=5, max_topk=6, max_ranks=4, max_tokens=12))
     idx = [torch.tensor(one, dtype=torch.int64).reshape(-1, problem.topk) for one in data.draw(routings(problem)).topk_idx]
     saving, sorting = data.draw(st.sampled_from(OPTIONS))
-    tables, rows = tables_of(problem, idx, saving, sorting), enumerate_rows(problem, idx)
+    tables = RoutingTables.of(problem, idx, token_saving=saving, token_sorting=sorting)
+    rows = enumerate_rows(problem, idx)
     for rank, (one, experts) in enumerate(zip(tables, idx, strict=True)):
         local = range(rank * problem.experts_per_rank, (rank + 1) * problem.experts_per_rank)
         assert one.expert_rows.tolist() == [sum(int((other == e).sum()) for other in idx) for e in local]
@@ -78,11 +71,6 @@ def test_the_pool_holds_the_worst_routing() -> None:
     received = 2 * 3 * 2
     assert pool_rows(problem) == 4 * ROW_BLOCK and first_rows([received - 3, 1, 1, 1])[-1] == pool_rows(problem)
     assert pool_rows(Problem(256, 128, num_experts=2, topk=2, max_tokens_per_rank=128)) >= first_rows([128, 128])[-1]
-
-
-def test_the_token_rank_table_has_the_first_expert() -> None:
-    problem = Problem(256, 128, num_experts=6, topk=3, num_ranks=2, max_tokens_per_rank=2)
-    assert token_rank_table(problem, torch.tensor([[5, 1, 3], [-1, 2, 0]])).tolist() == [[1, 3], [0, 6]]
 
 
 def test_traffic_counts_rows_that_cross() -> None:
@@ -110,11 +98,3 @@ def test_bad_groups_are_named(groups: int, chosen: int, field: str) -> None:
     problem = Problem(256, 128, num_experts=64, topk=8, num_ranks=8)
     with pytest.raises(ProblemError, match=f"{field} = "):
         group_bias(problem, 4, groups, chosen, torch.Generator())
-
-
-def test_bad_shapes_are_named() -> None:
-    problem = Problem(256, 128, num_experts=4, topk=2, num_ranks=2, max_tokens_per_rank=2)
-    with pytest.raises(ProblemError, match=r"topk_idx\.shape = \(2, 3\): must be \(tokens, 2\)"):
-        Splits.of(problem, torch.zeros(2, 3, dtype=torch.int64))
-    with pytest.raises(ProblemError, match=r"topk_idx\.shape\[0\] = 3"):
-        Splits.of(problem, torch.zeros(3, 2, dtype=torch.int64))

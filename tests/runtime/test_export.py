@@ -80,6 +80,7 @@ def test_a_launch_asks_for_what_the_manifest_says(exported: Export, recorder: Pa
 
 
 def test_the_manifest_is_the_configurations(exported: Export) -> None:
+    assert exported.files[-1] == exported.manifest  # who finds it finds the others
     kernel = ExportedKernel(exported.manifest)
     config = CONFIGS[kernel.manifest["arch"]]
     assert kernel.config == config

@@ -57,7 +57,7 @@ def forget() -> None:
 def small_case(kind: str = "dense", counts: tuple[int, ...] = (70,), **fields: object) -> GemmCase:
     """With scales of A as the kernel reads them: none are made on the way that the simulated GPU would not know."""
     case = gemm_case(GemmProblem(208, 256, kind, len(counts), **fields), counts)
-    scales = case.tensors.scales().a
+    scales = scales_by_column(case.tensors.a_sf.flatten(0, -2))
     if kind == "masked":
         scales = scales.as_strided(case.tensors.a_sf.shape, (case.tensors.a_sf.shape[1], 1, scales.stride(1)))
     return replace(case, tensors=replace(case.tensors, a_sf=scales))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random_weights, top_experts, unscaled_weights
 from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.reference import activate
 from megamoe_dsl.runtime import moe_layer
 from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
 from megamoe_dsl.runtime.nodes import ranks_of_a_domain
@@ -46,6 +48,48 @@ def test_it_computes_what_its_layer_does() -> None:
         later.load_expert(index, weights.expert(index))
     assert torch.equal(later(*given), found(*given))
     assert torch.equal(torch.compile(found, fullgraph=True, backend="aot_eager")(*given), found(*given))
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+@pytest.mark.parametrize("fields", [{}, {"activation_clamp": 0.25}, {"activation": "swigluoai", "biases": True}])
+def test_separate_launches_compute_the_fused_layer(recipe: str, fields: dict[str, Any]) -> None:
+    """Whatever the activation is; each rounds in other places."""
+    problem = replace(PROBLEM, recipe=recipe, **fields)
+    weights, given = random_weights(problem, 0, 0), call()
+    fused = MegaMoE(problem, weights, symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
+    want, found = fused(*given).float(), MoE(problem, weights, launch="moe")(*given).float()
+    assert want.norm() > 0 and (found - want).norm() < (0.06 if problem.formats.scaled else 0.02) * want.norm()
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4xnvfp4", "mxfp8xmxfp8"])
+def test_scales_that_the_tensor_core_applies_are_put_in_order_once(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows of gate and up beside one another, and factors of each expert."""
+    problem = replace(PROBLEM, recipe=recipe)
+    weights, called = random_weights(problem, 0, 0), []
+    ordered = lambda codes, scales, gate_up: (codes, (id(scales), gate_up))  # noqa: E731
+    monkeypatch.setattr(moe_layer, "gemm_weights", ordered)
+    monkeypatch.setattr(moe_layer, "moe", lambda x, **given: called.append(given))
+    x, idx, topk_weights = call()
+    MoE(problem, weights, launch="moe").experts(x, idx, topk_weights)
+    given = {name: one for name, one in called[0].items() if one is not None}
+    assert given.pop("topk_idx") is idx and given.pop("topk_weights") is topk_weights and given.pop("activation") == "silu"
+    assert given.pop("w1") is weights.fc1 and given.pop("w1_sf") == (id(weights.fc1_sf), "gate_first")
+    assert given.pop("w2") is weights.fc2 and given.pop("w2_sf") == (id(weights.fc2_sf), "")
+    if weights.factors is not None:
+        factors = given.pop("factors")
+        assert torch.equal(factors, weights.factors.T) and factors.is_contiguous()
+    assert not given and (weights.factors is not None) == (recipe == "nvfp4xnvfp4")
+
+
+@pytest.mark.parametrize(
+    ("fields", "trained"),
+    [({}, True), ({"recipe": "fp8xfp8"}, False), ({"biases": True}, False), ({"activation_clamp": 1.0}, False)],
+)
+def test_which_launches_have_gradients(fields: dict[str, Any], trained: bool) -> None:
+    problem = replace(PROBLEM, **{"recipe": "bf16xbf16", **fields})
+    weights = random_weights(problem, 0, 0)
+    found = MoE(problem, weights, launch="moe").experts.trained
+    assert len(found) == (2 if trained else 0) and all(one is own for one, own in zip(found, (weights.fc1, weights.fc2), strict=False))
 
 
 def test_a_router_chooses() -> None:
@@ -94,6 +138,59 @@ def test_a_router_chooses() -> None:
 )
 def test_the_launch_that_was_faster_is_chosen(fields: dict[str, Any], arch: Any, tokens: int, expected: str) -> None:
     assert choose_launch(replace(QWEN3, **fields), arch, H100, tokens) == expected
+
+
+def test_a_gpus_layer_is_of_the_class_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the arguments that it was asked for with; an option that it has not, or a launch that takes no such layer, is refused."""
+    monkeypatch.setattr(moe_layer, "device_arch", lambda device: SM90)
+    monkeypatch.setattr(moe_layer, "gpu_name", lambda device: H100)
+    for name in ("MegaMoE", "EpMoE", "MoeLaunches", "DeepEpMoE"):
+        monkeypatch.setattr(moe_layer, name, lambda *given, _name=name, **options: (_name, given, options))
+    cuda, weights, two = torch.device("cuda"), "weights", replace(QWEN3, num_ranks=2)
+    deepseek = replace(QWEN3, **DEEPSEEK_V3)
+
+    def found(problem: Problem, given: Any = weights, **others: Any) -> Any:
+        return domain_layer(problem, given, "group", cuda, **others)
+
+    assert found(QWEN3) == ("MoeLaunches", (QWEN3, weights), {})
+    assert found(deepseek, tokens=97, bounds=[3]) == ("MegaMoE", (deepseek, weights), {"group": "group", "bounds": [3]})
+    assert found(deepseek, tokens=4000)[0] == "MoeLaunches"
+    assert found(QWEN3, None) == ("MegaMoE", (QWEN3, None), {"group": "group"})
+    assert found(QWEN3, launch="mega_moe", reserved_sms=4) == ("MegaMoE", (QWEN3, weights), {"group": "group", "reserved_sms": 4})
+    assert found(two, launch="deep_ep", buffer=1) == ("DeepEpMoE", (two, weights), {"group": "group", "buffer": 1})
+    for launch in (None, "mega_moe"):
+        assert found(two, activation=torch.relu, launch=launch) == ("EpMoE", (two, weights), {"group": "group", "activation": torch.relu})
+    own = replace(two, activation_clamp=0.5)
+    kind, given, options = found(own, launch="ep_moe")
+    rows = torch.randn(4, 2 * own.intermediate).bfloat16() * 4
+    assert (kind, given, options.pop("group")) == ("EpMoE", (own, weights), "group")
+    assert torch.equal(options.pop("activation")(rows), activate(own, rows.float(), None).bfloat16()) and not options
+    for problem, given, others, message in (
+        (QWEN3, weights, {"bounds": [3]}, "bounds = None: must be given, and no option, with launch = 'moe'"),
+        (QWEN3, None, {"activation": torch.relu}, "weights = None: must be given, and no option, with launch = 'ep_moe'"),
+        (two, weights, {"launch": "moe"}, "launch = 'moe': must be another: moe takes no fp8xfp8 layer of 2 ranks"),
+        (two, None, {"launch": "deep_ep"}, "launch = 'deep_ep': must be another without weights"),
+        (two, weights, {"launch": "deep_ep", "activation": torch.relu}, "launch = 'deep_ep': must be another without weights"),
+    ):
+        with pytest.raises(ProblemError, match=message):
+            found(problem, given, **others)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "ranks", "biases"), [("fp8xfp8", 2, False), ("fp8xfp4", 3, False), ("bf16xbf16", 1, True), ("bf16xbf16", 2, False)]
+)
+def test_the_problem_of_weights(recipe: str, ranks: int, biases: bool) -> None:
+    """Of a rank's weights, for a group of ranks; fields that weights do not say come in their place."""
+    problem = Problem(512, 256, 3 * ranks, 2, ranks, 40, recipe=recipe, biases=biases, activation_clamp=3.0)
+    weights, group = random_weights(problem, 0, 0), SimpleNamespace(size=lambda: ranks)
+
+    class Seen(MoE):
+        def __init__(self, *given: Any, **others: Any) -> None:
+            self.given, self.others = given, others
+
+    for one in (group, None) if ranks == 1 else (group,):
+        layer = Seen.of(weights, 2, 40, group=one, fields={"activation_clamp": 3.0}, launch="moe")
+        assert layer.given == (problem, weights) and layer.others == {"group": one, "launch": "moe"}
 
 
 def test_nobody_measured_this_gpu() -> None:

@@ -1,11 +1,14 @@
 """A group's buffer: what ranks must agree on, and who waits for whom when it is freed."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import symmetric_memory
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
@@ -23,6 +26,85 @@ def test_every_rank_brings_the_same(name: str, theirs: tuple[Problem, int | None
     monkeypatch.setattr(dist, "all_gather_object", gather)
     with pytest.raises(ProblemError, match=rf"^{name} = .*: must be the same on every rank; rank 1 has (256|Problem.*hidden=512)"):
         SymmetricBuffer.allocate(PROBLEM, group=object())
+
+
+def test_a_group_maps_every_ranks_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeroed before any other rank writes into it, at the place within the mapped memory that it has."""
+    events: list[object] = []
+    memory = torch.full((1 << 24,), 7, dtype=torch.uint8)
+    addresses = [1 << 40, memory.data_ptr(), 3 << 40]
+    problem = replace(PROBLEM, num_experts=6, num_ranks=3)
+
+    def empty(size: int, **_: object) -> torch.Tensor:
+        return memory[512 : 512 + size]
+
+    def barrier(group: object) -> None:
+        events.append(group)
+        assert not memory[512 : 512 + buffer_bytes].any()
+
+    def gather(given: list[object], own: object, group: object) -> None:
+        given[:] = [own] * 3
+
+    handle = SimpleNamespace(buffer_ptrs=addresses, get_buffer=lambda *given: given)
+    stand_ins = {"require_cuda": lambda device: None, "process_group": lambda problem, group: group, "torch": TorchOnCpu()}
+    for name, one in stand_ins.items():
+        monkeypatch.setattr(symmetric_memory, name, one)
+    for name, one in {"all_gather_object": gather, "get_rank": lambda group: 1, "barrier": barrier}.items():
+        monkeypatch.setattr(dist, name, one)
+    monkeypatch.setattr(torch.distributed._symmetric_memory, "empty", empty)
+    monkeypatch.setattr(torch.distributed._symmetric_memory, "rendezvous", lambda sym, group: handle)
+    buffer_bytes = symmetric_buffer(problem, SM90, 256).size
+    found = SymmetricBuffer.allocate(problem, SM90, group="group", pool_rows=256)
+    assert (found.num_bytes, found.rank, found.group, found.pool_rows, events) == (buffer_bytes, 1, "group", 256, ["group"])
+    assert found.sym.data_ptr() == memory.data_ptr() + 512
+    assert found.peers.tolist() == [address + 512 for address in addresses]
+    assert found.everywhere == [(rank, (buffer_bytes,), torch.uint8, 512) for rank in range(3)]
+
+
+class TorchOnCpu:
+    """torch, whose CUDA device is the CPU."""
+
+    cuda = SimpleNamespace(current_device=lambda: 0, synchronize=lambda: None)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(torch, name)
+
+    def device(self, kind: str, index: int) -> torch.device:
+        assert (kind, index) == ("cuda", 0)
+        return torch.device("cpu")
+
+
+def test_a_group_of_another_size_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 4)
+    with pytest.raises(ProblemError, match="num_ranks = 2: must be the size of the process group, 4"):
+        symmetric_memory.process_group(PROBLEM, "group")
+
+
+@pytest.mark.parametrize(("capability", "name"), [((9, 0), "sm_90a"), ((10, 0), "sm_100a"), ((10, 3), "sm_100a"), ((8, 0), None)])
+def test_the_architecture_of_a_gpu(capability: tuple[int, int], name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symmetric_memory, "require_cuda", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    if name is not None:
+        assert symmetric_memory.device_arch(torch.device("cuda")).name == name
+        return
+    with pytest.raises(ProblemError, match=r"device = 'cuda, compute capability 8.0': must be a kernel's"):
+        symmetric_memory.device_arch(torch.device("cuda"))
+
+
+def test_several_ranks_have_no_buffer_without_a_group() -> None:
+    with pytest.raises(ProblemError, match="group = None: must be a process group of num_ranks = 2 ranks, and there is none"):
+        SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu")
+
+
+def test_who_did_not_wait_is_asked_of_the_groups_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: "store")
+    monkeypatch.setattr(symmetric_memory, "silent_ranks", lambda *given: asked.extend(given) or [0])
+    group = SimpleNamespace(group_name="five")
+    for of_group, silent in ((group, [0]), (None, None)):
+        buffer = SymmetricBuffer(PROBLEM, 1, torch.zeros(8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), group=of_group)
+        assert buffer.silent_ranks() == silent
+    assert asked == ["store", "megamoe_dsl watchdog five", 1, 2]
 
 
 def test_ranks_free_it_together_and_survivors_alone(monkeypatch: pytest.MonkeyPatch) -> None:

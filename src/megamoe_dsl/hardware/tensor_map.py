@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 DESCRIPTOR_BYTES = 128  # size and required alignment of a descriptor is 128 and 64 bytes
 FIELD_BYTES = 64  # the bytes at its start that carry fields; kernels copy no others
 
-_SWIZZLES = (0, 32, 64, 128)
-_L2_PROMOTIONS = (0, 64, 128, 256)
+SWIZZLES = (0, 32, 64, 128)
+L2_PROMOTIONS = (0, 64, 128, 256)
 _TF32_BIT = 1 << 16
 # Two constants of the DSL's encoder that a driver leaves at 0; neither changes what a copy does.
 _LOW_NIBBLE = 2
@@ -58,22 +58,6 @@ class TensorMapDtype(Enum):
     @property
     def smem_bits(self) -> int:
         return 8 if self is TensorMapDtype.FP4_UNPACKED else self.bits
-
-
-class DriverArguments(NamedTuple):
-    """Arguments of ``cuTensorMapEncodeTiled`` in its order, enums as integers."""
-
-    data_type: int
-    rank: int
-    global_address: int
-    global_dim: tuple[int, ...]
-    global_strides: tuple[int, ...]
-    box_dim: tuple[int, ...]
-    element_strides: tuple[int, ...]
-    interleave: int
-    swizzle: int
-    l2_promotion: int
-    oob_fill: int
 
 
 def _require(condition: bool, field: str, value: object, allowed: str) -> None:
@@ -114,8 +98,8 @@ class TensorMap:
         _require(strides_fit, "strides", self.strides, f"multiples of {align} below 2**40")
         _require(len(self.box) == self.rank, "box", self.box, f"{self.rank} extents")
         _require(all(1 <= b <= 256 for b in self.box), "box", self.box, "between 1 and 256 each")
-        _require(self.swizzle in _SWIZZLES, "swizzle", self.swizzle, f"one of {_SWIZZLES}")
-        _require(self.l2_promotion in _L2_PROMOTIONS, "l2_promotion", self.l2_promotion, f"one of {_L2_PROMOTIONS}")
+        _require(self.swizzle in SWIZZLES, "swizzle", self.swizzle, f"one of {SWIZZLES}")
+        _require(self.l2_promotion in L2_PROMOTIONS, "l2_promotion", self.l2_promotion, f"one of {L2_PROMOTIONS}")
         if unpacked:
             _require(self.dims[0] % 128 == 0, "dims", self.dims, "a multiple of 128 in the innermost dimension of unpacked FP4")
             _require(self.box[0] == 128, "box", self.box, "128 elements in the innermost dimension of unpacked FP4")
@@ -158,9 +142,9 @@ class TensorMap:
             _LOW_NIBBLE
             | (self.rank - 1) << 4
             | (code & 15) << 7
-            | _SWIZZLES.index(self.swizzle) << 13
+            | SWIZZLES.index(self.swizzle) << 13
             | (code & _TF32_BIT)
-            | _L2_PROMOTIONS.index(self.l2_promotion) << 17
+            | L2_PROMOTIONS.index(self.l2_promotion) << 17
             | (_MULTIDIMENSIONAL_BIT if self.rank > 1 else 0)
         )
         for i, stride in enumerate(self.strides):
@@ -193,24 +177,8 @@ class TensorMap:
             dims=tuple(words[8 + i] + 1 for i in range(min(rank, 5))),
             strides=tuple((words[3 + i] | ((words[7] >> (4 * i)) & 15) << 32) << 4 for i in range(min(rank, 5) - 1)),
             box=tuple(e + 1 for e in extents[:rank]),
-            swizzle=_SWIZZLES[(words[2] >> 13) & 3],
-            l2_promotion=_L2_PROMOTIONS[(words[2] >> 17) & 3],
-        )
-
-    def driver_arguments(self) -> DriverArguments:
-        """What ``cuTensorMapEncodeTiled`` needs to build the same map on a machine with a GPU."""
-        return DriverArguments(
-            data_type=self.dtype.driver_code,
-            rank=self.rank,
-            global_address=self.address,
-            global_dim=self.dims,
-            global_strides=self.strides,
-            box_dim=self.box,
-            element_strides=(1,) * self.rank,
-            interleave=0,
-            swizzle=_SWIZZLES.index(self.swizzle),
-            l2_promotion=_L2_PROMOTIONS.index(self.l2_promotion),
-            oob_fill=0,
+            swizzle=SWIZZLES[(words[2] >> 13) & 3],
+            l2_promotion=L2_PROMOTIONS[(words[2] >> 17) & 3],
         )
 
 

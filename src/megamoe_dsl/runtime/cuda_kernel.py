@@ -15,7 +15,7 @@ from cuda.bindings import driver
 
 from ..artifact.artifact import Artifact
 from ..config_error import require
-from ..hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap
+from ..hardware.tensor_map import DESCRIPTOR_BYTES, L2_PROMOTIONS, SWIZZLES, TensorMap
 from ..kernels.kernel import ArgumentSpec
 from ..kernels.registry import kernel_of
 
@@ -88,21 +88,20 @@ def check(function: Any, returned: tuple[Any, ...]) -> Any:
 
 def encode_tensor_map(tensor_map: TensorMap) -> bytes:
     """The 128 bytes that the driver makes of a tensor map."""
-    a = tensor_map.driver_arguments()
-    u32, u64 = driver.cuuint32_t, driver.cuuint64_t
+    one, rank, u32, u64 = tensor_map, tensor_map.rank, driver.cuuint32_t, driver.cuuint64_t
     encoded = call(
         driver.cuTensorMapEncodeTiled,
-        driver.CUtensorMapDataType(a.data_type),
-        a.rank,
-        a.global_address,
-        [u64(d) for d in a.global_dim],
-        [u64(s) for s in a.global_strides],
-        [u32(b) for b in a.box_dim],
-        [u32(e) for e in a.element_strides],
-        driver.CUtensorMapInterleave(a.interleave),
-        driver.CUtensorMapSwizzle(a.swizzle),
-        driver.CUtensorMapL2promotion(a.l2_promotion),
-        driver.CUtensorMapFloatOOBfill(a.oob_fill),
+        driver.CUtensorMapDataType(one.dtype.driver_code),
+        rank,
+        one.address,
+        list(map(u64, one.dims)),
+        list(map(u64, one.strides)),
+        list(map(u32, one.box)),
+        [u32(1)] * rank,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle(SWIZZLES.index(one.swizzle)),
+        driver.CUtensorMapL2promotion(L2_PROMOTIONS.index(one.l2_promotion)),
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
 

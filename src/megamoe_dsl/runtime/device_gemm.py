@@ -37,7 +37,7 @@ class LoadedGemm:
 
     def prepare(self, tensors: LaunchTensors) -> bytes:
         """What `launch` takes; the tensors have been checked."""
-        return self._prepare(tuple(tensors.arguments(tensors.scales(), 0).items()))
+        return self._prepare(tuple(tensors.arguments(tensors.operands(), 0).items()))
 
     def counter(self) -> int:
         """Address of what deals tiles to a launch on torch's current stream; 0 where nothing does."""
@@ -58,9 +58,9 @@ class LoadedGemm:
 
     def __call__(self, tensors: LaunchTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
-        scales = tensors.scales()  # what is copied for the kernel lives until the launch is on its way
+        operands = tensors.operands()  # what is copied for the kernel lives until the launch is on its way
         with LAUNCHES:
-            self.launch(self._prepare(tuple(tensors.arguments(scales, 0).items())), self.counter())
+            self.launch(self._prepare(tuple(tensors.arguments(operands, 0).items())), self.counter())
 
 
 def check_current(device: torch.device, field: str = "a.device") -> None:

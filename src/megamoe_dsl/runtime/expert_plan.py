@@ -58,8 +58,7 @@ class PreparedLaunches(NamedTuple):
 
     route: bytes
     fc1: bytes
-    fc2: bytes
-    total: bytes
+    parts: tuple[tuple[int, bytes, bytes], ...]  # first column, Linear2, sum
 
 
 class DeviceExperts:
@@ -84,8 +83,9 @@ class DeviceExperts:
     def __call__(self, call: ExpertCall) -> torch.Tensor:
         self.route(call)
         self.fc1(call)
-        self.fc2(call)
-        self.sum(call)
+        for first, fc2 in call.fc2.items():
+            self._fc2(fc2)
+            self._sum_from(call, first)
         return call.y
 
     def route(self, call: ExpertCall) -> None:
@@ -99,16 +99,24 @@ class DeviceExperts:
         self._fc1(call.fc1)
 
     def fc2(self, call: ExpertCall) -> None:
-        self._fc2(call.fc2)
+        for part in call.fc2.values():
+            self._fc2(part)
 
     def sum(self, call: ExpertCall) -> None:
-        fill(self._sum, call.arguments(call.sum_tensors()))
+        for first in call.fc2:
+            self._sum_from(call, first)
+
+    def _sum_from(self, call: ExpertCall, first: int) -> None:
+        fill(self._sum, call.arguments(call.sum_tensors(first)))
         self._sum.launch()
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        first, last = self._fill_route(call, 0).save(), fill(self._sum, call.arguments(call.sum_tensors())).save()
-        return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
+        route, parts = self._fill_route(call, 0).save(), []
+        for first, fc2 in call.fc2.items():
+            total = fill(self._sum, call.arguments(call.sum_tensors(first))).save()
+            parts.append((first, self._fc2.prepare(fc2), total))
+        return PreparedLaunches(route, self._fc1.prepare(call.fc1), tuple(parts))
 
     def launch(
         self,
@@ -124,19 +132,22 @@ class DeviceExperts:
         """The four launches, with the caller's tensors at these addresses, `fc1` those among the arguments of Linear1, and one counter for
         all: launches of a stream follow one another, and each leaves it 0.  `routed`: where ends, sources and positions go, if not to the
         workspace."""
-        first, last, fc2 = self._route.arguments, self._sum.arguments, {}
+        first, last, groups = self._route.arguments, self._sum.arguments, {}
         first.restore(prepared.route)
-        last.restore(prepared.total)
         if routed:
             first.values.ends, first.values.sources, first.values.positions = routed
-            ends, sources, last.values.positions = routed
-            fc1, fc2 = {**fc1, "groups": ends, "sources": sources}, {"groups": ends}
+            groups = {"groups": routed[0]}
+            fc1 = {**fc1, **groups, "sources": routed[1]}
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
         self._fc1.launch(prepared.fc1, counter, **fc1)
-        self._fc2.launch(prepared.fc2, counter, **fc2)
-        last.values.weights, last.values.y = topk_weights, y
-        self._sum.launch()
+        for column, fc2, total in prepared.parts:
+            self._fc2.launch(fc2, counter, **groups)
+            last.restore(total)
+            last.values.weights, last.values.y = topk_weights, y + 2 * column
+            if routed:
+                last.values.positions = routed[2]
+            self._sum.launch()
         if routed:
             first.forget()
             last.forget()

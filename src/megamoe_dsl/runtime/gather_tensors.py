@@ -15,7 +15,7 @@ from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..recipe import F32
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import TMA_ALIGNMENT, KernelScales, check_scales, check_words_aligned, has_kernel_strides, scale_words, scales_by_column
+from .gemm_scales import TMA_ALIGNMENT, by_block, check_scales, check_words_aligned, has_kernel_strides, kernel_scales, token_scales
 from .gemm_tensors import UNPACKED_ALIGNMENT, LaunchTensors, check_bias, given_where
 
 
@@ -98,15 +98,12 @@ class GatherTensors(LaunchTensors):
         dtype, row = stored_row(p.hidden, p.d_columns) if p.gate_up else (torch.bfloat16, p.d_columns)
         check_tensor("out", self.d, dtype, (len(self.d), row))
         self._check_d_sf(p)
-        stored = self.preactivations
-        stored = given_where(p.preactivations, "preactivations", stored, "a bfloat16 tensor", "None where gate and up are not stored")
-        if stored is not None:
-            check_tensor("preactivations", stored, torch.bfloat16, (len(self.d), p.n), device, TMA_ALIGNMENT)
+        stored = torch.bfloat16, (len(self.d), p.n), device, TMA_ALIGNMENT
+        given = "a bfloat16 tensor", "None where gate and up are not stored"
+        given_where(p.preactivations, "preactivations", self.preactivations, *given, *stored)
         none = f"None with {p.recipe}" + (f" and output = {p.output}" if p.has_factors else "")
         for name, wanted in {"factors": p.has_factors, "up_factors": p.hidden.factor, "hidden_factors": p.hidden.factor}.items():
-            factors = given_where(wanted, name, getattr(self, name), "a float32 tensor", none)
-            if factors is not None:
-                check_tensor(name, factors, torch.float32, (p.num_groups,), device)
+            given_where(wanted, name, getattr(self, name), "a float32 tensor", none, torch.float32, (p.num_groups,), device)
         check_bias(p, self.bias, device)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
@@ -151,28 +148,25 @@ class GatherTensors(LaunchTensors):
     def rows(self) -> int:
         return min(len(self.a) if self.sources is None else self.sources.numel(), len(self.d))
 
-    def scales(self) -> KernelScales:
-        if self.a_sf.dtype != torch.float32:
-            return KernelScales(self.a_sf, scale_words(self.b_sf))
-        return KernelScales(scales_by_column(self.a_sf) if self.sources is None else self.a_sf, self.b_sf)
-
-    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        a_sf = scales.a_storage if self.sources is None else scales.a
+    def operands(self) -> dict[str, torch.Tensor]:
+        in_place = self.sources is not None or self.a_sf.dtype != torch.float32
+        scales = {"a_sf": self.a_sf if in_place else token_scales(self.a_sf), "b_sf": kernel_scales(self.b_sf)}
         some = self.some("a", "b", "sources", "factors", "up_factors", "hidden_factors", "bias")
         if self.gradient is not None:
             some |= {"gate_up": self.gradient.gate_up, "row_weights": self.gradient.row_weights}
-        return {"groups": self.ends, "b_sf": scales.b, "a_sf": a_sf, **some}
+        return {"groups": self.ends, **scales, **some}
 
     def results(self) -> dict[str, torch.Tensor]:
         found = self.some("d", "preactivations", "trace")
         if self.d_sf is not None:
-            found["d_sf"] = KernelScales(self.d_sf, self.d_sf).a_storage
+            found["d_sf"] = by_block(self.d_sf)
         if self.gradient is not None:
             found |= {"weighted": self.gradient.weighted, "dots": self.gradient.dots}
         return found
 
-    def numbers(self, scales: KernelScales) -> dict[str, int]:
-        a_ld, d_ld = scales.a_ld if self.sources is None else scales.a.shape[1], 0 if self.d_sf is None else self.d_sf.stride(1)
+    def numbers(self, operands: dict[str, torch.Tensor]) -> dict[str, int]:
+        a_ld = operands["a_sf"].stride(0) if self.sources is None else self.a_sf.shape[1]
+        d_ld = 0 if self.d_sf is None else self.d_sf.stride(1)
         return {"d_sf": 0, "sources": 0, "a_rows": len(self.a), "d_rows": len(self.d), "a_sf_ld": a_ld, "d_sf_ld": d_ld}
 
     def with_stamps(self, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
-from ..blocks.gemm.problem import INTERLEAVED, GemmProblem
+from ..blocks.gemm.problem import INTERLEAVED, SCALE_BLOCK, GemmProblem
 from ..blocks.gemm.tile import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order
@@ -22,27 +20,22 @@ SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
 """What UE8M0 scales may be: bytes, or words of them."""
 
 
-class KernelScales(NamedTuple):
-    """As a kernel reads them.
+def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
+    """Scales of weights as the kernels read them: FP32, or none, as they are, UE8M0 in words."""
+    return sf if sf.dtype == torch.float32 else scale_words(sf)
 
-    a  FP32: [rows, k / 128], rows next to one another in memory; UE8M0: int32 [k / 128, rows], as `scale_words` makes them; `no_scales`
-    b  FP32, or none: as given; UE8M0: int32 [..., k / 128, n]; of UE4M3 k / 64, as those of a
-    """
 
-    a: torch.Tensor
-    b: torch.Tensor
+def token_scales(a_sf: torch.Tensor) -> torch.Tensor:
+    """Scales of A as a GEMM reads them, copied where they are not yet so, in rows of a K block: FP32 [k / 128, rows or more], UE8M0 int32
+    [k / 128, rows] as `scale_words` makes them, of UE4M3 k / 64; `no_scales`."""
+    rows = a_sf.flatten(0, -2)
+    return by_block(scales_by_column(rows)) if a_sf.dtype == torch.float32 else scale_words(rows)
 
-    @property
-    def a_ld(self) -> int:
-        """From one 128 of K to the next, in scales or words."""
-        return self.a.stride(1 if self.a.dtype == torch.float32 else 0)
 
-    @property
-    def a_storage(self) -> torch.Tensor:
-        """All memory of those of A, row by row of K."""
-        if self.a.dtype == torch.float32:
-            return self.a.T.as_strided((self.a.shape[1], self.a_ld), (self.a_ld, 1))
-        return self.a
+def by_block(a_sf: torch.Tensor) -> torch.Tensor:
+    """All memory of FP32 scales that lie as `scales_by_column` has them, row by row of K; others as they are."""
+    ld = a_sf.stride(1)
+    return a_sf.T.as_strided((a_sf.shape[1], ld), (ld, 1)) if a_sf.dtype == torch.float32 else a_sf
 
 
 def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
@@ -118,26 +111,19 @@ def capacity_step(problem: GemmProblem) -> int:
     return SCALE_STEP if problem.formats.promoted else ATOM_ROWS
 
 
-def kernel_scales(a_sf: torch.Tensor, b_sf: torch.Tensor) -> KernelScales:
-    """Copied where they are not yet so."""
-    if a_sf.dtype == torch.float32:
-        return KernelScales(scales_by_column(a_sf.flatten(0, -2) if a_sf.dim() == 3 else a_sf), b_sf)
-    return KernelScales(scale_words(a_sf.flatten(0, -2)) if a_sf.dtype != torch.int32 else a_sf, scale_words(b_sf))
-
-
 def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True) -> None:
     """Raises `ProblemError` that names the tensor.  `lead` is the shape of A's rows, whose scales of a byte may be `words` of all rows."""
-    groups = (problem.num_groups,) if problem.has_groups else ()
     if not problem.formats.scaled:
         check_no_scales(problem.recipe, "a_sf", a_sf, lead)
-        check_no_scales(problem.recipe, "b_sf", b_sf, (*groups, problem.n))
+        check_no_scales(problem.recipe, "b_sf", b_sf, problem.b_lead)
     elif not problem.formats.promoted:
         all_rows = (torch.Size(lead).numel(),)
         check_bytes(problem, "a_sf", a_sf, all_rows if words and a_sf.dtype == torch.int32 else lead, words=words)
-        check_bytes(problem, "b_sf", b_sf, (*groups, problem.n))
+        check_bytes(problem, "b_sf", b_sf, problem.b_lead)
     else:
         check_tensor("a_sf", a_sf, torch.float32, (*lead, problem.k_blocks), strided=True)
-        packed, shape = (torch.uint8, (problem.n, 0)), (torch.float32, (problem.scale_rows, problem.k_blocks))
+        groups, rows = problem.b_lead[:-1], problem.b_lead[-1]
+        packed, shape = (torch.uint8, (rows, 0)), (torch.float32, (-(-rows // SCALE_BLOCK), problem.k_blocks))
         dtype, of_group = packed if problem.decodes else shape
         check_tensor("b_sf", b_sf, dtype, (*groups, *of_group))
 

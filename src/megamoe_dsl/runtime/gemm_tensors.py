@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,17 +14,19 @@ from ..problem import ProblemError
 from ..quant.weights import stored_row
 from ..recipe import E2M1
 from .buffers import check_aligned, check_device, check_tensor
-from .gemm_scales import TMA_ALIGNMENT, KernelScales, capacity_step, check_scales, check_words_aligned, kernel_scales
+from .gemm_scales import TMA_ALIGNMENT, capacity_step, check_scales, check_words_aligned, kernel_scales, token_scales
 
 OUTPUT_DTYPES = {BF16: torch.bfloat16, "f32": torch.float32}
 UNPACKED_ALIGNMENT = 32
 
 
-def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str) -> torch.Tensor | None:
-    """A tensor that some problems have, others not.  Raises `ProblemError` unless it is there where it is wanted, and only there; `given`
-    and `none` say what is allowed."""
+def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str, *own: Any) -> torch.Tensor | None:
+    """A tensor that some problems have, others not.  Raises `ProblemError` unless it is there where it is wanted, and only there, as
+    `check_tensor` for one with what `own` says; `given` and `none` say what is allowed."""
     if wanted != (tensor is not None):
         raise ProblemError(name, None if tensor is None else "a tensor", given if wanted else none)
+    if tensor is not None and own:
+        check_tensor(name, tensor, *own)
     return tensor
 
 
@@ -32,7 +35,7 @@ def check_bias(problem: GemmProblem, bias: torch.Tensor | None, device: torch.de
     wanted = bool(problem.biases)
     bias = given_where(wanted, "bias", bias, f"a {problem.biases} tensor", "None of a problem without biases")
     if bias is not None:
-        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n), device, 2 * bias.element_size())
+        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], problem.b_lead, device, 2 * bias.element_size())
 
 
 class LaunchTensors(ABC):
@@ -50,25 +53,21 @@ class LaunchTensors(ABC):
         """An upper bound of the rows of all groups together."""
 
     @abstractmethod
-    def scales(self) -> KernelScales:
-        """As the kernel reads them, copied where they are not yet so."""
-
-    @abstractmethod
-    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        """What a launch reads, by argument."""
+    def operands(self) -> dict[str, torch.Tensor]:
+        """What a launch reads, by argument; scales as the kernel reads them, copied where they are not yet so."""
 
     def results(self) -> dict[str, torch.Tensor]:
         """What a launch writes, by argument."""
         return {"d": self.d}
 
     @abstractmethod
-    def numbers(self, scales: KernelScales) -> dict[str, int]:
+    def numbers(self, operands: dict[str, torch.Tensor]) -> dict[str, int]:
         """Its arguments that are no addresses of these tensors."""
 
-    def arguments(self, scales: KernelScales, counter: int) -> dict[str, int]:
-        """The arguments of a launch by name; `scales` is what the method `scales` returns, `counter` an address or 0."""
-        addresses = {name: tensor.data_ptr() for name, tensor in {**self.operands(scales), **self.results()}.items()}
-        return {**self.numbers(scales), **addresses, "counter": counter, "m": self.rows}
+    def arguments(self, operands: dict[str, torch.Tensor], counter: int) -> dict[str, int]:
+        """The arguments of a launch by name; `operands` is what that method returns, `counter` an address or 0."""
+        addresses = {name: tensor.data_ptr() for name, tensor in {**operands, **self.results()}.items()}
+        return {**self.numbers(operands), **addresses, "counter": counter, "m": self.rows}
 
     def some(self, *names: str) -> dict[str, torch.Tensor]:
         """Those of these fields that are not None."""
@@ -108,11 +107,10 @@ class GemmTensors(LaunchTensors):
         dtype, row = stored_row(acts, problem.k)
         check_tensor("a", self.a, dtype, (*lead, row))
         problem.check_rows(self.rows, "a.shape[0]")
-        groups = (problem.num_groups,) if problem.has_groups else ()
         dtype, row = stored_row(weights, problem.k)
-        matrix = (tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (problem.n, row)
-        matrix = problem.b_shape if problem.transposed_b else matrix
-        check_tensor("b", self.b, dtype, (*groups, *matrix))
+        groups = problem.b_lead[:-1]
+        shape = (*groups, tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (*problem.b_lead, row)
+        check_tensor("b", self.b, dtype, (*groups, *problem.b_shape) if problem.transposed_b else shape)
         check_scales(problem, lead, self.a_sf, self.b_sf)
         check_tensor("out", self.d, OUTPUT_DTYPES[problem.output], (*lead, problem.n))
         if problem.has_groups:
@@ -155,11 +153,9 @@ class GemmTensors(LaunchTensors):
     def rows(self) -> int:
         return self.a.numel() // self.a.shape[-1]
 
-    def scales(self) -> KernelScales:
-        return kernel_scales(self.a_sf, self.b_sf)
+    def operands(self) -> dict[str, torch.Tensor]:
+        scales = {"a_sf": token_scales(self.a_sf), "b_sf": kernel_scales(self.b_sf)}
+        return {**self.some("a", "b", "groups", "factors", "bias"), **scales}
 
-    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
-        return {**self.some("a", "b", "groups", "factors", "bias"), "a_sf": scales.a_storage, "b_sf": scales.b}
-
-    def numbers(self, scales: KernelScales) -> dict[str, int]:
-        return {"groups": 0, "a_sf_ld": scales.a_ld}
+    def numbers(self, operands: dict[str, torch.Tensor]) -> dict[str, int]:
+        return {"groups": 0, "a_sf_ld": operands["a_sf"].stride(0)}

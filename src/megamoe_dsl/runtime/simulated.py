@@ -202,12 +202,12 @@ def simulate_gemm(
     if not isinstance(config, BaseGemmConfig):
         raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
     tensors.check(config.problem)
-    scales, counters = tensors.scales(), torch.zeros(2, dtype=torch.int32)
-    memory = memory_of(tensors.operands(scales), {**tensors.results(), "counters": counters})
+    operands, counters = tensors.operands(), torch.zeros(2, dtype=torch.int32)
+    memory = memory_of(operands, {**tensors.results(), "counters": counters})
     stream = []
     for number in range(launches):
         turn = number % 2 if config.prefetch_weights else 0  # one that begins to deal tiles early has another than the one before
-        stream.append(launch_of(artifact, tensors.arguments(scales, counters[turn:].data_ptr())))
+        stream.append(launch_of(artifact, tensors.arguments(operands, counters[turn:].data_ptr())))
     report = Simulator(None, memory, seed=seed, race=race, progress=progress).run(stream)
     assert not counters.any()
     return report

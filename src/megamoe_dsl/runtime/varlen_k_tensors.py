@@ -11,9 +11,9 @@ import torch
 from ..blocks.gemm.problem import SCALE_BLOCK, GemmProblem, VarlenKProblem
 from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..problem import ProblemError
-from ..quant import inverse_utccp_scale_order, no_scales
+from ..quant import inverse_utccp_scale_order
 from .buffers import check_tensor
-from .gemm_scales import TMA_ALIGNMENT, KernelScales, rows_of_words
+from .gemm_scales import TMA_ALIGNMENT, rows_of_words
 from .gemm_tensors import OUTPUT_DTYPES, LaunchTensors
 
 
@@ -66,13 +66,10 @@ class VarlenKTensors(LaunchTensors):
     def rows(self) -> int:
         return self.sources.numel()
 
-    def scales(self) -> KernelScales:
-        return KernelScales(no_scales(self.gathered), no_scales(self.sorted))
-
-    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
+    def operands(self) -> dict[str, torch.Tensor]:
         return {"a": self.gathered, "b": self.sorted, "groups": self.ends, "sources": self.sources}
 
-    def numbers(self, scales: KernelScales) -> dict[str, int]:
+    def numbers(self, operands: dict[str, torch.Tensor]) -> dict[str, int]:
         absent = dict.fromkeys(("a_sf", "b_sf", "d_sf", "a_sf_ld", "d_sf_ld"), 0)
         return {**absent, "a_rows": len(self.gathered), "d_rows": self.d.shape[0] * self.d.shape[1]}
 
@@ -122,12 +119,9 @@ class TransposedTensors(LaunchTensors):
     def rows(self) -> int:
         return self.left.shape[-1]
 
-    def scales(self) -> KernelScales:
-        return KernelScales(self.left_sf, self.right_sf)
-
-    def operands(self, scales: KernelScales) -> dict[str, torch.Tensor]:
+    def operands(self) -> dict[str, torch.Tensor]:
         return {"a": self.left, "a_sf": self.left_sf, "b": self.right, "b_sf": self.right_sf, "groups": self.ends}
 
-    def numbers(self, scales: KernelScales) -> dict[str, int]:
+    def numbers(self, operands: dict[str, torch.Tensor]) -> dict[str, int]:
         absent = dict.fromkeys(("d_sf", "sources", "a_sf_ld", "d_sf_ld"), 0)
         return {**absent, "a_rows": self.rows, "d_rows": self.d.shape[0] * self.d.shape[1]}

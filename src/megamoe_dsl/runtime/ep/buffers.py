@@ -15,7 +15,7 @@ from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, no
 from ...quant.weights import TORCH_DTYPES, stored_row
 from ...recipe import F32, RECIPES, UE8M0, Format
 from ..buffers import Inputs, check_tensor
-from ..gemm_scales import scale_words
+from ..gemm_scales import kernel_scales, scale_words
 from ..watchdog import new_record
 from .routing import RoutingTables, scattered_rows
 
@@ -73,11 +73,6 @@ class RowActivations:
             check_tensor(f"{owner}{name}", getattr(self, name), dtype, shape)
 
 
-def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
-    """Scales of weights as the kernels read them: FP32, or none, as they are, UE8M0 in words."""
-    return sf if sf.dtype == torch.float32 else scale_words(sf)
-
-
 def quantize_rows(rows: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and scales in rows.  Nothing waits for the device, so a graph may hold it: what is not finite stays in its block."""
     if form.scale is None:
@@ -85,26 +80,29 @@ def quantize_rows(rows: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch
     return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows, check=False)
 
 
-class EpSymmetric:
-    """The symmetric buffer of one rank.
+class EpBuffers:
+    """Memory of one rank, on the device of its weights.
 
-    sym       its memory, uint8; None makes it on `device`
+    weights   the local experts', in checkpoint order, which the kernels read as they are; of UE8M0 scales they read words
+    sym       its symmetric buffer, uint8; None makes it
     watchdog  the record; None makes one
-    keeps     what it has for configurations whose way is not the usual one
+    keeps     what the buffer has for configurations whose way is not the usual one
     """
 
     def __init__(
         self,
         problem: Problem,
+        weights: ExpertWeights,
         sym: torch.Tensor | None = None,
         watchdog: torch.Tensor | None = None,
         *,
-        device: torch.device | str = "cpu",
         keeps: Kept = Kept.NOTHING,
     ) -> None:
         self.problem, self.region = problem, symmetric_buffer(problem, keeps)
-        self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=device) if sym is None else sym
+        self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=weights.fc1.device) if sym is None else sym
         self.watchdog = new_record(self.sym.device) if watchdog is None else watchdog
+        self.weights = weights
+        self.traces: dict[EpConfig, torch.Tensor] = {}
 
     def view(self, name: str) -> torch.Tensor:
         """A field of the symmetric buffer."""
@@ -153,24 +151,6 @@ class EpSymmetric:
 
     def watchdog_message(self) -> str | None:
         return WAITS.describe(self.watchdog.tolist())
-
-
-class EpBuffers(EpSymmetric):
-    """The same with the local experts' weights, in checkpoint order, which the kernels read as they are; of UE8M0 scales they read words.
-    All memory is on their device."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        weights: ExpertWeights,
-        sym: torch.Tensor | None = None,
-        watchdog: torch.Tensor | None = None,
-        *,
-        keeps: Kept = Kept.NOTHING,
-    ) -> None:
-        super().__init__(problem, sym, watchdog, device=weights.fc1.device, keeps=keeps)
-        self.weights = weights
-        self.traces: dict[EpConfig, torch.Tensor] = {}
 
     def trace_of(self, config: EpConfig) -> torch.Tensor:
         """Stamps of the last launch of a traced kernel, int64 [num_sms, warps, stamps, 2] (layouts/records.py)."""

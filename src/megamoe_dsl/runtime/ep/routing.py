@@ -1,49 +1,20 @@
-"""Routing tables of an expert-parallel layer: where every (token, slot) pair goes, and who fetches it, from the experts of one rank's
-tokens and the counts of all ranks.
+"""Routing tables of an expert-parallel layer: where every (token, slot) pair goes, and who fetches it.
 
-Nothing here waits for the device unless it says so, and shapes are those of the problem: a CUDA graph may hold these calls.  The rows that
-an expert has of one rank follow one another, in the order of tokens or of a caller's scatter indices.
+The rows that an expert has of one rank follow one another, in the order of tokens or of a caller's scatter indices.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from ...kernels.moe.halves.layouts.symmetric import ROW_BLOCK, send_capacity
+from ...kernels.moe.halves.layouts.symmetric import first_rows, send_capacity
 from ...problem import Problem, ProblemError
 from ...quant import INDEX_DTYPES
 from ..buffers import check_tensor
-
-
-@dataclass(frozen=True)
-class Splits:
-    """What one rank's tokens come to; of all ranks together each field has the ranks as its first dimension.
-
-    experts  int32 [E]: tokens for each expert
-    ranks    int32 [R]: pairs that each rank fetches, one for each token, or for each of its experts there
-    """
-
-    experts: torch.Tensor
-    ranks: torch.Tensor
-
-    @classmethod
-    def of(cls, problem: Problem, topk_idx: torch.Tensor, *, token_saving: bool = True) -> Splits:
-        """Of the tokens of a rank: int64 or int32 [T, topk] experts; what names none drops its pair.  A rank fetches a token
-        once, or without token saving for each of its experts.  Raises `ProblemError` for a shape."""
-        _check(problem, topk_idx)
-        experts = torch.zeros(problem.num_experts + 1, dtype=torch.int32, device=topk_idx.device)
-        ranks = torch.zeros(problem.num_ranks + 1, dtype=torch.int32, device=topk_idx.device)
-        expert = experts_of(problem, topk_idx).flatten()
-        rank = torch.where(leading_pairs(problem, topk_idx, token_saving), ranks_of(problem, topk_idx), problem.num_ranks).flatten()
-        ones = torch.ones_like(expert, dtype=torch.int32)
-        return cls(experts.scatter_add_(0, expert, ones)[:-1], ranks.scatter_add_(0, rank, ones)[:-1])
-
-    @classmethod
-    def stack(cls, ranks: list[Splits]) -> Splits:
-        return cls(torch.stack([one.experts for one in ranks]), torch.stack([one.ranks for one in ranks]))
 
 
 @dataclass(frozen=True)
@@ -63,90 +34,47 @@ class RoutingTables:
 
     @classmethod
     def of(
-        cls,
-        problem: Problem,
-        rank: int,
-        topk_idx: torch.Tensor,
-        splits: Splits,
-        *,
-        token_saving: bool = True,
-        token_sorting: bool = True,
-    ) -> RoutingTables:
-        """Of a rank whose tokens have the experts `topk_idx`; `splits` are those of all ranks, made with the same `token_saving`.  With
-        `token_sorting` a rank's list is in the order of (expert, token), else of tokens.  Raises `ProblemError` for a shape."""
-        _check(problem, topk_idx)
-        expert = experts_of(problem, topk_idx).flatten()
-        order = expert.argsort(stable=True)  # by (expert, token), dropped pairs last; and by rank, which experts are sorted by
-        sent = splits.experts[rank].long()
-        index = torch.empty_like(expert)
-        index[order] = torch.arange(len(expert), device=expert.device) - _first(sent, problem.num_experts + 1)[expert[order]]
-        before = splits.experts[:rank].sum(dim=0)
-        first = (first_expert_rows(problem, splits.experts.sum(dim=0)) + before).long()
-        rows = torch.where(expert < problem.num_experts, torch.cat([first, first.new_zeros(1)])[expert] + index, -1)
-        local = slice(rank * problem.experts_per_rank, (rank + 1) * problem.experts_per_rank)
-        return cls(
-            rows.to(torch.int32).view(topk_idx.shape),
-            _lists(problem, topk_idx, order if token_sorting else None, token_saving),
-            splits.ranks[:, rank].to(torch.int32).clone(),
-            splits.experts[:, local].sum(dim=0).to(torch.int32),
+        cls, problem: Problem, topk_idx: Sequence[torch.Tensor], *, token_saving: bool = True, token_sorting: bool = True
+    ) -> list[RoutingTables]:
+        """Those of all ranks, whose tokens have these experts, int [T, topk], as the kernel makes them.  A rank fetches a token once, or
+        without `token_saving` for each of its experts there; with `token_sorting` its list is in the order of (expert, token), else of
+        tokens.  Reads the experts one by one, so it is for the simulator."""
+        local, ranks = problem.experts_per_rank, problem.num_ranks
+        pairs = sorted(
+            (expert, rank, token, slot)
+            for rank, idx in enumerate(topk_idx)
+            for token, row in enumerate(experts_of(problem, idx).tolist())
+            for slot, expert in enumerate(row)
+            if expert < problem.num_experts
         )
+        rows = Counter(expert for expert, *_ in pairs)
+        counts = [[rows[owner * local + index] for index in range(local)] for owner in range(ranks)]
+        next_row = [row for of_owner in counts for row in first_rows(of_owner)[:-1]]
+        made = [
+            cls(
+                torch.full(idx.shape, -1, dtype=torch.int32),
+                torch.zeros(ranks, send_capacity(problem), dtype=torch.int32),
+                torch.zeros(ranks, dtype=torch.int32),
+                torch.tensor(of_owner, dtype=torch.int32),
+            )
+            for idx, of_owner in zip(topk_idx, counts, strict=True)
+        ]
+        leading: dict[tuple[int, ...], tuple[int, int, int, int]] = {}
+        for expert, rank, token, slot in pairs:
+            made[rank].pair_rows[token, slot] = next_row[expert]
+            next_row[expert] += 1
+            leading.setdefault((expert // local if token_saving else expert, rank, token), (expert, rank, token, slot))
+        for expert, rank, token, slot in leading.values() if token_sorting else sorted(leading.values(), key=lambda one: one[1:]):
+            fetched = made[expert // local].recv_pairs
+            made[rank].send_pairs[expert // local, fetched[rank]] = token * problem.topk + slot
+            fetched[rank] += 1
+        return made
 
 
 def experts_of(problem: Problem, topk_idx: torch.Tensor) -> torch.Tensor:
     """int64 [T, topk]: the experts, and `num_experts` for a pair that names none."""
     idx = topk_idx.long()
     return torch.where((idx >= 0) & (idx < problem.num_experts), idx, problem.num_experts)
-
-
-def ranks_of(problem: Problem, topk_idx: torch.Tensor) -> torch.Tensor:
-    """int64 [T, topk]: the ranks that have them, and `num_ranks` for a pair that names none."""
-    return experts_of(problem, topk_idx) // problem.experts_per_rank
-
-
-def token_rank_table(problem: Problem, topk_idx: torch.Tensor) -> torch.Tensor:
-    """int64 [T, R]: the first expert of each token on each rank, `num_experts` where there is none."""
-    expert = experts_of(problem, topk_idx)
-    table = torch.full((len(expert), problem.num_ranks + 1), problem.num_experts, dtype=torch.int64, device=expert.device)
-    return table.scatter_reduce_(1, ranks_of(problem, topk_idx), expert, "amin")[:, :-1]
-
-
-def leading_pairs(problem: Problem, topk_idx: torch.Tensor, token_saving: bool = True) -> torch.Tensor:
-    """bool [T, topk]: the pairs whose token travels, one for each token and rank; without token saving all that name an expert."""
-    expert = experts_of(problem, topk_idx)
-    named = expert < problem.num_experts
-    if not token_saving:
-        return named
-    first = token_rank_table(problem, topk_idx).gather(1, ranks_of(problem, topk_idx).clamp(max=problem.num_ranks - 1))
-    return named & (expert == first)
-
-
-def first_expert_rows(problem: Problem, rows: torch.Tensor) -> torch.Tensor:
-    """int64 [E]: first row of each expert on its rank; `rows` are those of all experts."""
-    padded = ((rows.long() + (ROW_BLOCK - 1)) // ROW_BLOCK * ROW_BLOCK).view(problem.num_ranks, problem.experts_per_rank)
-    return (padded.cumsum(dim=1) - padded).flatten()
-
-
-def _lists(problem: Problem, topk_idx: torch.Tensor, order: torch.Tensor | None, token_saving: bool) -> torch.Tensor:
-    """The pairs that travel, one list for each rank; `order` is that of all pairs, None as they come."""
-    capacity, ranks = send_capacity(problem), problem.num_ranks
-    travels, rank = leading_pairs(problem, topk_idx, token_saving).flatten(), ranks_of(problem, topk_idx).flatten()
-    pairs = torch.arange(len(rank), device=rank.device) if order is None else order
-    of_rank = (rank[pairs, None] == torch.arange(ranks, device=rank.device)) & travels[pairs, None]
-    place = torch.where(of_rank, of_rank.long().cumsum(dim=0) - 1 + capacity * torch.arange(ranks, device=rank.device), ranks * capacity)
-    lists = torch.zeros(ranks * capacity + 1, dtype=torch.int64, device=rank.device)
-    lists.scatter_(0, place.amin(dim=1), pairs)
-    return lists[:-1].view(ranks, capacity).to(torch.int32)
-
-
-def _first(counts: torch.Tensor, length: int) -> torch.Tensor:
-    """Where each of the runs of these lengths begins, laid end to end, and after them the end of all."""
-    return torch.cat([counts.new_zeros(1), counts.cumsum(dim=0)])[:length]
-
-
-def _check(problem: Problem, topk_idx: torch.Tensor) -> None:
-    if topk_idx.ndim != 2 or topk_idx.shape[1] != problem.topk:
-        raise ProblemError("topk_idx.shape", tuple(topk_idx.shape), f"(tokens, {problem.topk})")
-    problem.check_num_tokens(len(topk_idx), "topk_idx.shape[0]")
 
 
 NAME = "scatter_indices"

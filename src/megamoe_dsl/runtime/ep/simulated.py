@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from ..buffers import Inputs, check_weights
 from ..simulated import CPU, WATCHDOG_NS, simulated_launch
 from ..watchdog import naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
-from .routing import RoutingTables, Splits, check_scatter_indices
+from .routing import RoutingTables, check_scatter_indices
 
 Tensors = dict[str, torch.Tensor]
 Call = tuple[Tensors, Tensors, dict[str, int]]
@@ -112,10 +111,10 @@ class SimulatedEp:
         for rank, one in enumerate(inputs):
             one.check(self.problem, CPU, f"inputs[{rank}].")
         config = self.dispatch_kernel.config
-        splits = Splits.stack([Splits.of(self.problem, one.topk_idx, token_saving=config.token_saving) for one in inputs])
-        options: dict[str, Any] = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
-        for rank, (buffers, one) in enumerate(zip(self.ranks, inputs, strict=True)):
-            buffers.store(one, RoutingTables.of(self.problem, rank, one.topk_idx, splits, **options))
+        options = {"token_saving": config.token_saving, "token_sorting": config.token_sorting}
+        tables = RoutingTables.of(self.problem, [one.topk_idx for one in inputs], **options)
+        for rank, (buffers, one, made) in enumerate(zip(self.ranks, inputs, tables, strict=True)):
+            buffers.store(one, made)
             if scatter_indices is not None:
                 check_scatter_indices(self.problem, one.topk_idx, scatter_indices[rank])
                 buffers.scatter(one.topk_idx, scatter_indices[rank])

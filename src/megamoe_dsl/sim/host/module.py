@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...hardware.tensor_map import DESCRIPTOR_BYTES, TensorMap, TensorMapDtype
+from ...hardware.tensor_map import DESCRIPTOR_BYTES, L2_PROMOTIONS, SWIZZLES, TensorMap, TensorMapDtype
 from ..errors import SimError
 from ..geometry import Dim3
 from ..memory import SMEM_MAX
@@ -172,10 +172,6 @@ def argument_bytes(program: Program, arguments: Any) -> tuple[bytes, ...]:
     return tuple(ctypes.string_at(arguments[i], one.size) for i, one in enumerate(program.kernel.parameters))
 
 
-_SWIZZLES = (0, 32, 64, 128)
-_L2_PROMOTIONS = (0, 64, 128, 256)
-
-
 def encode_tiled(*arguments: Any) -> TensorMap:
     """The tensor map of a call of `cuTensorMapEncodeTiled`, of whose arguments the first is left out; arrays are addresses of uint64 (dims,
     strides) and uint32. Raises SimError for what is not modeled, ValueError where a limit of the hardware is broken."""
@@ -186,7 +182,7 @@ def encode_tiled(*arguments: Any) -> TensorMap:
         ("tensorDataType", data_type, dtype is not None),
         ("elementStrides", list(steps), all(step == 1 for step in steps)),
         ("interleave", interleave, interleave == 0),
-        ("swizzle", swizzle, swizzle < len(_SWIZZLES)),
+        ("swizzle", swizzle, swizzle < len(SWIZZLES)),
         ("oobFill", oob_fill, oob_fill == 0),
     ):
         if not allowed:
@@ -198,8 +194,8 @@ def encode_tiled(*arguments: Any) -> TensorMap:
         dims=tuple((ctypes.c_uint64 * rank).from_address(dims)),
         strides=tuple((ctypes.c_uint64 * (rank - 1)).from_address(strides)) if strides and rank > 1 else (),
         box=tuple((ctypes.c_uint32 * rank).from_address(box)),
-        swizzle=_SWIZZLES[swizzle],
-        l2_promotion=_L2_PROMOTIONS[l2_promotion],
+        swizzle=SWIZZLES[swizzle],
+        l2_promotion=L2_PROMOTIONS[l2_promotion],
     )
 
 

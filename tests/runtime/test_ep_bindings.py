@@ -1,0 +1,82 @@
+"""What launches of `EpMoE` are bound to: a rank's own memory, with the rank's number and the caller's limit of waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl import Problem, ProblemError, Target, random_weights
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, pool_rows, symmetric_buffer
+from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.runtime.ep import layer as layers
+from megamoe_dsl.runtime.ep.buffers import EpBuffers, RowActivations
+from megamoe_dsl.runtime.ep.layer import EpMoE
+
+PROBLEM = Problem(256, 128, 8, 2, 4, 16, recipe="bf16xbf16")
+RANK, PEERS, LIMIT_NS = 3, 12345, 77
+
+
+@pytest.fixture
+def layer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rank 3 of four, whose kernels are not made: what they are bound with is what binding gives."""
+    own: Any = SimpleNamespace(problem=PROBLEM, watchdog_ns=LIMIT_NS, memory=EpBuffers(PROBLEM, random_weights(PROBLEM, RANK, 0)))
+    own.symmetric = SimpleNamespace(rank=RANK, peers=SimpleNamespace(data_ptr=lambda: PEERS))
+    own.rows, own.acts, own._nowhere = own.memory.new_rows(), RowActivations.empty(PROBLEM, "cpu"), torch.empty(8, dtype=torch.bfloat16)
+    monkeypatch.setattr(layers, "CudaKernel", lambda artifact: SimpleNamespace(arguments=SimpleNamespace(fill=artifact.bound.update)))
+    monkeypatch.setattr(layers, "encode_tensor_map", None)
+    return own
+
+
+def bound(layer: Any, config: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    kernel = SimpleNamespace(parameters=lambda config, arguments, encode: arguments)
+    EpMoE.bind(layer, SimpleNamespace(config=config, kernel=kernel, bound=found))  # type: ignore[arg-type]
+    return found
+
+
+def test_launches_have_their_ranks_arguments(layer: Any) -> None:
+    """A backward pass reads and leaves its rows where the forward pass has its results and operands."""
+    target = Target.typical("sm_90a", 4)
+    dispatch, combine = (find_kernel(name).choose(PROBLEM, target, 16) for name in ("dispatch_grouped_gemm", "grouped_gemm_combine"))
+    tables = RoutingTablesConfig.of(dispatch)
+    assert isinstance(dispatch, DispatchGemmConfig) and isinstance(combine, GemmCombineConfig)
+    memory = layer.memory
+    common = {"sym": memory.sym.data_ptr(), "peers": PEERS, "rank": RANK, "watchdog": memory.watchdog.data_ptr(), "watchdog_ns": LIMIT_NS}
+    rows, values, scales = (one.data_ptr() for one in (layer.rows, layer.acts.values, layer.acts.scales))
+    fc1, fc2 = memory.weights.fc1.data_ptr(), memory.weights.fc2.data_ptr()
+    wanted: dict[Any, dict[str, int]] = {
+        tables: {"num_tokens": 0},
+        dispatch: {"weights": fc1, "out": rows},
+        dispatch.backward: {"weights": fc2, "out": values},
+        combine: {"weights": fc2, "acts": values, "acts_sf": scales, "num_tokens": 0},
+        combine.backward: {"weights": fc1, "acts": rows, "num_tokens": 0},
+    }
+    for config, own in wanted.items():
+        found = bound(layer, config)
+        assert {name: found[name] for name in (*common, *own)} == {**common, **own}, config
+
+
+@pytest.mark.parametrize("keeps", list(Kept))
+def test_memory_is_the_weights_devices(keeps: Kept) -> None:
+    """And large enough for what its kernels keep."""
+    weights = random_weights(PROBLEM, 0, 0).map(lambda one: one.to("meta"))
+    memory = EpBuffers(PROBLEM, weights, keeps=keeps)
+    assert memory.sym.device.type == memory.new_rows().device.type == "meta"
+    assert len(memory.sym) == symmetric_buffer(PROBLEM, keeps).size
+    assert memory.new_rows().shape == (pool_rows(PROBLEM), 256) and memory.new_rows(64).shape == (pool_rows(PROBLEM), 64)
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4", "bf16xbf16"])
+def test_activations_of_another_layout_are_named(recipe: str) -> None:
+    problem = replace(PROBLEM, recipe=recipe)
+    acts = RowActivations.empty(problem, "cpu")
+    acts.check(problem)
+    for name in ("values", "scales"):
+        for wrong in (getattr(acts, name).to(torch.float64), getattr(acts, name).new_empty(3, 5)):
+            with pytest.raises(ProblemError, match=rf"^mine.{name}.(dtype|shape) = "):
+                replace(acts, **{name: wrong}).check(problem, "mine.")
