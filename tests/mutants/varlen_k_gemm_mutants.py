@@ -171,18 +171,8 @@ MUTANTS = (
                 PAIR_GRADIENT,
             ),
             (
-                "MXFP8: the left side of every group is the first's",
-                ("wrong base", "SummedOperand.load_rows", "self.scale_k + k", "k"),
-                PAIR_IN_MXFP8,
-            ),
-            (
                 "MXFP8: the right side of every group is the first's",
                 ("wrong base", "summed_weights", "ctx.first_k_block_of(tile)", "0"),
-                PAIR_IN_MXFP8,
-            ),
-            (
-                "MXFP8: scales of a tile's rows are those of its group's first",
-                ("wrong base", "pair_tile", "tile = in_side(ctx, tile)", ""),
                 PAIR_IN_MXFP8,
             ),
             ("half of a row's parts are added", ("wrong number", "sm100.gradient:finish_rows", "(1, 2, 4, 8)", "(1, 2, 4)"), PAIR_GRADIENT),

@@ -5,6 +5,7 @@ Tensors are those of a forward pass that has been checked, and what stages befor
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -46,10 +47,10 @@ def route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, recipe: str) ->
     made = {name: topk_idx.new_empty(shape, dtype=torch.int32) for name, shape in shapes.items()}
     codes, scales = new_quantized(x, recipe)
     indices = I32 if topk_idx.dtype == torch.int32 else I64
-    problem = RoutingProblem(x.shape[1], experts, topk, recipe)
+    problem = RoutingProblem, x.shape[1], experts, topk, recipe
     given = {**made, "topk_idx": topk_idx, "x": x, "x_q": codes, "x_sf": scales}
     counter = tile_counters(topk_idx.device).address()
-    launch_kernel(loaded_kernel(problem, topk_idx.device, indices=indices), given, {"counter": counter, "num_tokens": tokens})
+    launch_kernel(loaded_kernel(topk_idx.device, *problem, indices=indices), given, {"counter": counter, "num_tokens": tokens})
     return made["ends"], made["sources"], made["positions"], codes, scales
 
 
@@ -76,10 +77,10 @@ def quantize_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[to
     codes, scales = new_weights(w, transposed, recipe)
     experts, n, k = w.shape
     if recipe == FP8:
-        kernel = loaded_kernel(QuantizeWeightsProblem(n, k, transposed), w.device)
+        kernel = loaded_kernel(w.device, QuantizeWeightsProblem, n, k, transposed)
         launch_kernel(kernel, {"w": w, "codes": codes, "scales": scales}, {"num_matrices": experts})
         return codes, scales
-    kernel = loaded_kernel(QuantizeProblem(k, False, not transposed, recipe, n, transposed), w.device)
+    kernel = loaded_kernel(w.device, QuantizeProblem, k, False, not transposed, recipe, n, transposed)
     made = {"codes_t": codes, "scales_t": scales} if transposed else {"codes": codes, "scales": scales}
     absent = dict.fromkeys(("sources", "codes", "scales", "codes_t", "scales_t"), 0)
     launch_kernel(kernel, {"x": w, **made}, {**absent, "num_rows": experts * n})
@@ -110,6 +111,8 @@ def row_gradients(
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dH, w A and dw (reference/expert_gradients.py); w2 is transposed."""
+    bind_context()
+    check_aligned("dy", dy, TMA_ALIGNMENT)
     (experts, own, hidden), rows, places = w2.shape, len(stored), positions.flatten().long()
     # A masked slot's row is -1: one more than there are.
     of_rows, dw = topk_weights.new_empty(rows + 1), topk_weights.new_zeros(rows + 1)
@@ -144,7 +147,7 @@ def sum_rows(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor)
     (tokens, topk), hidden = positions.shape, rows.shape[1]
     found = rows.new_empty(tokens, hidden)
     given = {"rows": rows, "positions": positions, "weights": weights, "y": found}
-    launch_kernel(loaded_kernel(SumProblem(hidden, topk), rows.device), given, {"num_tokens": tokens})
+    launch_kernel(loaded_kernel(rows.device, SumProblem, hidden, topk), given, {"num_tokens": tokens})
     return found
 
 
@@ -186,7 +189,7 @@ def launch_kernel(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers:
 
 
 @lru_cache
-def loaded_kernel(problem: TokensProblem, device: torch.device, **options: str) -> CudaKernel:
-    """The kernel of a problem, compiled or from the cache."""
-    config = choose(problem, gpu_target(device), 1, **options)
+def loaded_kernel(device: torch.device, kind: type[TokensProblem], *fields: Any, **options: str) -> CudaKernel:
+    """The kernel of a problem with these fields, compiled or from the cache."""
+    config = choose(kind(*fields), gpu_target(device), 1, **options)
     return CudaKernel(ArtifactStore(cache_folder()).get(config))
