@@ -25,8 +25,9 @@ def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options:
     call.check()
     route, fc1, fc2, total = artifacts
     reports = [simulate_route(route, call, **options)]
-    reports += [simulate_gemm(fc1, call.fc1, **options), simulate_gemm(fc2, call.fc2, **options)]
-    reports.append(_launch(total, call, call.sum_tensors(), options))
+    reports.append(simulate_gemm(fc1, call.fc1, **options))
+    for first, part in call.fc2.items():
+        reports += [simulate_gemm(fc2, part, **options), _launch(total, call, call.sum_tensors(first), options)]
     return call.y, reports
 
 
@@ -93,6 +94,9 @@ def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Seque
     return [
         launch_of(route, {**call.arguments(call.route_tensors()), "counter": counter}),
         launch_of(fc1, call.fc1.arguments(call.fc1.operands(), counter)),
-        launch_of(fc2, call.fc2.arguments(call.fc2.operands(), own)),
-        launch_of(total, call.arguments(call.sum_tensors())),
+        *(
+            launch
+            for first, part in call.fc2.items()
+            for launch in (launch_of(fc2, part.arguments(part.operands(), own)), launch_of(total, call.arguments(call.sum_tensors(first))))
+        ),
     ]

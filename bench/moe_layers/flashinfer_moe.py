@@ -8,14 +8,14 @@ another: times hold no sorting, but setting y to zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from megamoe_dsl.runtime.device_gradients import sum_rows
 from megamoe_dsl.runtime.expert_call import ExpertCall
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from moe_layers.other_way import OtherWay
 
 RUN = 32
@@ -117,16 +117,14 @@ class FlashInferLayer:
 
 @dataclass(frozen=True)
 class KeptRows(FlashInferLayer):
-    """The same with a row of every slot as its `y`: rows of `summed`, a call whose rows are the slots."""
+    """The same with a row of every slot as its `y`; `places` are numbers of slots, as of a call's positions."""
 
-    ours: DeviceExperts
-    summed: ExpertCall
+    places: torch.Tensor
 
     def __call__(self) -> torch.Tensor:
         self.fc1()
         self.fc2()
-        self.ours.sum(self.summed)
-        return self.summed.y
+        return sum_rows(self.y, self.places, self.weights)
 
 
 def up_and_gate(w1: torch.Tensor) -> torch.Tensor:
@@ -155,15 +153,15 @@ def flashinfer_layers(calls: Sequence[ExpertCall], site: Path) -> dict[str, list
     return found
 
 
-def flashinfer_ways(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str, OtherWay]:
+def flashinfer_ways(call: ExpertCall, site: Path) -> dict[str, OtherWay]:
     """The layer by tile, also with rows kept.  Raises `ImportError` where there is no DSL, or the folder lacks something."""
     from moe_layers.flashinfer_kernels import compiled_finalize
 
     layers = {name: layer for name, (layer,) in flashinfer_layers([call], site).items()}
-    summed = replace(call, memory=None)
-    summed.positions.view(-1).copy_(torch.arange(summed.rows))
+    rows = torch.empty(call.rows, call.layer.hidden, dtype=call.x.dtype, device=call.x.device)
+    places = torch.arange(call.rows, dtype=torch.int32, device=call.x.device).view(call.tokens, -1)
     for tile, (name, layer) in zip(tiles_for(call), tuple(layers.items()), strict=True):
         fc2 = compiled_finalize(site, tile.rows, tile.fc2, tile.cluster, call.layer.topk, False)
-        kept = {**vars(layer), "kernels": (layer.kernels[0], fc2), "y": summed.fc2.d}
-        layers[f"rows kept, {name}"] = KeptRows(**kept, ours=ours, summed=summed)
+        kept = {**vars(layer), "kernels": (layer.kernels[0], fc2), "y": rows}
+        layers[f"rows kept, {name}"] = KeptRows(**kept, places=places)
     return {name: OtherWay.of(layer, whole=True) for name, layer in layers.items()}

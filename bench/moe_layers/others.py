@@ -47,7 +47,7 @@ def others(
     if sites.sonic is not None and not scaled:
         found["sonic-moe"] = partial(sonic_ways, call, sites.sonic)
     if sites.flashinfer is not None and not scaled:
-        found["flashinfer"] = partial(flashinfer_ways, call, ours, sites.flashinfer)
+        found["flashinfer"] = partial(flashinfer_ways, call, sites.flashinfer)
     if sites.deep_gemm is not None and scaled:
         found["deep_gemm"] = partial(deep_gemm_ways, call, sites.deep_gemm, sites.sglang)
     return found

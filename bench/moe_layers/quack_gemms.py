@@ -58,8 +58,8 @@ class QuackLayer:
 
     def fc2(self) -> None:
         """Linear2; the function under quack's tuner, which alone takes a configuration."""
-        call = self.call
-        self.quack.gemm_tuned.fn(call.fc1.d, call.weights.w2.mT, call.fc2.d, cu_seqlens_m=self.starts, config=self.config)
+        call, (whole,) = self.call, self.call.fc2.values()
+        self.quack.gemm_tuned.fn(call.fc1.d, call.weights.w2.mT, whole.d, cu_seqlens_m=self.starts, config=self.config)
 
     def __call__(self) -> torch.Tensor:
         """y."""

@@ -1,4 +1,5 @@
-"""Linear2 alone by tiles, with rows as a router deals them: what is chosen, what would be for equal rows, and tiles beside them.
+"""Linear2 alone by tiles, of as many columns as are summed together, with rows as a router deals them: what is chosen, what would be for
+equal rows, and tiles beside them.
 
 Where K blocks are asked for in bursts, both linears with one at a time, too, and where CTAs work in pairs, alone."""
 
@@ -39,9 +40,9 @@ ALONE = "CTAs alone"
 
 def tile_configs(point: ExpertPoint, target: Target) -> dict[str, GemmConfig]:
     """Of Linear2 by name, the chosen first, no two alike."""
-    problem, rows = point.layer.fc2, point.tokens * point.layer.topk
-    chosen = point.layer.configs(target, point.tokens).fc2
+    chosen, rows = point.layer.configs(target, point.tokens).fc2, point.tokens * point.layer.topk
     assert isinstance(chosen, GemmConfig)
+    problem = chosen.problem
     found = {"chosen": chosen, "equal rows": choose(problem, target, rows, prefetch_weights=chosen.prefetch_weights)}
     wide = {"twice the columns": {"block_m": chosen.block_m, "block_n": 2 * chosen.block_n, "swap_ab": True}} if chosen.swap_ab else OTHERS
     for name, fields in wide.items():
@@ -90,7 +91,7 @@ def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights:
     call = DrawnCall.draw(point.layer, point.tokens, weights).call
     DeviceExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
     configs, ways, same = dict[str, GemmConfig](), dict[str, Callable[[], None]](), dict[str, bool]()
-    for prefix, of_linear, tensors in (("fc1, ", fc1_configs(point, target), call.fc1), ("", tile_configs(point, target), call.fc2)):
+    for prefix, of_linear, tensors in (("fc1, ", fc1_configs(point, target), call.fc1), ("", tile_configs(point, target), call.fc2[0])):
         d = tensors.d[: int(call.ends[-1])].view(torch.uint8)
         expected = d.clone()
         for name, config in of_linear.items():

@@ -99,7 +99,7 @@ def results(call: ExpertCall) -> dict[str, torch.Tensor]:
     """What every launch made; of rows those that are somebody's."""
     rows = int(call.ends[-1])
     made = {name: getattr(call, name) for name in BETWEEN}
-    of_rows = {"sources": call.sources, "h": call.fc1.d, "rows": call.fc2.d}
+    of_rows = {"sources": call.sources, "h": call.fc1.d, "rows": call.fc2[0].d}
     if call.fc1.d_sf is not None:
         of_rows["h_sf"] = call.fc1.d_sf
     return {

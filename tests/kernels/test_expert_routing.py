@@ -10,6 +10,7 @@ import torch
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels import expert_layer
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_tile
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import RoutingProblem, SumProblem
@@ -20,10 +21,11 @@ from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.sim import Simulator
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
 from ptx_of import artifact
-from simulated_experts import simulate_experts, simulate_route
+from simulated_experts import launches_of, simulate_experts, simulate_route
 from sweep import rarely, sample
 
 LAYER = ExpertLayer(256, 128, 8, 2)
@@ -92,11 +94,12 @@ def test_rows_are_summed_in_order() -> None:
     metadata = router_metadata(call.topk_idx, 64)
     call.positions.copy_(metadata.positions)
     call.topk_weights.masked_fill_(metadata.positions < 0, torch.nan)
-    call.fc2.d.copy_(torch.randn(call.fc2.d.shape))
     tensors = call.sum_tensors()
+    rows = tensors[0]["rows"]
+    rows.copy_(torch.randn(rows.shape))
     config = TokensConfig(SumProblem(call.layer.hidden, call.layer.topk), 2)
     assert not simulate_launches(artifact(config), memory_of(*tensors), call.arguments(tensors)).findings
-    assert torch.equal(call.y, weighted_sum(call.fc2.d, metadata.positions, call.topk_weights))
+    assert torch.equal(call.y, weighted_sum(rows, metadata.positions, call.topk_weights))
 
 
 @pytest.mark.parametrize("tokens", [5, rarely(200)])
@@ -122,6 +125,21 @@ def test_a_layer_in_bf16_quantizes_nothing(tokens: int) -> None:
     assert not any(report.findings for report in reports)
     assert call.x_q.numel() == 0 and call.fc1.a is call.x and call.fc1.d_sf is None
     assert torch.equal(y, layer_on_cpu(call))
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+def test_columns_of_linear2_are_summed_part_by_part(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts in the room of one, each launch as early as on a GPU."""
+    monkeypatch.setattr(expert_layer, "ROWS_BYTES", 1)
+    call, counters = call_of(ExpertLayer(512, 128, 3, 2, recipe=recipe), 9), torch.zeros(2, dtype=torch.int32)
+    configs = call.layer.configs(Target.typical("sm_90a", 4), call.tokens)
+    assert (configs.fc2.problem.n, list(call.fc2)) == (256, [0, 256])
+    launches = launches_of([artifact(config) for config in configs], call, [one.data_ptr() for one in counters])
+    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **vars(call.weights)}
+    given = {name: tensor for name, tensor in read.items() if tensor is not None}
+    report = Simulator(None, memory_of(given, {"workspace": call.workspace, "counters": counters, "y": call.y})).run(launches)
+    assert len(launches) == 6 and not report.findings
+    assert torch.equal(call.y, layer_on_cpu(call)) and not counters.any()
 
 
 @pytest.mark.sweep

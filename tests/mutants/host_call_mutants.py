@@ -150,7 +150,7 @@ PREPARED = (
     ),
 )
 ROUTE = "first.values.x, first.values.topk_idx, first.values.counter = (x, topk_idx, counter)"
-SUM = "last.values.weights, last.values.y = (topk_weights, y)"
+SUM = "last.values.weights, last.values.y = (topk_weights, y + 2 * column)"
 
 
 def launched(name: str, kind: str, old: str, new: str, *nearest: str) -> Mutant:
@@ -197,17 +197,15 @@ LAUNCHED = (
         "first.values.x, first.values.topk_idx = (x, topk_idx)",
         f"{MOE}each_launch_gets_what_the_one_before_leaves",
     ),
-    launched("weights are the first call's", "stale buffer", SUM, "last.values.y = y", fp8("topk_weights, another")),
+    launched("weights are the first call's", "stale buffer", SUM, "last.values.y = y + 2 * column", fp8("topk_weights, another")),
     launched("sums go to the first call's y", "stale buffer", SUM, "last.values.weights = topk_weights", fp8("x, another")),
     launched("routing has another call's arguments", "stale buffer", "first.restore(prepared.route)", "", fp8("fewer tokens")),
-    launched("sums have another call's arguments", "stale buffer", "last.restore(prepared.total)", "", fp8("fewer tokens")),
-    launched(
-        "Linear2 has no counter", "wrong launch", "self._fc2.launch(prepared.fc2, counter)", "self._fc2.launch(prepared.fc2, 0)", TURNS
-    ),
+    launched("sums have another call's arguments", "stale buffer", "last.restore(total)", "", fp8("fewer tokens")),
+    launched("Linear2 has no counter", "wrong launch", "self._fc2.launch(fc2, counter)", "self._fc2.launch(fc2, 0)", TURNS),
     launched(
         "Linear2 is Linear1 again",
         "wrong launch",
-        "self._fc2.launch(prepared.fc2, counter)",
+        "self._fc2.launch(fc2, counter)",
         "self._fc1.launch(prepared.fc1, counter, **fc1)",
         f"{MOE}each_launch_gets_what_the_one_before_leaves",
     ),

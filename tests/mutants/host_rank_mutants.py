@@ -71,8 +71,8 @@ TENSORS = (
         "biases begin anywhere",
         "missing check",
         "ExpertCall._check_bias",
-        "alignment = 2 * bias.element_size()",
-        "alignment = 1",
+        "(kind, (self.layer.num_experts, rows), None, 2 * kind.itemsize)",
+        "(kind, (self.layer.num_experts, rows), None, 1)",
         "tests/runtime/test_experts.py::test_biases_and_weights_of_tokens_are_float32_or_bfloat16",
     ),
     host(

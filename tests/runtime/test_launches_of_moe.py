@@ -11,6 +11,7 @@ from test_calls_in_a_row import FEW, TOKENS, chosen, routed
 
 from megamoe_dsl import ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.kernels import expert_layer
 from megamoe_dsl.kernels.expert_layer import chosen_experts, workspace
 from megamoe_dsl.kernels.expert_routing.problem import SumProblem
 from megamoe_dsl.kernels.registry import kernel_of
@@ -55,6 +56,22 @@ def test_each_launch_gets_what_the_one_before_leaves() -> None:
     assert {name: fc2[name] for name in second} == {name: places[one] for name, one in second.items()}
     assert (fc2["b"], fc2["b_sf"], fc2["m"], fc2["weights_map"][0]) == ("w2", "w2_sf", 2 * TOKENS, "w2")
     assert (fc2["tokens_map"][0], fc2["sfa_map"][0], fc2["d_map"][0]) == (places["h"], places["h_sf"], places["rows"])
+
+
+def test_columns_of_linear2_are_summed_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the second call, which has been prepared for other tensors."""
+    monkeypatch.setattr(expert_layer, "ROWS_BYTES", 1)
+    wide = {"x": torch.zeros(TOKENS, 512).bfloat16(), "w1": torch.zeros(4, 512, 512).bfloat16(), "w2": torch.zeros(4, 512, 256).bfloat16()}
+    biases = {"w1_sf": None, "w2_sf": None, "w1_bias": torch.zeros(4, 512), "w2_bias": torch.zeros(4, 512)}
+    with recorded_gpu() as gpu:
+        for _ in range(2):
+            _, _, *parts = launches(gpu, **wide, **biases, topk_weights=torch.ones(TOKENS, 2))
+    fc2, total = parts[::2], parts[1::2]
+    assert [(one["b"], one["bias"]) for one in fc2] == [("w2", "w2_bias"), (f"w2 + {256 * 512}", f"w2_bias + {256 * 4}")]
+    assert fc2[0]["d"] == fc2[1]["d"] == total[0]["rows"] == total[1]["rows"]
+    assert [(one["y"], one["weights"]) for one in total] == [("y", "topk_weights"), ("y + 512", "topk_weights")]
+    rows = [one["weights_map"][2] for one in fc2]
+    assert rows == [(512, 3 * 512 + 256)] * 2  # of B: what lies behind the last expert's part is not read
 
 
 def test_experts_of_logits_lie_before_the_rest() -> None:

@@ -5,7 +5,7 @@ the sum of each token's; for a few tokens on SM90 as one launch.  A router gives
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from .. import recipe as formats
@@ -46,6 +46,9 @@ from .expert_routing.config import MOST_SORTERS, TokensConfig
 from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
 from .registry import choose
+
+ROWS_BYTES = 512 << 20  # of results of all experts before they are summed, at most where columns can be divided
+SUMMED_COLUMNS = 256  # a tile of Linear2
 
 
 def uneven_config(problem: GemmProblem, target: Target, rows: int) -> BaseGemmConfig:
@@ -125,6 +128,14 @@ class ExpertLayer:
         activates["output"] = self.formats.hidden.element
         return GatherGemmProblem(n, self.hidden, num_groups=experts, recipe=self.recipe, **activates)
 
+    def columns(self, tokens: int) -> int:
+        """Columns of Linear2 that are made and summed at a time, so that rows of so many tokens stay within `ROWS_BYTES`; all where the
+        tensor core applies scales."""
+        step = SUMMED_COLUMNS if self.hidden % SUMMED_COLUMNS == 0 and not self.formats.scales_in_mma else self.hidden
+        parts = range(step, self.hidden + 1, step)
+        allowed = [one for one in parts if self.hidden % one == 0 and 2 * tokens * self.topk * one <= ROWS_BYTES]
+        return max(allowed, default=step)
+
     @property
     def fc2(self) -> GemmProblem:
         """Rows as Linear1 leaves them.  Where the tensor core applies scales, a packed GEMM is one of the family that gathers."""
@@ -168,12 +179,15 @@ class ExpertLayer:
 
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
         """The four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
-        rows = self.routing.check_tokens(tokens) * self.topk
+        rows, columns = self.routing.check_tokens(tokens) * self.topk, self.columns(tokens)
+        fc2, total = self.fc2, SumProblem(columns, self.topk, self.weights)
+        if columns < self.hidden:
+            fc2, total = replace(fc2, n=columns, b_rows=self.hidden), replace(total, width=self.hidden)
         return LayerConfigs(
             choose(self.routing, target, tokens, indices=self.indices),
             GatherGemmKernel().choose(self.fc1, target, rows, **fc1),
-            choose(self.fc2, target, rows) if self.formats.scales_in_mma else uneven_config(self.fc2, target, rows),
-            choose(SumProblem(self.hidden, self.topk, self.weights), target, tokens),
+            choose(fc2, target, rows) if self.formats.scales_in_mma else uneven_config(fc2, target, rows),
+            choose(total, target, tokens),
         )
 
 
@@ -209,5 +223,5 @@ def workspace(layer: ExpertLayer, tokens: int) -> Region:
         Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),  # counts of the CTAs that sort
         Field("h", (rows, h.row_bytes(layer.intermediate) // TYPES[h.element].itemsize), TYPES[h.element], ALIGNMENT),
         Field("h_sf", h_sf, sf, ALIGNMENT),
-        Field("rows", (rows, layer.hidden), region.BF16, ALIGNMENT),  # results of all experts
+        Field("rows", (rows, layer.columns(tokens)), region.BF16, ALIGNMENT),  # results of all experts, columns that are summed together
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -120,20 +121,17 @@ class ExpertCall:
             self._check_bias(f"{name}_bias", rows)
 
     def _check_preactivations(self) -> None:
-        if (self.preactivations is not None) != self.layer.preactivations:
-            raise ProblemError("preactivations", self.preactivations, "a tensor where the layer stores gate and up, else None")
-        if self.preactivations is not None:
-            shape = (self.rows, 2 * self.layer.intermediate)
-            check_tensor("preactivations", self.preactivations, torch.bfloat16, shape, self.x.device, TMA_ALIGNMENT)
+        stored = torch.bfloat16, (self.rows, 2 * self.layer.intermediate), self.x.device, TMA_ALIGNMENT
+        given = "a tensor where the layer stores gate and up", "None where it does not store gate and up"
+        given_where(self.layer.preactivations, "preactivations", self.preactivations, *given, *stored)
 
     def _check_factors(self) -> None:
         layer, w1_sf = self.layer, self.weights.w1_sf
         if self.factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
             raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")
         none = f"None with {layer.recipe}"
-        factors = given_where(layer.formats.activations.factor, "factors", self.factors, "those of expert_factors", none)
-        if factors is not None:
-            check_tensor("factors", factors, torch.float32, (len(ExpertFactors._fields), layer.num_experts), self.x.device)
+        own = torch.float32, (len(ExpertFactors._fields), layer.num_experts), self.x.device
+        given_where(layer.formats.activations.factor, "factors", self.factors, "those of expert_factors", none, *own)
 
     def _check_weights(self, name: str, rows: int, k: int) -> None:
         layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
@@ -150,9 +148,8 @@ class ExpertCall:
 
     def _check_bias(self, name: str, rows: int) -> None:
         kind = OUTPUT_DTYPES.get(self.layer.biases)
-        bias = given_where(kind is not None, name, getattr(self.weights, name), f"{kind}, as the other", "None without w1_bias")
-        if bias is not None and kind is not None:
-            check_tensor(name, bias, kind, (self.layer.num_experts, rows), alignment=2 * bias.element_size())
+        own = () if kind is None else (kind, (self.layer.num_experts, rows), None, 2 * kind.itemsize)
+        given_where(kind is not None, name, getattr(self.weights, name), f"{kind}, as the other", "None without w1_bias", *own)
 
     @property
     def tokens(self) -> int:
@@ -201,12 +198,19 @@ class ExpertCall:
         return GatherTensors(*operands, *stored, gate, up, hidden, w.w1_bias)
 
     @cached_property
-    def fc2(self) -> GemmTensors | GatherTensors:
-        h, h_sf = self.fc1.d, self.fc1.d_sf
-        operands, rows = (h, no_scales(h) if h_sf is None else h_sf, self.weights.w2, self.weights.w2_sf), self._view("rows")
-        if not self.layer.formats.scales_in_mma:
-            return GemmTensors(*operands, rows, self.ends, bias=self.weights.w2_bias)
-        return GatherTensors(*operands, self.ends, rows, factors=None if self.each_factor is None else self.each_factor.fc2)
+    def fc2(self) -> Mapping[int, GemmTensors | GatherTensors]:
+        """Tensors of Linear2's launches by their first columns; all leave results in the same place."""
+        h, h_sf, w = self.fc1.d, self.fc1.d_sf, self.weights
+        a, rows = (h, no_scales(h) if h_sf is None else h_sf), self._view("rows")
+        if self.layer.formats.scales_in_mma:
+            factors = None if self.each_factor is None else self.each_factor.fc2
+            return {0: GatherTensors(*a, w.w2, w.w2_sf, self.ends, rows, factors=factors)}
+        hidden, columns, parts = self.layer.hidden, rows.shape[1], {}
+        for first in range(0, hidden, columns):
+            part = partial(part_of, first=first, columns=columns, hidden=hidden)
+            bias = None if w.w2_bias is None else part(w.w2_bias)
+            parts[first] = GemmTensors(*a, part(w.w2), part(w.w2_sf), rows, self.ends, bias=bias)
+        return parts
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """What the first launch reads, and what it writes, by name; its counter is the device's."""
@@ -215,9 +219,19 @@ class ExpertCall:
         factor = {} if self.each_factor is None else {"factor": self.each_factor.x}
         return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
-    def sum_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        return {"rows": self.fc2.d, "positions": self.positions, "weights": self.topk_weights}, {"y": self.y}
+    def sum_tensors(self, first: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """The same of the sum of columns from `first` on."""
+        read = {"rows": self._view("rows"), "positions": self.positions, "weights": self.topk_weights}
+        return read, {"y": self.y.view(-1)[first:]}
 
     def arguments(self, tensors: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> dict[str, int]:
         read, written = tensors
         return {**{name: tensor.data_ptr() for name, tensor in {**read, **written}.items()}, "num_tokens": self.tokens}
+
+
+def part_of(of_w2: torch.Tensor, first: int, columns: int, hidden: int) -> torch.Tensor:
+    """W2, its scales or its biases as they are where a launch makes all `hidden` columns; else the rows from the first expert's of column
+    `first` to the last expert's of the last column."""
+    experts, rows = of_w2.shape[:2]
+    begin, end = rows * first // hidden, rows * (first + columns) // hidden
+    return of_w2 if columns == hidden else of_w2.flatten(0, 1)[begin : (experts - 1) * rows + end]

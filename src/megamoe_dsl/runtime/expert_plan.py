@@ -58,8 +58,7 @@ class PreparedLaunches(NamedTuple):
 
     route: bytes
     fc1: bytes
-    fc2: bytes
-    total: bytes
+    parts: tuple[tuple[int, bytes, bytes], ...]  # first column, Linear2, sum
 
 
 class DeviceExperts:
@@ -84,8 +83,9 @@ class DeviceExperts:
     def __call__(self, call: ExpertCall) -> torch.Tensor:
         self.route(call)
         self.fc1(call)
-        self.fc2(call)
-        self.sum(call)
+        for first, fc2 in call.fc2.items():
+            self._fc2(fc2)
+            self._sum_from(call, first)
         return call.y
 
     def route(self, call: ExpertCall) -> None:
@@ -99,16 +99,24 @@ class DeviceExperts:
         self._fc1(call.fc1)
 
     def fc2(self, call: ExpertCall) -> None:
-        self._fc2(call.fc2)
+        for part in call.fc2.values():
+            self._fc2(part)
 
     def sum(self, call: ExpertCall) -> None:
-        fill(self._sum, call.arguments(call.sum_tensors()))
+        for first in call.fc2:
+            self._sum_from(call, first)
+
+    def _sum_from(self, call: ExpertCall, first: int) -> None:
+        fill(self._sum, call.arguments(call.sum_tensors(first)))
         self._sum.launch()
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        first, last = self._fill_route(call, 0).save(), fill(self._sum, call.arguments(call.sum_tensors())).save()
-        return PreparedLaunches(first, self._fc1.prepare(call.fc1), self._fc2.prepare(call.fc2), last)
+        route, parts = self._fill_route(call, 0).save(), []
+        for first, fc2 in call.fc2.items():
+            total = fill(self._sum, call.arguments(call.sum_tensors(first))).save()
+            parts.append((first, self._fc2.prepare(fc2), total))
+        return PreparedLaunches(route, self._fc1.prepare(call.fc1), tuple(parts))
 
     def launch(
         self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]
@@ -120,10 +128,11 @@ class DeviceExperts:
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
         self._fc1.launch(prepared.fc1, counter, **fc1)
-        self._fc2.launch(prepared.fc2, counter)
-        last.restore(prepared.total)
-        last.values.weights, last.values.y = topk_weights, y
-        self._sum.launch()
+        for column, fc2, total in prepared.parts:
+            self._fc2.launch(fc2, counter)
+            last.restore(total)
+            last.values.weights, last.values.y = topk_weights, y + 2 * column
+            self._sum.launch()
 
 
 class DeviceDecode:

@@ -98,15 +98,12 @@ class GatherTensors(LaunchTensors):
         dtype, row = stored_row(p.hidden, p.d_columns) if p.gate_up else (torch.bfloat16, p.d_columns)
         check_tensor("out", self.d, dtype, (len(self.d), row))
         self._check_d_sf(p)
-        stored = self.preactivations
-        stored = given_where(p.preactivations, "preactivations", stored, "a bfloat16 tensor", "None where gate and up are not stored")
-        if stored is not None:
-            check_tensor("preactivations", stored, torch.bfloat16, (len(self.d), p.n), device, TMA_ALIGNMENT)
+        stored = torch.bfloat16, (len(self.d), p.n), device, TMA_ALIGNMENT
+        given = "a bfloat16 tensor", "None where gate and up are not stored"
+        given_where(p.preactivations, "preactivations", self.preactivations, *given, *stored)
         none = f"None with {p.recipe}" + (f" and output = {p.output}" if p.has_factors else "")
         for name, wanted in {"factors": p.has_factors, "up_factors": p.hidden.factor, "hidden_factors": p.hidden.factor}.items():
-            factors = given_where(wanted, name, getattr(self, name), "a float32 tensor", none)
-            if factors is not None:
-                check_tensor(name, factors, torch.float32, (p.num_groups,), device)
+            given_where(wanted, name, getattr(self, name), "a float32 tensor", none, torch.float32, (p.num_groups,), device)
         check_bias(p, self.bias, device)
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..blocks.gemm.problem import INTERLEAVED, GemmProblem
+from ..blocks.gemm.problem import INTERLEAVED, SCALE_BLOCK, GemmProblem
 from ..blocks.gemm.tile import SCALE_STEP
 from ..problem import ProblemError
 from ..quant import interleave_gate_up, no_scales, ue8m0_bytes, utccp_scale_order
@@ -113,17 +113,17 @@ def capacity_step(problem: GemmProblem) -> int:
 
 def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True) -> None:
     """Raises `ProblemError` that names the tensor.  `lead` is the shape of A's rows, whose scales of a byte may be `words` of all rows."""
-    groups = (problem.num_groups,) if problem.has_groups else ()
     if not problem.formats.scaled:
         check_no_scales(problem.recipe, "a_sf", a_sf, lead)
-        check_no_scales(problem.recipe, "b_sf", b_sf, (*groups, problem.n))
+        check_no_scales(problem.recipe, "b_sf", b_sf, problem.b_lead)
     elif not problem.formats.promoted:
         all_rows = (torch.Size(lead).numel(),)
         check_bytes(problem, "a_sf", a_sf, all_rows if words and a_sf.dtype == torch.int32 else lead, words=words)
-        check_bytes(problem, "b_sf", b_sf, (*groups, problem.n))
+        check_bytes(problem, "b_sf", b_sf, problem.b_lead)
     else:
         check_tensor("a_sf", a_sf, torch.float32, (*lead, problem.k_blocks), strided=True)
-        packed, shape = (torch.uint8, (problem.n, 0)), (torch.float32, (problem.scale_rows, problem.k_blocks))
+        groups, rows = problem.b_lead[:-1], problem.b_lead[-1]
+        packed, shape = (torch.uint8, (rows, 0)), (torch.float32, (-(-rows // SCALE_BLOCK), problem.k_blocks))
         dtype, of_group = packed if problem.decodes else shape
         check_tensor("b_sf", b_sf, dtype, (*groups, *of_group))
 

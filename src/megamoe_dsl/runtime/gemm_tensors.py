@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -19,11 +20,13 @@ OUTPUT_DTYPES = {BF16: torch.bfloat16, "f32": torch.float32}
 UNPACKED_ALIGNMENT = 32
 
 
-def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str) -> torch.Tensor | None:
-    """A tensor that some problems have, others not.  Raises `ProblemError` unless it is there where it is wanted, and only there; `given`
-    and `none` say what is allowed."""
+def given_where(wanted: bool, name: str, tensor: torch.Tensor | None, given: str, none: str, *own: Any) -> torch.Tensor | None:
+    """A tensor that some problems have, others not.  Raises `ProblemError` unless it is there where it is wanted, and only there, as
+    `check_tensor` for one with what `own` says; `given` and `none` say what is allowed."""
     if wanted != (tensor is not None):
         raise ProblemError(name, None if tensor is None else "a tensor", given if wanted else none)
+    if tensor is not None and own:
+        check_tensor(name, tensor, *own)
     return tensor
 
 
@@ -32,7 +35,7 @@ def check_bias(problem: GemmProblem, bias: torch.Tensor | None, device: torch.de
     wanted = bool(problem.biases)
     bias = given_where(wanted, "bias", bias, f"a {problem.biases} tensor", "None of a problem without biases")
     if bias is not None:
-        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], (problem.num_groups, problem.n), device, 2 * bias.element_size())
+        check_tensor("bias", bias, OUTPUT_DTYPES[problem.biases], problem.b_lead, device, 2 * bias.element_size())
 
 
 class LaunchTensors(ABC):
@@ -104,11 +107,10 @@ class GemmTensors(LaunchTensors):
         dtype, row = stored_row(acts, problem.k)
         check_tensor("a", self.a, dtype, (*lead, row))
         problem.check_rows(self.rows, "a.shape[0]")
-        groups = (problem.num_groups,) if problem.has_groups else ()
         dtype, row = stored_row(weights, problem.k)
-        matrix = (tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (problem.n, row)
-        matrix = problem.b_shape if problem.transposed_b else matrix
-        check_tensor("b", self.b, dtype, (*groups, *matrix))
+        groups = problem.b_lead[:-1]
+        shape = (*groups, tiles_of(problem.n), problem.k_blocks, TILE_BYTES) if problem.decodes else (*problem.b_lead, row)
+        check_tensor("b", self.b, dtype, (*groups, *problem.b_shape) if problem.transposed_b else shape)
         check_scales(problem, lead, self.a_sf, self.b_sf)
         check_tensor("out", self.d, OUTPUT_DTYPES[problem.output], (*lead, problem.n))
         if problem.has_groups:

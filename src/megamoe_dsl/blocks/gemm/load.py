@@ -22,20 +22,11 @@ from ...layouts.arith import select
 from .. import tiles
 from ..sm90 import load
 from ..sm90.decode import CodeStage, decode_tile
-from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
+from ..sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
 from ..sm90.math_thread import MathThread
 from .context import GemmContext, GemmTile
 from .problem import UP_FIRST
 from .tile import SCALE_STEP, part
-
-
-@dataclass(frozen=True)
-class RowsOfTile(TokenTile):
-    """A tile's rows of A, the first of which may be any; the same as that where it is a multiple of four."""
-
-    @property
-    def scale_row(self) -> Any:
-        return self.row & -SCALE_STEP
 
 
 def load_tokens(ctx: GemmContext) -> None:
@@ -49,8 +40,8 @@ def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
     rows = Int32(select(half, part(config.block_m), config.block_m))
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
-    operand = (tokens, ctx.source_row(tile), rows, num_bytes)
-    found = RowsOfTile(*operand, ctx.maps.sfa) if config.tile.scaled else RowTile(*operand)
+    row, scales = ctx.source_row(tile), ctx.maps.sfa if config.tile.scaled else None
+    found = TokenTile(tokens, row, rows, num_bytes, scales, SCALE_STEP)
     return load.load_tokens(stage, found, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))
 
 
@@ -64,7 +55,7 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
     """A tile's rows of B."""
     config = ctx.config
     weights = fetch_weights(ctx, tile, config.block_n)
-    row = tile.group * config.problem.n + tile.n_block * config.block_n
+    row = tile.group * config.problem.group_rows + tile.n_block * config.block_n
     return WeightTile(weights, row, 0, config.block_n * ROW_BYTES)
 
 

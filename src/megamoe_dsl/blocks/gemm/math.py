@@ -19,7 +19,7 @@ from cutlass import Boolean, Int32
 from ...device.ring import Stage, TileQueue, release_stage
 from ...device.tma import wait_group_read
 from ...hardware.packed_tile import PackedPart
-from ...layouts.arith import div, select
+from ...layouts.arith import ceil_div, div, select
 from ...layouts.records import Activity, Role
 from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ..sm90.packed_share import PackedBlock, PackedShare
@@ -189,7 +189,7 @@ def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
     first = div(column, SCALE_BLOCK)
     matrix = ScaleMatrix(ctx.args.b_sf, Int32(problem.k_blocks), config.most_k_blocks)
     lane = me.lane + ctx.first_k_block if config.split_k else me.lane
-    base = tile.group * problem.scale_rows
+    base = tile.group * ceil_div(problem.group_rows, SCALE_BLOCK)
     return tuple(
         matrix.load(base + config.weights.scale_row(problem, first, i), lane) for i in range(config.weights.scale_rows(config.tile))
     )

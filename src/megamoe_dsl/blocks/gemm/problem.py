@@ -46,6 +46,8 @@ class GemmProblem(CheckedProblem):
     biases: str = ""  # f32 or bf16: a packed problem adds a bias of this type per group and column to FP32 sums (SM90); empty: no biases
     # B is [num_groups, k, n], as in the backward pass of what is computed else; of a packed or masked problem in BF16
     transposed_b: bool = False
+    # rows of each matrix of a packed problem, of which `b`, `b_sf` and `bias` begin with the first of n; 0: n
+    b_rows: int = 0
 
     outputs: ClassVar[tuple[str, ...]] = OUTPUTS
     of_experts: ClassVar[bool] = False  # whether rows of A and of D are counted on their own, and may lie apart
@@ -75,6 +77,9 @@ class GemmProblem(CheckedProblem):
         self.require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
         plain = not self.formats.scaled and self.kind in (PACKED, MASKED)
         self.require("transposed_b", plain or not self.transposed_b, "False but for a packed or masked problem in bf16xbf16")
+        loaded = self.kind == PACKED and not (self.of_experts or self.decodes or self.transposed_b or self.formats.scales_in_mma)
+        whole = self.b_rows >= self.n and not (self.formats.scaled and self.n % SCALE_BLOCK)
+        self.require("b_rows", not self.b_rows or (loaded and whole), f"0, or n = {self.n} or more of a packed problem")
 
     @property
     def decodes(self) -> bool:
@@ -98,6 +103,22 @@ class GemmProblem(CheckedProblem):
     @property
     def scale_rows(self) -> int:
         return -(-self.n // SCALE_BLOCK)
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of B from one group's first to the next one's."""
+        return self.b_rows or self.n
+
+    @property
+    def all_rows(self) -> int:
+        """Rows of B from the first that is multiplied to the last."""
+        return (self.num_groups - 1) * self.group_rows + self.n
+
+    @property
+    def b_lead(self) -> tuple[int, ...]:
+        """Shape of B, but for K: rows of all groups together where some of each are multiplied."""
+        groups = (self.num_groups,) if self.has_groups else ()
+        return (self.all_rows,) if self.b_rows else (*groups, self.n)
 
     @property
     def has_factors(self) -> bool:

@@ -47,7 +47,7 @@ class WholeRows:
         # In bursts blocks that follow one another are asked for anyway, and promoted would be read twice.
         l2 = BURST_PROMOTION if config.burst > 1 else promotion(problem, width)
         boxes = zip(self.map_names, (columns, part(columns)), strict=True)
-        return {name: operand_rows(args.b, width, problem.num_groups * problem.n, box, l2=l2) for name, box in boxes}
+        return {name: operand_rows(args.b, width, problem.all_rows, box, l2=l2) for name, box in boxes}
 
     def scale_row(self, problem: GemmProblem, first: Any, index: int) -> Any:
         """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
@@ -242,7 +242,7 @@ class PairWeights:
 
     def rows(self, config: Any, address: Any) -> MapFields:
         problem = config.problem
-        return weight_rows(address, problem.k, problem.num_groups * problem.n, config.k_block, config.stage.weight_rows)
+        return weight_rows(address, problem.k, problem.all_rows, config.k_block, config.stage.weight_rows)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         problem, weights = config.problem, self.rows(config, args.b)

@@ -85,5 +85,5 @@ class SumArguments:
     rows: Int64  # bf16 [rows, hidden], 16-byte aligned
     positions: Int64  # i32 [num_tokens, topk], the row of each slot, -1 where it is masked
     weights: Int64  # f32, or bf16, [num_tokens, topk]
-    y: Int64  # bf16 [num_tokens, hidden], 16-byte aligned
+    y: Int64  # bf16 [num_tokens, width], from the first column that is summed on, 16-byte aligned
     num_tokens: Int32

@@ -51,10 +51,13 @@ class SumProblem(TokensProblem):
     hidden: int  # channels of a row: a multiple of 32
     topk: int  # rows of a token, at most 32
     weights: str = F32  # type of the top-k weights that rows are multiplied with: f32 or bf16
+    width: int = 0  # channels of a token of y, of which `y` begins with the first of `hidden`; a multiple of 32; 0: hidden
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20, topk=MAX_TOPK)
         self.require("hidden", self.hidden % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        aligned = self.width % CHANNEL_STEP == 0 and (not self.width or self.width >= self.hidden)
+        self.require("width", aligned, f"0, or a multiple of {CHANNEL_STEP} from hidden = {self.hidden} on")
         self.require_one_of(LOGITS, "weights")
 
 

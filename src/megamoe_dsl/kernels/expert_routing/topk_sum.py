@@ -34,7 +34,7 @@ def sum_chunk(config: cutlass.Constexpr[Any], args: SumArguments, token: Int32, 
         words = load_row(lambda at=position: args.rows + (Int64(at) * hidden + channel) * 2, there)
         total = add_row(total, words, there, weight)
     packed = packed_sum(total)
-    store_v4(args.y + (Int64(token) * hidden + channel) * 2, packed)
+    store_v4(args.y + (Int64(token) * (config.problem.width or hidden) + channel) * 2, packed)
 
 
 @cute.kernel
