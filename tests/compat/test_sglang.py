@@ -21,7 +21,7 @@ from megamoe_dsl.compat.engines.shared_parts import adopt, exact_ue8m0
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, new_weights
-from megamoe_dsl.runtime import layer as layers
+from megamoe_dsl.runtime import symmetric_memory
 from megamoe_dsl.runtime.buffers import RankBuffers
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.target import Target
@@ -48,7 +48,7 @@ PACKED = replace(PROBLEM, recipe="fp8xmxfp4")
 def arch(monkeypatch: pytest.MonkeyPatch) -> Arch:
     """SGLang's modules, with a Hopper GPU."""
     sglang_modules(monkeypatch, PROBLEM.max_tokens_per_rank, [])
-    monkeypatch.setattr(layers, "device_arch", lambda device: SM90)
+    monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM90)
     return SM90
 
 
@@ -230,7 +230,7 @@ def test_every_field_of_a_layer_is_its_own(recipe: str, monkeypatch: pytest.Monk
     """No two numbers of this one are the same."""
     problem = Problem(512, 256, 6, 3, 2, 16, recipe=recipe, activation_clamp=7.0)
     sglang_modules(monkeypatch, problem.max_tokens_per_rank, [])
-    monkeypatch.setattr(layers, "device_arch", lambda device: SM90)
+    monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM90)
     for limits in ({}, {"swiglu_limit": None, "gemm1_clamp_limit": 7.0}):
         experts = sglang_experts(problem, random_weights(problem, 0, 1), **limits)
         assert sglang.problem_of(experts, {field: getattr(experts, name) for field, name in sglang.FP8_NAMES.items()}) == problem
@@ -319,8 +319,7 @@ def test_who_loads_what(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reserved_sms_are_sglangs(given: Field, want: int, arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
     sglang_modules(monkeypatch, 8, [], "group", reserved=given)
-    monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
-    monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
+    monkeypatch.setattr(shared_parts, "gpu_target", lambda device: Target(SM90, 132, "simulated"))
     monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: group)
     monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
     monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))

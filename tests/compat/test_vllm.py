@@ -22,8 +22,9 @@ from megamoe_dsl.compat.engines import shared_parts
 from megamoe_dsl.compat.engines.vllm import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime import layer as layers
+from megamoe_dsl.runtime import symmetric_memory
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.target import Target
 from sglang_experts import on_a_simulated_gpu, random_routing
 from simulated_gpu import SimulatedKernel
 from sweep import rarely
@@ -36,7 +37,7 @@ PACKED = replace(PROBLEM, recipe="fp8xmxfp4")
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, type]:
     """vLLM's modules, with a Hopper GPU; the registry of replaced layers."""
-    monkeypatch.setattr(layers, "device_arch", lambda device: SM90)
+    monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM90)
     vllm.experts_type.cache_clear()
     vllm.method_type.cache_clear()
     return vllm_modules(monkeypatch, None)
@@ -141,7 +142,7 @@ def test_number_formats_by_variables(engine: dict[str, type], monkeypatch: pytes
     assert (make(FP8).recipe, make(FP8).combine) == ("fp8xfp8", "e4m3")
     with pytest.raises(ProblemError, match=r"experts = 'mxf4xmxf4'.*on sm_90a"):
         make(MXFP4)
-    monkeypatch.setattr(layers, "device_arch", lambda device: SM100)
+    monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM100)
     assert (make(MXFP4).recipe, make(MXFP4).combine) == ("mxf4xmxf4", "e4m3")
     monkeypatch.setenv("MEGAMOE_COMBINE", "int8")
     with pytest.raises(ProblemError, match="combine = 'int8'"):
@@ -165,8 +166,7 @@ def test_scales_of_fp8(engine: dict[str, type]) -> None:
 def test_settings(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
     vllm_modules(monkeypatch, None, group="group")
-    monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
-    monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
+    monkeypatch.setattr(shared_parts, "gpu_target", lambda device: Target(SM90, 132, "simulated"))
     monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: group)
     monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
     monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))

@@ -181,19 +181,18 @@ def noisy_sum(x, x_sf, w, w_sf, accumulate, parts=1):
     total = reference.promoted_matmul(x, x_sf, w, w_sf).double()
     left, right = quant.dequantize_e4m3_f32(x, x_sf), quant.dequantize_weight_e4m3(w, w_sf)
     noise = torch.rand(total.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 - 1
-    return (total + noise * bounds._promoted_error(left, right, total, False) * 0.99).float()
+    return (total + noise * bounds._promoted_error(left, right, total) * 0.99).float()
 
 
-@pytest.mark.parametrize("rigorous", [False, True])
-def test_error_bound_admits_a_correct_kernel(rough_kernel, rigorous):
+def test_error_bound_admits_a_correct_kernel(rough_kernel):
     case = random_case(dataclasses.replace(MEDIUM, activation_clamp=1.0), [14, 9], seed=2, mask=0.2, exact=False)
-    result, bound = case.reference(), case.bound(rigorous)
+    result, bound = case.reference(), case.bound()
     others = [rough_kernel(case), rough_kernel(case, backwards), rough_kernel(case, noisy_sum), case.reference(torch.float32)]
     assert not same(others[0].y, result.y) and not same(others[0].acts, result.acts)
     for other in others:
         assert [len(v) for v in violations(other.y, result.y, bound)] == [0, 0]
     y, limit = torch.cat(result.y).double(), torch.cat(bound)
-    assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < (2.0 if rigorous else 0.35)
+    assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < 0.35
 
 
 def test_a_hopper_kernel_is_held_to_its_own_partial_sums(rough_kernel):
@@ -205,14 +204,11 @@ def test_a_hopper_kernel_is_held_to_its_own_partial_sums(rough_kernel):
     assert float(torch.cat(bound).square().mean().sqrt() / torch.cat(result.y).double().square().mean().sqrt()) < 0.02
 
 
-@pytest.mark.parametrize("kind", ["normal", "one sign", "one large product", "outliers"])
-def test_rigorous_sum_error_holds_for_hostile_operands(kind):
+@pytest.mark.parametrize("kind", ["normal", "one sign", "outliers"])
+def test_the_error_of_sums_holds_for_hostile_operands(kind):
     x, w = draw(16, 256), draw(128, 256, seed=1)
     if kind == "one sign":
         x, w = x.abs(), w.abs()
-    elif kind == "one large product":  # all others lie below the cut, of one sign: the largest loss there is
-        x, w = x.abs() * 0.02, w.abs() * 0.02
-        x[:, ::128], w[:, ::128] = 1.0, 1.0
     elif kind == "outliers":
         w[:, ::16] *= 100
     codes, sf = quant.quantize_e4m3_f32(x)
@@ -220,9 +216,7 @@ def test_rigorous_sum_error_holds_for_hostile_operands(kind):
     total = reference.promoted_matmul(codes, sf, w_codes, w_sf).double()
     error = (reference.promoted_matmul(codes, sf, w_codes, w_sf, "hopper").double() - total).abs()
     operands = quant.dequantize_e4m3_f32(codes, sf), quant.dequantize_weight_e4m3(w_codes, w_sf)
-    assert bool((error <= bounds._promoted_error(*operands, total, True)).all())
-    if kind != "one large product":  # which is what the probabilistic bound leaves out
-        assert bool((error <= bounds._promoted_error(*operands, total, False)).all())
+    assert bool((error <= bounds._promoted_error(*operands, total)).all())
 
 
 def change_weights(case: Case, **change) -> list[torch.Tensor]:

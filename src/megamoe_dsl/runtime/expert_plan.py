@@ -16,7 +16,7 @@ from ..kernels.registry import family_of
 from ..layouts.region import Region
 from ..problem import ProblemError
 from .buffers import check_aligned
-from .cuda_kernel import LAUNCHES, ArgumentBlock, CudaKernel, current_stream, encode_tensor_map, fill
+from .cuda_kernel import LAUNCHES, CudaKernel, current_stream, encode_tensor_map, fill
 from .device_gemm import PREPARED, LoadedGemm, check_current, gpu_target
 from .expert_call import ExpertCall, LayerOperands
 from .gemm_scales import TMA_ALIGNMENT
@@ -80,39 +80,9 @@ class DeviceExperts:
     def workspace(self, call: ExpertCall) -> Region:
         return call.region
 
-    def __call__(self, call: ExpertCall) -> torch.Tensor:
-        self.route(call)
-        self.fc1(call)
-        for first, fc2 in call.fc2.items():
-            self._fc2(fc2)
-            self._sum_from(call, first)
-        return call.y
-
-    def route(self, call: ExpertCall) -> None:
-        self._fill_route(call, self.stream_state.address())
-        self._route.launch()
-
-    def _fill_route(self, call: ExpertCall, counter: int) -> ArgumentBlock:
-        return fill(self._route, {**call.arguments(call.route_tensors()), "counter": counter})
-
-    def fc1(self, call: ExpertCall) -> None:
-        self._fc1(call.fc1)
-
-    def fc2(self, call: ExpertCall) -> None:
-        for part in call.fc2.values():
-            self._fc2(part)
-
-    def sum(self, call: ExpertCall) -> None:
-        for first in call.fc2:
-            self._sum_from(call, first)
-
-    def _sum_from(self, call: ExpertCall, first: int) -> None:
-        fill(self._sum, call.arguments(call.sum_tensors(first)))
-        self._sum.launch()
-
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
-        route, parts = self._fill_route(call, 0).save(), []
+        route, parts = fill(self._route, {**call.arguments(call.route_tensors()), "counter": 0}).save(), []
         for first, fc2 in call.fc2.items():
             total = fill(self._sum, call.arguments(call.sum_tensors(first))).save()
             parts.append((first, self._fc2.prepare(fc2), total))
