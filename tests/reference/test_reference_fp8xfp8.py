@@ -15,6 +15,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import Case, random_case, random_inputs, random_weights
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.reference import bounds, moe, stages
+from sampled import sampled
 from violations import violations
 
 torch.set_num_threads(1)
@@ -272,11 +273,11 @@ def test_sampled_tokens_have_the_bits_of_the_whole_layer():
     case = Case(MEDIUM, *(list(t) for t in zip(*tokens, strict=True)), weights, exact=False)
     picks = [torch.tensor([7, 0, 19]), torch.tensor([20])]
 
-    whole, sample = case.reference().y, case.sample(picks).reference().y
+    whole, sample = case.reference().y, sampled(case, picks).reference().y
     assert same(sample, [y[pick] for y, pick in zip(whole, picks, strict=True)])
     # A process that checks its own tokens needs no inputs of the others.
     own = {name: [getattr(case, name)[0][:0], getattr(case, name)[1]] for name in ("x", "x_sf", "topk_idx", "topk_weights")}
-    alone = dataclasses.replace(case, **own).sample([torch.tensor([], dtype=torch.int64), picks[1]]).reference().y
+    alone = sampled(dataclasses.replace(case, **own), [torch.tensor([], dtype=torch.int64), picks[1]]).reference().y
     assert alone[0].shape == (0, 1024) and same(alone[1:], sample[1:])
     assert same(case.to("cpu").reference().y, whole)
 

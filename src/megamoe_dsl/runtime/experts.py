@@ -164,8 +164,8 @@ def moe(
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
         tables: Any = {"token_ids": token_ids, "hash_table": hash_table, "replicas": replicas, "replica_shift": replica_shift}
         topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits, **tables)
-    elif topk is not None or hash_table is not None or replicas is not None:
-        raise ProblemError("router_logits", None, "logits, or router given, beside topk, hash_table or replicas")
+    elif any(one is not None for one in (topk, score_bias, token_ids, hash_table, replicas)):
+        raise ProblemError("router_logits", None, "logits, or router given, beside topk, score_bias, token_ids, hash_table or replicas")
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     if trains:

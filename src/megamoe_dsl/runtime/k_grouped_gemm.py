@@ -150,7 +150,7 @@ def k_grouped_gemm(
     if dtype not in OUTPUTS:
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUT_DTYPES.values())))
     if out is None:
-        out = left.new_zeros((len(ends), len(left), len(right)), dtype=dtype)
+        out = left.new_zeros((ends.numel(), len(left), len(right)), dtype=dtype)
     problem = _problem(out, left, left_sf, right)
     TransposedTensors(left, left_sf, right, right_sf, ends, out).check(problem)
     add_columns(out, left, left_sf, right, right_sf, ends)
