@@ -183,8 +183,8 @@ TENSORS = (
         "a launch asked for by name is chosen by measurements",
         "wrong launch",
         "domain_layer",
-        "launch or choose_launch(problem, arch, gpu_name(device), tokens)",
-        "choose_launch(problem, arch, gpu_name(device), tokens)",
+        "launch or choose_launch(problem, target, tokens)",
+        "choose_launch(problem, target, tokens)",
         "tests/runtime/test_moe_layer.py::test_a_gpus_layer_is_of_the_class_that_was_asked_for",
     ),
     host(
