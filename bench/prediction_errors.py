@@ -18,6 +18,8 @@ from math import exp, log, sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from deep_gemm_prediction import beside_ours, packed_subject, subject_of
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
@@ -37,6 +39,7 @@ PACKED = ("mega_moe_sm90-time-20261122-104414", "mega_moe_sm90-time-20261122-104
 """Of weights of 4 bits; up to `PACKED_TOKENS`, beyond which today's kernel has other tiles."""
 PACKED_TOKENS = 256
 ANY = 1 << 30
+SEED, DRAWS = 0, 400
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,19 @@ def measured(files: Sequence[str], most_tokens: int = ANY, least_tokens: int = 0
                 yield from measured_point(point, record, found["gpu"])
 
 
+def recorded_load(problem: Problem, tokens: int, received: int, touched: int, remote: float) -> RankLoad:
+    """The load of a rank that received `received` tokens with `touched` of its experts, as records say."""
+    experts = problem.experts_per_rank
+    rng = np.random.default_rng(SEED)
+    drawn = [rng.multinomial(received, np.full(experts, 1 / experts)) for _ in range(DRAWS)]
+    counts = min(drawn, key=lambda one: abs(int((one > 0).sum()) - touched))
+    return RankLoad(tokens, tuple(map(int, counts)), remote)
+
+
 def measured_point(point: Point, record: dict[str, Any], gpu: str) -> Iterator[Predicted]:
     """Those of a point: of its slowest rank."""
     problem, slowest = point.problem, record["slowest_rank"]
-    load = RankLoad.recorded(problem, point.tokens, slowest["received"], slowest["touched"], slowest["remote"])
+    load = recorded_load(problem, point.tokens, slowest["received"], slowest["touched"], slowest["remote"])
     for variant, timed in record["variants"].items():
         if not variant.startswith("block_m"):  # FP8 weights beside packed ones
             continue

@@ -38,8 +38,7 @@ def install() -> None:
     replaced = {"current_device": lambda: 0, "get_device_properties": lambda _: properties, "is_current_stream_capturing": lambda: False}
     for name, value in {"current_stream": nothing, "synchronize": nothing, **replaced}.items():
         setattr(torch.cuda, name, value)
-    others = {"check_current": nothing, "check_resident": nothing, "gpu_target": lambda _: Target(SM90, SMS)}
-    others |= {"usable_sms": lambda *_: SMS, "gpu_name": lambda _: "none", "device_arch": lambda _: SM90}
+    others = {"check_current": nothing, "check_resident": nothing, "gpu_target": lambda _: Target(SM90, SMS), "device_arch": lambda _: SM90}
     others["encode_tensor_map"] = TensorMap.encode
     for module in (cuda_kernel, device_gemm, expert_plan, experts, layer, rank_kernel, top_experts):
         for name, value in others.items():

@@ -15,11 +15,12 @@ import torch
 from engine_stand_in import stand_in
 
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.compat.engines import sglang
+from megamoe_dsl.compat.engines import sglang, shared_parts
 from megamoe_dsl.compat.engines.shared_parts import prepared_bounds, symmetric_of
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, decode_ue8m0
+from megamoe_dsl.runtime import layer
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from simulated_gpu import SimulatedKernel, simulated_gpu, visible
@@ -189,6 +190,7 @@ def on_a_simulated_gpu(patch: pytest.MonkeyPatch, kernels: Path) -> Iterator[typ
         kept.cache_clear()
     with simulated_gpu(patch) as gpu:
         patch.setenv(FOLDER_VARIABLE, str(kernels))
+        patch.setattr(shared_parts, "gpu_target", layer.gpu_target)
         patch.setattr(SymmetricBuffer, "allocate", partial(SymmetricBuffer.allocate, arch=SM90, device="cpu"))
         launch = MegaMoE.launch
 

@@ -13,9 +13,10 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.quant import weight_names
-from megamoe_dsl.runtime import inputs_stage, layer, rank_kernel
+from megamoe_dsl.runtime import inputs_stage, layer, rank_kernel, symmetric_memory
 from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
+from megamoe_dsl.target import Target
 
 NUM_SMS = 4
 
@@ -52,9 +53,8 @@ def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[type[SimulatedKernel]]:
     patch.setattr(rank_kernel, "CudaKernel", SimulatedKernel)
     patch.setattr(rank_kernel, "encode_tensor_map", TensorMap.encode)
     patch.setattr(inputs_stage, "CudaKernel", SimulatedKernel)
-    patch.setattr(layer, "usable_sms", lambda device, reserved: NUM_SMS - reserved)
-    patch.setattr(layer, "gpu_name", lambda device: "simulated")
-    patch.setattr(layer, "device_arch", lambda device: SM90)
+    patch.setattr(layer, "gpu_target", lambda device: Target(SM90, NUM_SMS, "simulated"))
+    patch.setattr(symmetric_memory, "device_arch", lambda device: SM90)
     SimulatedKernel.tensors, SimulatedKernel.launched = {}, []
     yield SimulatedKernel
 

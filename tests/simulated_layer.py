@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.buffers import Bf16Inputs
+from megamoe_dsl.runtime.buffers import check_layout
 from megamoe_dsl.runtime.simulated import CPU, SimulatedMoE
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 from megamoe_dsl.sim import Launch, Report, load
+
+
+class Bf16Inputs(NamedTuple):
+    """Tokens of a rank to be quantized: x is bf16 [T, hidden]; the others as of `Inputs`."""
+
+    x: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
 
 
 class SimulatedLayer:
@@ -39,28 +48,28 @@ class SimulatedLayer:
         if len(inputs) != problem.num_ranks:
             raise ProblemError("len(inputs)", len(inputs), f"num_ranks = {problem.num_ranks}")
         for rank, one in enumerate(inputs):
-            one.check_layout(problem, f"inputs[{rank}].")
-        outputs = [torch.empty(max(1, one.num_tokens), problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
+            check_layout(problem, f"inputs[{rank}].", one.x, None, one.topk_idx, one.topk_weights)
+        outputs = [torch.empty(max(1, len(one.x)), problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
         given = [Bf16Inputs(one.x, one.topk_idx.long(), one.topk_weights) for one in inputs]
         memory = moe.visible(outputs)
         for rank, one in enumerate(given):
-            for name, tensor in vars(one).items():
+            for name, tensor in one._asdict().items():
                 if tensor.numel():
                     memory.add(tensor, name=name, rank=rank, read_only=True)
         launches = []
         for rank, (one, out) in enumerate(zip(given, outputs, strict=True)):
-            if one.num_tokens:
+            if len(one.x):
                 launches.append(self._quantize(rank, one))
-            launches += moe.launches(rank, one.num_tokens, out)
+            launches += moe.launches(rank, len(one.x), out)
         moe.simulator.memory = memory
         with naming_the_wait(*moe.ranks):
             report = moe.simulator.run(launches)
-        return [out[: one.num_tokens] for one, out in zip(given, outputs, strict=True)], report
+        return [out[: len(one.x)] for one, out in zip(given, outputs, strict=True)], report
 
     def _quantize(self, rank: int, inputs: Bf16Inputs) -> Launch:
         config, kernel = self.pre_dispatch.config, self.pre_dispatch.kernel
-        pointers = {name: tensor.data_ptr() for name, tensor in vars(inputs).items()}
-        counts = {"num_tokens": inputs.num_tokens, "padded_tokens": inputs.num_tokens}
+        pointers = {name: tensor.data_ptr() for name, tensor in inputs._asdict().items()}
+        counts = {"num_tokens": len(inputs.x), "padded_tokens": len(inputs.x)}
         if config.shared:
             counts["first_shared"] = config.shared_experts.first_of(rank)
         if "factors" in kernel.arguments(config).names:

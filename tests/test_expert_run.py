@@ -53,7 +53,7 @@ def tried(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Tried]:
     """What `try_point` finds beside SGLang's layer, whose table has one tile, and torch's, which has no grouped GEMM here."""
     monkeypatch.setitem(point.LAYERS, "small", ExpertLayer(256, 128, 8, 2))
     monkeypatch.setitem(sglang_triton.CONFIGS, "small", ({"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64},))
-    monkeypatch.setattr(run, "DeviceExperts", Ours)
+    monkeypatch.setattr(run, "SteppedExperts", Ours)
     monkeypatch.setattr(run, "top_experts", run.torch_top_experts)
     monkeypatch.setattr(run, "fused_layer", lambda call, store: lambda: Ours()(call))
     monkeypatch.setattr(trials, "graph_of", lambda launch: launch())

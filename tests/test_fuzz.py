@@ -29,7 +29,6 @@ from megamoe_dsl.fuzz.search import FoundError, Search
 from megamoe_dsl.fuzz.trial import (
     SIMULATED,
     VALUES,
-    WAYS,
     AnyTrial,
     ExpertTrial,
     FuzzedCall,
@@ -42,7 +41,7 @@ from megamoe_dsl.fuzz.trial import (
     trials,
 )
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.options.points import FuzzOptions
+from megamoe_dsl.options.points import WAYS, FuzzOptions
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant.weights import transform_weights
 from megamoe_dsl.reference import activate, error_bound
@@ -197,6 +196,16 @@ def test_the_command_searches_in_processes() -> None:
     assert result.exit_code == 0 and result.output.startswith("PASS: none failed in "), result.output
 
 
+@pytest.mark.parametrize("way", ["trained", "graph"])
+def test_calls_of_moe_in_one_way_are_drawn(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of BF16 weights alone."""
+    monkeypatch.setattr("megamoe_dsl.fuzz.search.check_trial", lambda trial, machine: "")
+    seen = list[Any]()
+    search_module.search(FuzzOptions(minutes=0.004, way=way), (), 0, SimpleNamespace(send=seen.append))  # type: ignore[arg-type]
+    assert len(seen) > 1 and all(set(one.ways) == {way} for one in seen)
+    assert {one.problem.recipe for one in seen} - {"bf16xbf16"} == (set() if way == "trained" else {"fp8xfp8"})
+
+
 def test_some_layers_have_the_references_bits() -> None:
     machine, seen = SimulatedMachine(), list[Trial]()
     search = Search(lambda trial: check_trial(trial, machine), seen.append)
@@ -252,6 +261,7 @@ def with_call(run: Callable[..., None], **attributes: Any) -> Any:
         (["--minutes", "0"], "minutes = 0.0: must be more than 0"),
         (["--seed", "-1"], "--seed = -1: must be 0 or more"),
         (["--jobs", "0"], "--jobs = 0: must be 1 to 256"),
+        (["--way", "lazy"], "--way = 'lazy': must be one of eager, graph, compiled, trained, quantized"),
         (["--repeat", "{}"], "must be a trial as the fuzzer prints it"),
         (["--repeat", "[1"], "must be a trial as the fuzzer prints it"),
         (["--gpu"], "--gpu = 'cuda': must be a CUDA device, and torch finds none here"),

@@ -12,8 +12,8 @@ import torch
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from moe_layers.quack_gemms import TILES, QuackLayer, quack_layers
+from moe_layers.steps import SteppedExperts
 
 THEIRS = """
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, QuackLa
     chosen = torch.rand(5, 8).topk(2, dim=1)
     weights = ExpertWeightsFp8(w1, no_scales(w1), w2, no_scales(w2))
     call = ExpertCall(layer, torch.randn(5, 256).bfloat16(), chosen.indices, chosen.values, weights)
-    return quack_layers(call, cast(DeviceExperts, Ours()), tmp_path)
+    return quack_layers(call, cast(SteppedExperts, Ours()), tmp_path)
 
 
 def test_a_layer_by_quack_is_the_layer(layers: dict[str, QuackLayer]) -> None:
@@ -92,4 +92,4 @@ def test_a_folder_without_quack_is_refused(layers: dict[str, QuackLayer], tmp_pa
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "quack" / "gemm_interface.py").unlink()
     with pytest.raises(ImportError, match="quack"):
-        quack_layers(call, cast(DeviceExperts, Ours()), tmp_path / "none")
+        quack_layers(call, cast(SteppedExperts, Ours()), tmp_path / "none")

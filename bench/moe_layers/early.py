@@ -19,11 +19,11 @@ from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, run_each
 from moe_layers.point import ExpertPoint
+from moe_layers.steps import SteppedExperts
 
 GEMMS, ALL, WEIGHTS = "the GEMMs", "all", "all, and weights first"
 """What begins early: the GEMMs alone, all launches, and Linear2 with its weights before Linear1 has ended."""
@@ -35,7 +35,7 @@ class Routed:
     """A call from logits on: five launches."""
 
     top: CudaKernel
-    experts: DeviceExperts
+    experts: SteppedExperts
 
     def __call__(self, logits: torch.Tensor, call: ExpertCall) -> None:
         """All of them."""
@@ -84,7 +84,7 @@ def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights:
     given = DrawnCall.draw(point.layer, point.tokens, weights).call
     device = given.x.device
     ways = {
-        name: Routed(CudaKernel(store.get(chooses), name != GEMMS), DeviceExperts(layer, store, device, name != GEMMS))
+        name: Routed(CudaKernel(store.get(chooses), name != GEMMS), SteppedExperts(layer, store, device, name != GEMMS))
         for name, (chooses, layer) in configs_of(point, target).items()
     }
     generator = torch.Generator(device).manual_seed(point.tokens)

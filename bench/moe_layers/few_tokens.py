@@ -25,7 +25,6 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights
 from megamoe_dsl.quant.packed_tiles import weight_shapes
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, layer_kernels
@@ -38,6 +37,7 @@ from moe_layers.others import Sites
 from moe_layers.point import ExpertPoint
 from moe_layers.run import fused_layer, fused_problem
 from moe_layers.sglang_triton import sglang_layers
+from moe_layers.steps import SteppedExperts
 
 LAUNCHES, READING, PACKED = "four launches", "reading", "fp8xmxfp4"
 REPLAYS, TURNS = 200, 13
@@ -97,7 +97,7 @@ def run_point(
 ) -> dict[str, Any]:
     """Results of graph replays that differ from the four launches' in a bit; then times."""
     calls = draw_calls(point, weights)
-    four = DeviceExperts(point.layer.configs(target, point.tokens), store, calls[0].x.device)
+    four = SteppedExperts(point.layer.configs(target, point.tokens), store, calls[0].x.device)
     expected = [four(replace(call)).clone() for call in calls]
     found = [launch(call) for call in calls]  # before a graph is captured
     graph = graph_of(lambda: [y.copy_(launch(call)) for call, y in zip(calls, found, strict=True)])

@@ -16,18 +16,18 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import graph_of, time_back_to_back
 from megamoe_dsl.runtime.cuda_kernel import call as driver_call
 from megamoe_dsl.runtime.expert_call import ExpertCall
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.tile_counters import tile_counters
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
+from moe_layers.steps import SteppedExperts
 
 Way = Callable[[], Any]
 MOST_NODES = 16
 
 
-def ways_of(call: ExpertCall, experts: DeviceExperts) -> tuple[dict[str, Way], dict[str, str]]:
+def ways_of(call: ExpertCall, experts: SteppedExperts) -> tuple[dict[str, Way], dict[str, str]]:
     """All into the call's y, and why some are not there.
 
     launches      as `moe` makes them, without what it does around them
@@ -81,13 +81,13 @@ def run_launches(
     for point in points:
         weights = draw_weights(point.layer)
         call = DrawnCall.draw(point.layer, point.tokens, weights).call
-        experts = DeviceExperts(point.layer.configs(target, point.tokens), ArtifactStore(folder), call.x.device)
+        experts = SteppedExperts(point.layer.configs(target, point.tokens), ArtifactStore(folder), call.x.device)
         yield {"point": str(point), **timed(call, experts, count, repeats)}
         del weights, call, experts
         torch.cuda.empty_cache()
 
 
-def timed(call: ExpertCall, experts: DeviceExperts, count: int, repeats: int) -> dict[str, Any]:
+def timed(call: ExpertCall, experts: SteppedExperts, count: int, repeats: int) -> dict[str, Any]:
     """Times of every way and of `moe`, and whether all give the same bits."""
     expected = experts(call).clone()
     ways, refused = ways_of(call, experts)

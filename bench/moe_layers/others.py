@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 
 from megamoe_dsl.runtime.expert_call import ExpertCall
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from moe_layers.baselines import torch_ways
 from moe_layers.deep_gemm import deep_gemm_ways
 from moe_layers.flashinfer_moe import flashinfer_ways
@@ -18,6 +17,7 @@ from moe_layers.other_way import OtherWay
 from moe_layers.quack_gemms import quack_ways
 from moe_layers.sglang_triton import sglang_ways
 from moe_layers.sonic_moe import sonic_ways
+from moe_layers.steps import SteppedExperts
 
 Bf16Weights = tuple[torch.Tensor, torch.Tensor]
 """W1 and W2."""
@@ -34,7 +34,7 @@ class Sites(NamedTuple):
 
 
 def others(
-    model: str, call: ExpertCall, ours: DeviceExperts, as_bf16: Bf16Weights, sites: Sites
+    model: str, call: ExpertCall, ours: SteppedExperts, as_bf16: Bf16Weights, sites: Sites
 ) -> dict[str, Callable[[], dict[str, OtherWay]]]:
     """By library, of those that have a folder and take the layer's number formats; torch is always there.  What is called may raise
     `ImportError`."""

@@ -14,8 +14,8 @@ import torch
 
 from baselines.site import import_from
 from megamoe_dsl.runtime.expert_call import ExpertCall
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from moe_layers.other_way import OtherWay
+from moe_layers.steps import SteppedExperts
 
 
 class QuackTile(NamedTuple):
@@ -43,7 +43,7 @@ class QuackLayer:
     """
 
     call: ExpertCall
-    ours: DeviceExperts
+    ours: SteppedExperts
     quack: Any
     config: Any
     w1: torch.Tensor
@@ -77,7 +77,7 @@ def interleaved(w1: torch.Tensor) -> torch.Tensor:
     return w1.view(experts, 2, rows // 2, hidden).transpose(1, 2).reshape(experts, rows, hidden)
 
 
-def quack_layers(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str, QuackLayer]:
+def quack_layers(call: ExpertCall, ours: SteppedExperts, site: Path) -> dict[str, QuackLayer]:
     """By tile.  Raises `ImportError` where the folder lacks something."""
     library = import_from("quack.gemm_interface", site)
     w1, starts = interleaved(call.weights.w1), torch.zeros(call.layer.num_experts + 1, dtype=torch.int32, device=call.x.device)
@@ -90,7 +90,7 @@ def quack_layers(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str,
     }
 
 
-def quack_ways(call: ExpertCall, ours: DeviceExperts, site: Path) -> dict[str, OtherWay]:
+def quack_ways(call: ExpertCall, ours: SteppedExperts, site: Path) -> dict[str, OtherWay]:
     """By tile the layer and each linear.  Raises `ImportError`."""
     ways: dict[str, OtherWay] = {}
     for tile, layer in quack_layers(call, ours, site).items():

@@ -23,7 +23,6 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, dequantize_weight_e4m3
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import compile_ahead, layer_kernels
@@ -34,6 +33,7 @@ from moe_layers.inputs import TOLERANCE, DrawnCall, draw_weights
 from moe_layers.other_way import Launch, OtherWay
 from moe_layers.others import Bf16Weights, Sites, others
 from moe_layers.point import FC1_VARIANTS, ExpertPoint
+from moe_layers.steps import SteppedExperts
 from moe_layers.trace import traced_config
 from moe_layers.trials import Trials
 
@@ -165,7 +165,7 @@ def try_point(
     """Ours with the chosen tiles and others, its launches, and what others have."""
     inputs = DrawnCall.draw(point.layer, point.tokens, weights)
     call, trials = inputs.call, Trials(inputs.error)
-    found = {name: DeviceExperts(configs, store, call.x.device) for name, configs in variants(point, target).items()}
+    found = {name: SteppedExperts(configs, store, call.x.device) for name, configs in variants(point, target).items()}
     for name, experts in found.items():
         trials.own(f"ours, {name}", partial(experts, call), whole=True)
         trials.own(f"fc1, {name}", partial(experts.fc1, call))

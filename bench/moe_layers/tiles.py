@@ -20,11 +20,11 @@ from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
 from megamoe_dsl.runtime.expert_call import ExpertWeightsFp8
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, run_each
 from moe_layers.point import ExpertPoint
+from moe_layers.steps import SteppedExperts
 
 FIELDS = ("block_m", "block_n", "swap_ab", "half_tiles", "burst", "cluster")
 OTHERS: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> It
 def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8) -> dict[str, Any]:
     """Times, tiles, and whether each gives the bits of the layer's linear."""
     call = DrawnCall.draw(point.layer, point.tokens, weights).call
-    DeviceExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
+    SteppedExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
     configs, ways, same = dict[str, GemmConfig](), dict[str, Callable[[], None]](), dict[str, bool]()
     for prefix, of_linear, tensors in (("fc1, ", fc1_configs(point, target), call.fc1), ("", tile_configs(point, target), call.fc2[0])):
         d = tensors.d[: int(call.ends[-1])].view(torch.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from megamoe_dsl.bench.session import LAUNCHES
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.inspect.spans import spans_of, summarize, write_perfetto
+from megamoe_dsl.layouts.records import trace_buffer
+from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
-from megamoe_dsl.runtime.expert_plan import DeviceExperts
 from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
+from moe_layers.steps import SteppedExperts
 
 
 def traced_config(point: ExpertPoint, target: Target) -> GemmConfig | Sm100GemmConfig:
@@ -27,13 +30,21 @@ def traced_config(point: ExpertPoint, target: Target) -> GemmConfig | Sm100GemmC
     return config
 
 
+def with_stamps(tensors: GatherTensors, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
+    """The same with memory for the stamps of a traced kernel.  Raises `ProblemError` for a configuration without."""
+    if not config.trace:
+        raise ProblemError("trace", config.trace, "True of a configuration whose warps leave stamps")
+    shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape
+    return replace(tensors, trace=torch.zeros(shape, dtype=torch.int64, device=tensors.a.device))
+
+
 def trace_experts(point: ExpertPoint, target: Target, store: ArtifactStore, out: Path) -> dict[str, Any]:
     """Launches the layer, then Linear1 with stamps, the last of several launches; a record, and a file for Perfetto in `out`."""
     call = DrawnCall.draw(point.layer, point.tokens, draw_weights(point.layer)).call
-    DeviceExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
+    SteppedExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
     config = traced_config(point, target)
     assert isinstance(call.fc1, GatherTensors)
-    tensors, kernel = call.fc1.with_stamps(config), LoadedGemm(config, store, call.x.device)
+    tensors, kernel = with_stamps(call.fc1, config), LoadedGemm(config, store, call.x.device)
     for _ in range(LAUNCHES):
         kernel(tensors)
     torch.cuda.synchronize()

@@ -14,6 +14,7 @@ from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.quant import weight_names
+from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu
 
 
@@ -35,7 +36,7 @@ def simulated_hopper(patch: pytest.MonkeyPatch, kernels: Path, arch: Arch = SM90
     patch.setenv(FOLDER_VARIABLE, str(kernels))
     patch.setattr(buffers, "current_device", lambda: torch.device("cpu"))
     patch.setattr(buffers, "device_arch", lambda device: arch)
-    patch.setattr(buffers, "gpu_name", lambda device: "simulated")
+    patch.setattr(buffers, "gpu_target", lambda device: Target(arch, NUM_SMS, "simulated"))
     patch.setattr(buffers, "_asked", NUM_SMS)
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with simulated_gpu(patch) as gpu:

@@ -22,8 +22,9 @@ from megamoe_dsl.compat.engines import shared_parts
 from megamoe_dsl.compat.engines.vllm import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime import layer as layers
+from megamoe_dsl.runtime import symmetric_memory
 from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.target import Target
 from sglang_experts import on_a_simulated_gpu, random_routing
 from simulated_gpu import SimulatedKernel
 from sweep import rarely
@@ -36,7 +37,7 @@ PACKED = replace(PROBLEM, recipe="fp8xmxfp4")
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> dict[str, type]:
     """vLLM's modules, with a Hopper GPU; the registry of replaced layers."""
-    monkeypatch.setattr(layers, "device_arch", lambda device: SM90)
+    monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM90)
     vllm.experts_type.cache_clear()
     vllm.method_type.cache_clear()
     return vllm_modules(monkeypatch, None)
@@ -110,16 +111,21 @@ def test_activations(name: str, engine: dict[str, type]) -> None:
         ("activation = 'gelu'", {"name": "gelu"}, {}, MXFP4),
         ("constants of silu", {"swiglu_alpha": 1.5}, {}, MXFP4),
         ("constants of situ", {"name": "situ", "activation_situ_beta": 5.0}, {}, MXFP4),
-        ("tensor_parallel_size of experts = 2", {"tp_size": 2}, {}, MXFP4),
-        ("data_parallel_size without expert parallelism = 2", {"dp_size": 2}, {}, MXFP4),
-        ("prefill_context_parallel_size = 2", {"pcp_size": 2}, {}, MXFP4),
-        ("in_dtype", {"in_dtype": torch.float16}, {}, MXFP4),
-        ("is_lora_enabled", {"is_lora_enabled": True}, {}, MXFP4),
-        ("elastic_ep_max_dp_size", {"elastic_ep_max_dp_size": 4}, {}, MXFP4),
-        ("skip_final_all_reduce", {"skip_final_all_reduce": True}, {}, MXFP4),
+        ("tensor_parallel_size of experts = 2: must be 1", {"tp_size": 2}, {}, MXFP4),
+        ("data_parallel_size without expert parallelism = 2: must be 1", {"dp_size": 2}, {}, MXFP4),
+        ("prefill_context_parallel_size = 2: must be 1", {"pcp_size": 2}, {}, MXFP4),
+        ("in_dtype = torch.float16: must be torch.bfloat16 with MEGAMOE_VLLM=1", {"in_dtype": torch.float16}, {}, MXFP4),
+        ("is_lora_enabled = True: must be False", {"is_lora_enabled": True}, {}, MXFP4),
+        ("elastic_ep_max_dp_size = 4: must be None", {"elastic_ep_max_dp_size": 4}, {}, MXFP4),
+        ("skip_final_all_reduce = True: must be False", {"skip_final_all_reduce": True}, {}, MXFP4),
         ("num_experts = 4: must be a multiple of num_ranks = 3", {"ep_size": 3, "use_ep": True}, {}, MXFP4),
-        ("apply_router_weight_on_input", {}, {"apply_router_weight_on_input": True}, MXFP4),
-        ("expert_placement_strategy", {}, {"expert_map_manager": SimpleNamespace(placement_strategy="round_robin")}, MXFP4),
+        ("apply_router_weight_on_input = True: must be False", {}, {"apply_router_weight_on_input": True}, MXFP4),
+        (
+            "expert_placement_strategy = 'round_robin': must be linear",
+            {},
+            {"expert_map_manager": SimpleNamespace(placement_strategy="round_robin")},
+            MXFP4,
+        ),
         ("quantization = 'ModelOptNvFp4FusedMoE': must be block FP8 or MXFP4", {}, {}, "vllm.modelopt.ModelOptNvFp4FusedMoE"),
     ],
 )
@@ -136,7 +142,7 @@ def test_number_formats_by_variables(engine: dict[str, type], monkeypatch: pytes
     assert (make(FP8).recipe, make(FP8).combine) == ("fp8xfp8", "e4m3")
     with pytest.raises(ProblemError, match=r"experts = 'mxf4xmxf4'.*on sm_90a"):
         make(MXFP4)
-    monkeypatch.setattr(layers, "device_arch", lambda device: SM100)
+    monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM100)
     assert (make(MXFP4).recipe, make(MXFP4).combine) == ("mxf4xmxf4", "e4m3")
     monkeypatch.setenv("MEGAMOE_COMBINE", "int8")
     with pytest.raises(ProblemError, match="combine = 'int8'"):
@@ -160,8 +166,7 @@ def test_scales_of_fp8(engine: dict[str, type]) -> None:
 def test_settings(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Any] = {}
     vllm_modules(monkeypatch, None, group="group")
-    monkeypatch.setattr(layers, "usable_sms", lambda device, reserved: 132 - reserved)
-    monkeypatch.setattr(layers, "gpu_name", lambda device: "simulated")
+    monkeypatch.setattr(shared_parts, "gpu_target", lambda device: Target(SM90, 132, "simulated"))
     monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: group)
     monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
     monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
@@ -216,6 +221,19 @@ def test_every_field_of_a_layer_is_its_own(recipe: str, engine: dict[str, type])
     assert ExpertsMethod(vllm_method(kind), routed_experts(), moe_config(problem)).problem == problem
     alone = moe_config(problem, ep_size=2, use_ep=False)
     assert ExpertsMethod(vllm_method(kind), routed_experts(), alone).problem == replace(problem, num_ranks=1)
+
+
+def test_a_load_into_the_same_parameters_keeps_the_layer(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs hold its addresses."""
+    made, adopted = [], []
+    monkeypatch.setattr(vllm, "layer_of", lambda problem, device: made.append((problem, device)) or object())
+    monkeypatch.setattr(vllm, "adopt", lambda layer, parameters: adopted.append((layer, sorted(parameters))))
+    method, experts = ExpertsMethod(vllm_method(FP8), routed_experts(), moe_config(PROBLEM)), torch.nn.Module()
+    for name in method.names.values():
+        experts.register_parameter(name, torch.nn.Parameter(torch.zeros(1)))
+    for _ in range(2):
+        method.process_weights_after_loading(experts)
+    assert made == [(PROBLEM, torch.device("cpu"))] and adopted == [(LAYERS[experts], ["fc1", "fc1_sf", "fc2", "fc2_sf"])] * 2
 
 
 def test_parameters_are_vllms(engine: dict[str, type]) -> None:

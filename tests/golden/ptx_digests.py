@@ -267,7 +267,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ep-dispatch-backward": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", transposed=True),
     "sm_90a-ep-combine-backward": _ep(GemmCombineConfig, "deepseek-v3", "bf16xbf16", transposed=True),
     "sm_100a-ep-dispatch": _ep(DispatchGemmConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
-    "sm_100a-mxf4xmxf4-ep-dispatch": _ep(DispatchGemmConfig, "flash", "mxf4xmxf4", block_k=256, arch_name="sm_100a"),
+    "sm_100a-mxf4xmxf4-ep-dispatch": _ep(DispatchGemmConfig, "flash", "mxf4xmxf4", arch_name="sm_100a"),
     "sm_100a-ep-dispatch-bf16": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", arch_name="sm_100a"),
     "sm_100a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
     "sm_90a-decode": lambda: DecodeConfig.choose(EXPERT_LAYER.decode, Target.typical("sm_90a"), 1),

@@ -72,7 +72,7 @@ def prepare(given: argparse.Namespace) -> int:
     layers += [replace(problem, num_experts=1, topk=1, num_ranks=1)] if "shared" in checks else []
     layers += [replace(left, num_ranks=1), node_problem(left, 1)] if "lose" in checks else []
     kernels = [one for layer in layers for one in layer_kernels(layer, target, ())]
-    chunks = {given.chunks or chunks_of(problem, domain, tokens, gpu.arch, str(gpu.gpu))}
+    chunks = {given.chunks or chunks_of(problem, domain, tokens, gpu)}
     cut = [node_problem(problem, domain, count) for count in {*chunks, *(CHUNKS if "time" in checks else ())}]
     cut += [node_problem(crossed(problem), ranks, 2)] if "overlap" in checks else []
     for layer in cut:

@@ -25,7 +25,7 @@ class HopperCase(Case):
     def reference(self, accumulate: Accumulate = "hopper") -> MoeResult:
         return super().reference(accumulate)
 
-    def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
+    def bound(self) -> list[torch.Tensor]:
         return [torch.zeros(x.shape, dtype=torch.float64) for x in self.x]
 
 

@@ -31,7 +31,7 @@ IDS = ["SM90, tokens as columns", "SM90, tokens as rows", "SM100", "SM100, packe
 class SoftCase(HopperCase):
     """Sums to the bit, and what approximations of the activation may change after them."""
 
-    def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
+    def bound(self) -> list[torch.Tensor]:
         return error_bound(self, sums_exact=True, accumulate="hopper")
 
 

@@ -39,6 +39,7 @@ from megamoe_dsl.runtime.gemm import gemm_op
 from megamoe_dsl.runtime.simulated import SimulatedMoE, simulate_gemm
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
 from ptx_of import artifact
+from sampled import sampled
 from simulated_experts import simulate_experts
 from sweep import sample
 
@@ -67,7 +68,7 @@ def bits(y: torch.Tensor) -> list[list[int]]:
 def y_of(config: MegaMoeConfig, case: Case, tokens: Sequence[int] | None = None, *, fused: bool = True) -> list[list[int]]:
     """Bits of y of these tokens of the last rank, by a launch of them alone."""
     if tokens is not None:
-        case = case.sample([torch.arange(0)] * (case.problem.num_ranks - 1) + [torch.tensor(tokens)])
+        case = sampled(case, [torch.arange(0)] * (case.problem.num_ranks - 1) + [torch.tensor(tokens)])
     moe = SimulatedMoE([artifact(one) for one in ([config] if fused else stage_configs(config))], case.weights, race=False)
     return bits(moe(inputs(case))[0][-1])
 
@@ -186,7 +187,7 @@ def test_so_do_the_halves(recipe: str) -> None:
         same = {name: getattr(dispatch, name) for name in ("block_m", "block_n", "num_sms", "task_tokens", "arch_name")}
         ep = SimulatedEp(artifact(dispatch), artifact(GemmCombineConfig(problem, **same)), case.weights, race=False)
         for tokens in (range(TOKENS), SOME):
-            own = case.sample([torch.tensor(list(tokens))])
+            own = sampled(case, [torch.tensor(list(tokens))])
             y, _ = ep(inputs(own), lambda rows: rows.nan_to_num()[:, : problem.intermediate] * 0.5)
             found.append(dict(zip(tokens, bits(y[0]), strict=True)))
     assert all(one[token] == found[0][token] for one in found for token in one)
@@ -245,7 +246,7 @@ def test_a_batch_invariant_choice_never_splits_k(recipe: str, kind: str) -> None
 def test_without_that_some_do() -> None:
     for recipe in ("fp8xfp8", "fp8xmxfp4"):
         assert choose(GemmProblem(2112, 7168, recipe=recipe), Target.typical("sm_90a"), 64).split_k
-    assert not hasattr(Sm100GemmConfig, "split_k")
+    assert not Sm100GemmConfig.split_k
 
 
 @pytest.mark.parametrize("wanted", [False, True])

@@ -20,27 +20,27 @@ SMALL = DispatchGemmConfig(MOE, num_sms=2, arch_name="sm_100a")
 
 
 @pytest.mark.parametrize(
-    ("recipe", "combine", "block_k"),
+    ("recipe", "combine"),
     [
-        ("fp8xfp4", {}, 128),
-        rarely("fp8xfp4", {"scatter": False}, 128),
-        rarely("fp8xfp4", {"interleaved": False, "token_blocks": 2, "task_tokens": 1}, 128),
-        rarely("mxf4xmxf4", {}, 128),
-        rarely("mxf4xmxf4", {"scatter": False}, 256),
-        rarely("mxf4xmxf4", {"interleaved": False, "block_m": 64}, 256),
-        rarely("mxfp8xmxfp8", {}, 128),
-        ("bf16xbf16", {}, 64),
-        rarely("bf16xbf16", {"scatter": False}, 64),
-        rarely("bf16xbf16", {"interleaved": False, "block_m": 64}, 64),
+        ("fp8xfp4", {}),
+        rarely("fp8xfp4", {"scatter": False}),
+        rarely("fp8xfp4", {"interleaved": False, "token_blocks": 2, "task_tokens": 1}),
+        rarely("mxf4xmxf4", {}),
+        rarely("mxf4xmxf4", {"scatter": False}),
+        rarely("mxf4xmxf4", {"interleaved": False, "block_m": 64}),
+        rarely("mxfp8xmxfp8", {}),
+        ("bf16xbf16", {}),
+        rarely("bf16xbf16", {"scatter": False}),
+        rarely("bf16xbf16", {"interleaved": False, "block_m": 64}),
     ],
 )
-def test_two_ranks(recipe: str, combine: dict[str, Any], block_k: int) -> None:
+def test_two_ranks(recipe: str, combine: dict[str, Any]) -> None:
     """Dropped pairs; most tokens for the same few experts, a rank without tokens; all pairs dropped."""
     moe = problem(recipe=recipe, intermediate=256)
     masked, skewed = random_case(moe, (20, 9), 1, mask=0.3), random_case(moe, (0, 20), 2, skew=True)
     skewed = replace(skewed, weights=masked.weights)
     nothing = replace(skewed, topk_idx=[torch.full_like(idx, -1) for idx in skewed.topk_idx])
-    ep = simulated(SMALL.replace(problem=moe, num_stages=0, block_k=block_k), masked, {"block_k": block_k, **combine})
+    ep = simulated(SMALL.replace(problem=moe, num_stages=0), masked, combine)
     for number, (case, rows) in enumerate(((masked, int((torch.cat(masked.topk_idx) >= 0).sum())), (skewed, 60), (nothing, 0))):
         assert check_dispatch(ep, case) == rows
         assert check_combine(ep, case, row_activations(ep, number)) == sum(map(len, case.x))
@@ -86,7 +86,7 @@ def test_one_rank_with_several_tiles_of_an_expert(recipe: str, block_m: int, opt
         rarely({"token_saving": False}),
         rarely({"token_saving": False, "token_sorting": False, "block_wise": False}),
         {"tail_sms": 1},
-        rarely({"tail_sms": 1, "block_m": 64, "block_wise": False, "block_k": 256}),
+        rarely({"tail_sms": 1, "block_m": 64, "block_wise": False}),
     ],
     ids=str,
 )
@@ -102,7 +102,7 @@ def test_tokens_saved_do_not_cross(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("block_m", 96), ("block_m", 192), ("block_n", 128), ("cluster", 1), ("num_sms", 3), ("block_k", 256)],
+    [("block_m", 96), ("block_m", 192), ("block_n", 128), ("cluster", 1), ("num_sms", 3)],
 )
 def test_bad_fields_are_named(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"{field} = {value!r}: must be "):

@@ -15,6 +15,7 @@ from megamoe_dsl.kernel_cases.gemm import Compared
 from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.simulated import simulate_gemm
+from moe_layers.trace import with_stamps
 from pair_gather_runs import PAIR_GATHER_BY_NAME
 from ptx_of import artifact
 from sweep import sample
@@ -41,7 +42,7 @@ def traced(request: pytest.FixtureRequest) -> Traced:
     """Of a run, launched: what it wrote beside what it had to write, and its spans."""
     run = RUNS[request.param]
     config, case = run.config.replace(trace=True), run.case(exact=True)
-    compared, tensors = case.compared(exact=True), case.tensors.with_stamps(config)
+    compared, tensors = case.compared(exact=True), with_stamps(case.tensors, config)
     assert not simulate_gemm(artifact(config), tensors).findings
     assert tensors.trace is not None
     return request.param, compared, list(spans_of(tensors.trace))
@@ -80,6 +81,6 @@ def test_a_warps_time_has_no_gaps(traced: Traced, tmp_path: Path) -> None:
 def test_stamps_need_a_traced_configuration() -> None:
     run = RUNS["rows"]
     with pytest.raises(ProblemError, match="trace = False: must be True of a configuration whose warps leave stamps"):
-        run.case(exact=True).tensors.with_stamps(run.config)
+        with_stamps(run.case(exact=True).tensors, run.config)
     with pytest.raises(ConfigError, match="trace = 2: must be True or False"):
         run.config.replace(trace=2)

@@ -13,13 +13,12 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
-from megamoe_dsl.runtime.buffers import Bf16Inputs
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target
 from ptx_of import artifact
 from shared_routing import with_shared
-from simulated_layer import SimulatedLayer
+from simulated_layer import Bf16Inputs, SimulatedLayer
 from sweep import rarely, sample
 from violations import violations
 

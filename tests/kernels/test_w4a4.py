@@ -23,7 +23,7 @@ from chip_fit import compile_fitting
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.blocks.sm100 import results
+from megamoe_dsl.blocks.sm100 import outputs as passes
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.cta_pair import TMEM_COLUMNS
@@ -164,10 +164,10 @@ def test_a_wrong_row_is_noticed(monkeypatch, name):
     """Rows of other tokens; nibbles that no lane has exchanged."""
     from megamoe_dsl.artifact.compile import compile_kernel
 
-    right = getattr(results, name)
+    right = getattr(passes, name)
     wrong = {"packed_token": lambda lane: right(lane ^ 8), "gather_rows": lambda first, second, lane: (first, second)}[name]
     compiled, case = subject()
-    monkeypatch.setattr(results, name, wrong)
+    monkeypatch.setattr(passes, name, wrong)
     layer = Layer.of(compile_kernel(compiled.config), case, watchdog_ns=WATCHDOG_NS)
     try:
         ranks, report = layer.launch(case)

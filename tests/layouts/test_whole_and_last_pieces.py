@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.kernels.moe.layouts.smem_plan import LANE_VECTOR, LANES, TILE_ROWS, VECTOR, CombinePlan, CombineRow, RowChunks
+from megamoe_dsl.kernels.moe.layouts.smem_plan import LANE_VECTOR, LANES, TILE_ROWS, VECTOR, CombinePlan, CombineRow, row_chunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk, tensor_maps
 from megamoe_dsl.problem import CHANNEL_STEP, Problem
@@ -27,10 +27,10 @@ results = st.sampled_from(tuple(COMBINE.values()))
 
 @given(channels)
 def test_chunks_are_the_row(hidden: int) -> None:
-    row = RowChunks(hidden, pull_chunk(hidden))
-    ends = [row.start(i) + row.size(i) for i in range(row.count)]
-    assert [row.start(i) for i in range(row.count)] == [0, *ends[:-1]] and ends[-1] == hidden
-    assert all(row.size(i) % 16 == 0 and row.start(i) % 16 == 0 and 0 < row.size(i) <= row.chunk for i in range(row.count))
+    begins, sizes = zip(*row_chunks(hidden, pull_chunk(hidden)), strict=True)
+    ends = [begin + size for begin, size in zip(begins, sizes, strict=True)]
+    assert list(begins) == [0, *ends[:-1]] and ends[-1] == hidden
+    assert all(begin % 16 == 0 and size % 16 == 0 and 0 < size <= pull_chunk(hidden) for begin, size in zip(begins, sizes, strict=True))
 
 
 @given(channels, st.integers(1, 10), st.sampled_from((4, 8)), results)

@@ -169,12 +169,19 @@ MUTANTS = (
     ),
     pair_mutant("both CTAs gather the first half of a tile", "wrong base", "own_half", "ctx.place_in_pair * half", "ctx.place_in_pair * 0"),
     pair_mutant("scales lie in the order of their rows", "wrong base", "bring_tile", "utccp_row(row)", "row"),
-    pair_mutant("a tile's scales are those of its place in D", "wrong base", "BroughtRows.row_in_atom", "return 0", "return row & 127"),
+    pair_mutant(
+        "a tile's scales are those of its place in D", "wrong base", "BroughtRows.row_in_atom", "return 0", "return tile.row & 127"
+    ),
     pair_mutant("the MMA warp does not wait for copied scales", "missing order", "CopiedStage.wait_full", "self.wait_copied()", ""),
     pair_mutant("copied scales without proxy fence", "missing order", "CopiedStage.wait_copied", "fence_async_shared()", ""),
     pair_mutant("a row past a tile's last is scattered", "off by one", "scatter_pass", "own + i < tile.valid_m", "own + i <= tile.valid_m"),
     pair_mutant(
-        "gate and up in BF16 have no factor", "wrong number", "finish_gate_up_bf16", "with_factor(ctx, one, factor)", "one", NVFP4_GATE_UP
+        "gate and up in BF16 have no factor",
+        "wrong number",
+        "GateUpOfTile.activated",
+        "with_factor(ctx, one, self.factor)",
+        "one",
+        NVFP4_GATE_UP,
     ),
     pair_mutant(
         "the second eight rows of a store of gate and up lie on the first",
@@ -187,7 +194,7 @@ MUTANTS = (
     pair_mutant(
         "BF16 gate and up are scattered before all warps have stored theirs",
         "missing order",
-        "finish_gate_up_bf16",
+        "finish_passes",
         "fence_async_shared(); part.sync_group()",
         "fence_async_shared()",
         NVFP4_GATE_UP,
@@ -205,7 +212,7 @@ MUTANTS = (
             (
                 "all experts' gate and up have the first's factor",
                 "wrong base",
-                "load_factors",
+                "sm100.gate_up:finish_gate_up",
                 "args.hidden_factors + place",
                 "args.hidden_factors",
             ),
@@ -219,32 +226,18 @@ MUTANTS = (
             ),
             ("of two rows both have the first's divisor", "wrong base", "packed_pass", "2 * g + q", "2 * g"),
             (
-                "a row more than a tile has gets an E4M3 scale",
-                "off by one",
-                "finish_gate_up_nvfp4",
-                "first + own < tile.valid_m",
-                "first + own <= tile.valid_m",
-            ),
-            (
                 "scales lie where warps have others",
                 "wrong base",
-                "finish_gate_up_nvfp4",
-                "ctx.args.d_sf + Int64(tile.row + own) * per_row + part.n_block * WARPS_PER_GROUP + part.warp",
-                "ctx.args.d_sf + Int64(tile.row + own) * per_row + part.n_block * WARPS_PER_GROUP + (part.warp ^ 1)",
+                "GateUpOfTile.scale",
+                "fc1_scale(self.part.n_block, self.part.warp, hidden.channels)",
+                "fc1_scale(self.part.n_block, self.part.warp ^ 1, hidden.channels)",
             ),
             (
                 "E2M1 with a factor is staged while the pass before is scattered",
                 "missing order",
-                "finish_gate_up_nvfp4",
+                "GateUpOfTile.buffer",
                 "wait_group_read(0)",
                 "",
-            ),
-            (
-                "E2M1 with a factor is scattered before all warps have stored theirs",
-                "missing order",
-                "finish_gate_up_nvfp4",
-                "fence_async_shared(); part.sync_group()",
-                "fence_async_shared()",
             ),
         )
     ),
@@ -261,7 +254,12 @@ MUTANTS = (
         PAIR_ACTIVATED,
     ),
     pair_mutant(
-        "a row more than a tile has gets a scale", "off by one", "store_scale", "row < tile.valid_m", "row <= tile.valid_m", PAIR_ACTIVATED
+        "a row more than a tile has gets a scale",
+        "off by one",
+        "GateUpOfTile.has",
+        "row < self.tile.valid_m",
+        "row <= self.tile.valid_m",
+        PAIR_ACTIVATED,
     ),
     Mutant(
         "SM100: the second consumer multiplies the first's weights",

@@ -69,9 +69,7 @@ PAIR_MUTANTS = (
     pair_mutant(
         "the second CTA's rows start at half a full tile", "wrong base", "load_tokens", "mma_tokens(tile.valid_m)", "config.block_m"
     ),
-    pair_mutant(
-        "scales of rows are fetched from the tile's first row on", "wrong base", "load_tokens", "tile.row & -SF_ATOM_ROWS", "tile.row"
-    ),
+    pair_mutant("scales of rows are fetched from the tile's first row on", "wrong base", "load_tokens", "begin & -SF_ATOM_ROWS", "begin"),
     pair_mutant(
         "scales of every group's packed B are the first one's",
         "wrong base",
@@ -83,7 +81,7 @@ PAIR_MUTANTS = (
         "a tile's scales begin with those of its atom",
         "wrong base",
         "pair_tile",
-        "ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN",
+        "config.rows.row_in_atom(ctx, tile) // ROWS_PER_COLUMN",
         "0",
     ),
     pair_mutant(

@@ -22,9 +22,9 @@ LAST_TILE_MUTANTS = (
     Mutant(
         "the last chunk of a token is as long as the others",
         "wrong number",
-        "RowChunks.size",
-        "min(self.chunk, self.num_bytes - self.start(index))",
-        "self.chunk",
+        "row_chunks",
+        "min(chunk, num_bytes - begin)",
+        "chunk",
         (COLUMNS,),
         (),
     ),

@@ -16,16 +16,16 @@ NVFP4_MUTANTS = (
     mutant(
         "warps share a scale of 16 channels",
         "wrong base",
-        "sm100.epilogue:finish_fc1",
-        "fc1_scale(n_block, tile.warp, hidden.channels)",
-        "fc1_scale(n_block, tile.warp)",
+        "PoolOutputs.scale",
+        "fc1_scale(part.n_block, part.warp, config.problem.formats.hidden.channels)",
+        "fc1_scale(part.n_block, part.warp)",
     ),
     mutant(
         "a lane stores the scale of another row",
         "wrong base",
-        "sm100.epilogue:finish_fc1",
-        "first + row_of_lane(tile.lane)",
-        "first + tile.lane",
+        "finish_passes",
+        "first + row_of_lane(lane)",
+        "first + lane",
     ),
     mutant(
         "the map of weight scales ends with the first expert",

@@ -45,8 +45,8 @@ SM100_ROLES = (
     Mutant(
         "both passes of the Linear1 epilogue stage their tile in one buffer",
         "stale buffer",
-        "finish_fc1",
-        "div(first, config.store_block_m) & 1",
+        "PoolOutputs.buffer",
+        "div(first, self.part.tokens) & 1",
         "0",
         (f"{SM100_RUNS}::test_every_tier",),
         archs=ON_SM100,
@@ -54,18 +54,18 @@ SM100_ROLES = (
     Mutant(
         "the Linear1 epilogue waits for one store less",
         "stale buffer",
-        "finish_fc1",
-        "wait_group_read(1)",
-        "wait_group_read(2)",
+        "PoolOutputs.buffer",
+        "partial(wait_group_read, 1)",
+        "partial(wait_group_read, 2)",
         (f"{SM100_RUNS}::test_every_tier",),
         archs=ON_SM100,
     ),
     Mutant(
         "the Linear1 store is not fenced for the TMA that reads it",
         "missing order",
-        "finish_fc1",
-        "fence_async_shared(); tile.sync_group()",
-        "tile.sync_group()",
+        "finish_passes",
+        "fence_async_shared(); part.sync_group()",
+        "part.sync_group()",
         archs=ON_SM100,
     ),
     Mutant(
@@ -87,7 +87,12 @@ SM100_ROLES = (
         archs=ON_SM100,
     ),
     Mutant(
-        "the maximum of a scale's other half is the warp's own", "wrong number", "finish_fc1", "tile.warp ^ 1", "tile.warp", archs=ON_SM100
+        "the maximum of a scale's other half is the warp's own",
+        "wrong number",
+        "sm100.epilogue:finish_fc1",
+        "tile.warp ^ 1",
+        "tile.warp",
+        archs=ON_SM100,
     ),
     Mutant(
         "Linear2 writes one row more than a tile has",

@@ -49,8 +49,8 @@ W4A4_MUTANTS = (
     mutant(
         "the columns of a packed output tile are counted as bytes of E4M3",
         "wrong base",
-        "finish_fc1",
-        "n_block * plan.fc1_row_bytes",
+        "store_outputs",
+        "n_block * ctx.config.smem.fc1_row_bytes",
         "n_block * 64",
     ),
     # --- stages

@@ -89,8 +89,8 @@ MUTANTS = (
     of_nvfp4(
         "NVFP4: a scale is shared by four lanes",
         "wrong number",
-        "quantize_tokens",
-        "quantize_ue4m3(words, form.channels // PER_LANE, factor)",
+        "quantize",
+        "quantize_ue4m3(words, lanes, factor)",
         "quantize_ue4m3(words, 4, factor)",
     ),
 )

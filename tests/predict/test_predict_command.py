@@ -14,6 +14,7 @@ from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, f
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
 from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers
 from megamoe_dsl.presets import preset
+from prediction_errors import recorded_load
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "16", "--topk", "2", "--ranks", "2"]
 
@@ -132,5 +133,5 @@ def test_preference_needs_a_difference():
 
 def test_a_recorded_load_is_the_records():
     problem = preset("flash").problem(64, recipe="fp8xfp8", num_ranks=2, num_experts=64)
-    load = RankLoad.recorded(problem, 8, received=50, touched=25, remote=0.875)
+    load = recorded_load(problem, 8, received=50, touched=25, remote=0.875)
     assert (load.received, load.touched, len(load.counts)) == (50, 25, 32)

@@ -12,6 +12,7 @@ from megamoe_dsl.predict.calibration import calibration_of, find_gpu
 from megamoe_dsl.predict.nodes import CHUNKS, USUAL, Network, NodePrediction, Spread, bytes_of_a_row, chunks_of, makespan
 from megamoe_dsl.presets import preset
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.target import Target
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "64", "--topk", "8", "--ranks", "2"]
 
@@ -44,14 +45,14 @@ def test_bytes_and_overlap() -> None:
 def test_chunks_pay_where_launches_and_network_take_long() -> None:
     """A GPU that nobody calibrated is taken for one of its architecture; a host that is slow makes every chunk one too many."""
     problem = Problem(1024, 512, 64, 8, 8, 4096, recipe="fp8xfp8")
-    assert chunks_of(problem, 2, 8, SM90, "NVIDIA H200") == 1
+    assert chunks_of(problem, 2, 8, Target.typical("sm_90a")) == 1
     node, gpu = replace(problem, num_ranks=2), find_gpu("H200")
     found = {}
     for host in (0.0, 10_000.0):
         network = replace(USUAL, host_us=(0.0, host))
         found[host] = NodePrediction.of(node, 4096, 4, network, gpu, calibration_of(gpu.name), 1, 1)
     assert found[0.0].chunks in CHUNKS[1:] and found[10_000.0].chunks == 1 and found[10_000.0].limit == "host"
-    assert chunks_of(problem, 2, 4096, SM90, "NVIDIA H100 80GB HBM3") == chunks_of(problem, 2, 5000, SM90, "NVIDIA H200")
+    assert chunks_of(problem, 2, 4096, Target(SM90, 132, "NVIDIA H100 80GB HBM3")) == chunks_of(problem, 2, 5000, Target.typical("sm_90a"))
 
 
 def test_the_command() -> None:

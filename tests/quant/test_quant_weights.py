@@ -109,5 +109,15 @@ def test_transform_errors_name_the_field():
         quant.utccp_scale_order(random_bytes(64, 4))
     with pytest.raises(ValueError, match="sf: 6 scales per row"):
         quant.utccp_scale_order(random_bytes(128, 6))
+    words = torch.zeros(4, 128, dtype=torch.int32)
+    for bad, batch, message in (
+        (words.byte(), None, "words: dtype torch.uint8 with 2 dimensions, allowed: torch.int32 with 2"),
+        (words[0], None, "words: dtype torch.int32 with 1 dimensions"),
+        (words[:, :64], None, "words: 64 rows, allowed: a multiple of 128"),
+        (words, 3, "batch: 3, allowed: a divisor of the first dimension 4"),
+        (words, 0, "batch: 0, allowed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quant.inverse_utccp_scale_order(bad, batch)
     with pytest.raises(ValueError, match="w: 24 rows in dimension -2"):
         quant.interleave_gate_up(random_bytes(24, 1))

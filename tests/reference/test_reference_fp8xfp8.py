@@ -15,6 +15,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import Case, random_case, random_inputs, random_weights
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.reference import bounds, moe, stages
+from sampled import sampled
 from violations import violations
 
 torch.set_num_threads(1)
@@ -181,19 +182,18 @@ def noisy_sum(x, x_sf, w, w_sf, accumulate, parts=1):
     total = reference.promoted_matmul(x, x_sf, w, w_sf).double()
     left, right = quant.dequantize_e4m3_f32(x, x_sf), quant.dequantize_weight_e4m3(w, w_sf)
     noise = torch.rand(total.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 - 1
-    return (total + noise * bounds._promoted_error(left, right, total, False) * 0.99).float()
+    return (total + noise * bounds._promoted_error(left, right, total) * 0.99).float()
 
 
-@pytest.mark.parametrize("rigorous", [False, True])
-def test_error_bound_admits_a_correct_kernel(rough_kernel, rigorous):
+def test_error_bound_admits_a_correct_kernel(rough_kernel):
     case = random_case(dataclasses.replace(MEDIUM, activation_clamp=1.0), [14, 9], seed=2, mask=0.2, exact=False)
-    result, bound = case.reference(), case.bound(rigorous)
+    result, bound = case.reference(), case.bound()
     others = [rough_kernel(case), rough_kernel(case, backwards), rough_kernel(case, noisy_sum), case.reference(torch.float32)]
     assert not same(others[0].y, result.y) and not same(others[0].acts, result.acts)
     for other in others:
         assert [len(v) for v in violations(other.y, result.y, bound)] == [0, 0]
     y, limit = torch.cat(result.y).double(), torch.cat(bound)
-    assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < (2.0 if rigorous else 0.35)
+    assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < 0.35
 
 
 def test_a_hopper_kernel_is_held_to_its_own_partial_sums(rough_kernel):
@@ -205,14 +205,11 @@ def test_a_hopper_kernel_is_held_to_its_own_partial_sums(rough_kernel):
     assert float(torch.cat(bound).square().mean().sqrt() / torch.cat(result.y).double().square().mean().sqrt()) < 0.02
 
 
-@pytest.mark.parametrize("kind", ["normal", "one sign", "one large product", "outliers"])
-def test_rigorous_sum_error_holds_for_hostile_operands(kind):
+@pytest.mark.parametrize("kind", ["normal", "one sign", "outliers"])
+def test_the_error_of_sums_holds_for_hostile_operands(kind):
     x, w = draw(16, 256), draw(128, 256, seed=1)
     if kind == "one sign":
         x, w = x.abs(), w.abs()
-    elif kind == "one large product":  # all others lie below the cut, of one sign: the largest loss there is
-        x, w = x.abs() * 0.02, w.abs() * 0.02
-        x[:, ::128], w[:, ::128] = 1.0, 1.0
     elif kind == "outliers":
         w[:, ::16] *= 100
     codes, sf = quant.quantize_e4m3_f32(x)
@@ -220,9 +217,7 @@ def test_rigorous_sum_error_holds_for_hostile_operands(kind):
     total = reference.promoted_matmul(codes, sf, w_codes, w_sf).double()
     error = (reference.promoted_matmul(codes, sf, w_codes, w_sf, "hopper").double() - total).abs()
     operands = quant.dequantize_e4m3_f32(codes, sf), quant.dequantize_weight_e4m3(w_codes, w_sf)
-    assert bool((error <= bounds._promoted_error(*operands, total, True)).all())
-    if kind != "one large product":  # which is what the probabilistic bound leaves out
-        assert bool((error <= bounds._promoted_error(*operands, total, False)).all())
+    assert bool((error <= bounds._promoted_error(*operands, total)).all())
 
 
 def change_weights(case: Case, **change) -> list[torch.Tensor]:
@@ -278,11 +273,11 @@ def test_sampled_tokens_have_the_bits_of_the_whole_layer():
     case = Case(MEDIUM, *(list(t) for t in zip(*tokens, strict=True)), weights, exact=False)
     picks = [torch.tensor([7, 0, 19]), torch.tensor([20])]
 
-    whole, sample = case.reference().y, case.sample(picks).reference().y
+    whole, sample = case.reference().y, sampled(case, picks).reference().y
     assert same(sample, [y[pick] for y, pick in zip(whole, picks, strict=True)])
     # A process that checks its own tokens needs no inputs of the others.
     own = {name: [getattr(case, name)[0][:0], getattr(case, name)[1]] for name in ("x", "x_sf", "topk_idx", "topk_weights")}
-    alone = dataclasses.replace(case, **own).sample([torch.tensor([], dtype=torch.int64), picks[1]]).reference().y
+    alone = sampled(dataclasses.replace(case, **own), [torch.tensor([], dtype=torch.int64), picks[1]]).reference().y
     assert alone[0].shape == (0, 1024) and same(alone[1:], sample[1:])
     assert same(case.to("cpu").reference().y, whole)
 

@@ -14,7 +14,6 @@ from megamoe_dsl.arch import SM100
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.reference import moe, stages
-from sweep import sample
 from violations import violations
 
 torch.set_num_threads(1)
@@ -182,21 +181,19 @@ def test_result_does_not_depend_on_token_or_slot_placement():
     assert same(moved(case.reference().y), other.reference().y)
 
 
-@sample("False-bf16", "True-e4m3")
 @pytest.mark.parametrize("combine", ["bf16", "e4m3"])
-@pytest.mark.parametrize("rigorous", [False, True])
-def test_error_bound_admits_a_correct_kernel(rough_kernel, rigorous, combine):
+def test_error_bound_admits_a_correct_kernel(rough_kernel, combine):
     for seed, clamp in ((1, None), (2, 1.0)):
         layer = dataclasses.replace(MEDIUM, activation_clamp=clamp, combine=combine)
         case = random_case(layer, [20, 25], seed, mask=0.2, exact=False)
         result = case.reference()
-        bound = case.bound(rigorous)
+        bound = case.bound()
         others = [rough_kernel(case), rough_kernel(case, noisy_sum), case.reference(torch.float32)]
         assert not same(others[1].acts, result.acts) and not same(others[1].y, result.y)
         for other in others:
             assert [len(v) for v in violations(other.y, result.y, bound)] == [0, 0]
         y, limit = torch.cat(result.y).double(), torch.cat(bound)
-        assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < (1.0 if rigorous else 0.1)
+        assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < 0.1
 
 
 def faulty(case: Case, fault: str) -> list[torch.Tensor]:

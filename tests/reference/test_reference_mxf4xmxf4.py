@@ -32,11 +32,10 @@ def test_half_a_step_is_what_the_table_says():
         assert bool((error > grid.double() * form.relative * 0.45).any())
 
 
-@pytest.mark.parametrize("rigorous", [False, True])
-def test_bound_holds_for_moved_sums_and_not_for_a_wrong_code(rigorous):
+def test_bound_holds_for_moved_sums_and_not_for_a_wrong_code():
     """Inputs moved by less than FP32 accumulation may: inside. One token's first code exchanged: outside."""
     case = random_case(PROBLEM, (16, 7), 1, exact=False)
-    reference, bound = case.reference().y, case.bound(rigorous)
+    reference, bound = case.reference().y, case.bound()
     assert [len(one) for one in violations(case.reference(torch.float32).y, reference, bound)] == [0, 0]
     wrong = [one.clone() for one in case.x]
     wrong[0][3] ^= 0x88  # every sign of a token

@@ -56,8 +56,8 @@ def expected(case: Case, activation: Activation = swiglu, accumulate: Accumulate
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedKernel]:
     """In place of a GPU."""
-    replaced = {"CudaKernel": SimulatedKernel, "encode_tensor_map": TensorMap.encode, "gpu_name": lambda device: "simulated"}
-    replaced |= {"usable_sms": lambda device, reserved: NUM_SMS, "device_arch": lambda device: SM90}
+    replaced = {"CudaKernel": SimulatedKernel, "encode_tensor_map": TensorMap.encode}
+    replaced["gpu_target"] = lambda device: Target(SM90, NUM_SMS, "simulated")
     for name, one in replaced.items():
         monkeypatch.setattr(ep_layer, name, one)
     SimulatedKernel.tensors = {}
@@ -102,7 +102,7 @@ def test_a_call_of_the_layer(gpu: type[SimulatedKernel], tmp_path) -> None:
 
 def test_a_call_of_the_layer_on_sm100(gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tables, tiles of pairs, and scales in the order of UTCCP; y to the bit, also of a rank that receives no rows."""
-    monkeypatch.setattr(ep_layer, "device_arch", lambda device: SM100)
+    monkeypatch.setattr(ep_layer, "gpu_target", lambda device: Target(SM100, NUM_SMS, "simulated"))
     moe = problem(1, "fp8xfp4")
     symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
     case = random_case(moe, (7,), 1, mask=0.2)

@@ -18,6 +18,7 @@ from megamoe_dsl.quant import dequantize_e2m1, dequantize_e4m3_f32, quantize_e2m
 from megamoe_dsl.reference import LayerInputs, error_bound, mega_moe_stages
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from sampled import sampled
 from simulated_gpu import simulated_gpu, visible
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOKENS = 320, 192, 4, 5
@@ -63,7 +64,7 @@ def test_from_checkpoint_to_y(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         moe(given.x, given.topk_idx, given.topk_weights, x_sf=given.x_sf, out=y)
     weights = read_experts(PROBLEM, tmp_path, 3)
     inputs = LayerInputs(PROBLEM, *([one] for one in given), [weights])
-    want = mega_moe_stages(inputs.sample([torch.arange(TOKENS)]), "hopper").y[0]
+    want = mega_moe_stages(sampled(inputs, [torch.arange(TOKENS)]), "hopper").y[0]
     bound = error_bound(inputs, sums_exact=True, accumulate="hopper")[0]
     assert bool(((y.double() - want.double()).abs() <= bound).all())
     x = dequantize_e4m3_f32(given.x, given.x_sf).float()

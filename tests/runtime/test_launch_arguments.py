@@ -26,7 +26,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
 from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock, CudaKernel
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
-from megamoe_dsl.runtime.layer import usable_sms
+from megamoe_dsl.runtime.preparation import grid_target
 from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
@@ -115,10 +115,9 @@ def test_peers_are_the_buffers_not_the_allocations_they_lie_in(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("sms", "reserved", "used"), [(132, 0, 132), (131, 0, 130), (132, 1, 130), (132, 129, 2)])
-def test_grids_are_even(monkeypatch: pytest.MonkeyPatch, sms: int, reserved: int, used: int) -> None:
+def test_grids_are_even(sms: int, reserved: int, used: int) -> None:
     """CTAs work in pairs, or may."""
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=sms))
-    assert usable_sms(torch.device("cpu"), reserved) == used
+    assert grid_target(Target(SM90, sms), reserved).num_sms == used
 
 
 def test_saved_arguments_come_back_after_others_were_filled_in() -> None:

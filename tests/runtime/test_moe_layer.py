@@ -17,6 +17,7 @@ from megamoe_dsl.runtime import moe_layer
 from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
 from megamoe_dsl.runtime.nodes import ranks_of_a_domain
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import LaunchEntry, tuned_table
 
 PROBLEM = Problem(256, 128, 8, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
@@ -59,6 +60,28 @@ def test_separate_launches_compute_the_fused_layer(recipe: str, fields: dict[str
     fused = MegaMoE(problem, weights, symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
     want, found = fused(*given).float(), MoE(problem, weights, launch="moe")(*given).float()
     assert want.norm() > 0 and (found - want).norm() < (0.06 if problem.formats.scaled else 0.02) * want.norm()
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16", "fp8xmxfp4", "nvfp4xnvfp4"])
+def test_torchs_default_device_does_not_matter(recipe: str) -> None:
+    """Programs set it to CUDA: whatever a layer makes is where its tensors are, forwards and backwards."""
+    problem = replace(PROBLEM, recipe=recipe, biases=True, activation_clamp=2.0)
+    weights, given = random_weights(problem, 0, 0), call()
+    x, router = given[0].clone().requires_grad_(), Router(torch.randn(8, 256))
+    w1, w2 = torch.randn(8, 256, 256).bfloat16() / 16, torch.randn(8, 256, 128).bfloat16() / 16
+
+    def results() -> list[torch.Tensor]:
+        fused = MegaMoE(problem, weights, symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
+        launches = [MoE(problem, weights, launch="moe", router=router)(given[0])] if recipe in ("fp8xfp8", "bf16xbf16") else []
+        x.grad = None
+        moe(x, w1, None, w2, None, *given[1:]).float().square().sum().backward()
+        assert x.grad is not None
+        return [fused(*given), *launches, x.grad]
+
+    want = results()
+    with torch.device("meta"):
+        found = results()
+    assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
 
 
 @pytest.mark.parametrize("recipe", ["nvfp4xnvfp4", "mxfp8xmxfp8"])
@@ -137,13 +160,12 @@ def test_a_router_chooses() -> None:
     ],
 )
 def test_the_launch_that_was_faster_is_chosen(fields: dict[str, Any], arch: Any, tokens: int, expected: str) -> None:
-    assert choose_launch(replace(QWEN3, **fields), arch, H100, tokens) == expected
+    assert choose_launch(replace(QWEN3, **fields), Target(arch, 132, H100), tokens) == expected
 
 
 def test_a_gpus_layer_is_of_the_class_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the arguments that it was asked for with; an option that it has not, or a launch that takes no such layer, is refused."""
-    monkeypatch.setattr(moe_layer, "device_arch", lambda device: SM90)
-    monkeypatch.setattr(moe_layer, "gpu_name", lambda device: H100)
+    monkeypatch.setattr(moe_layer, "gpu_target", lambda device: Target(SM90, 132, H100))
     for name in ("MegaMoE", "EpMoE", "MoeLaunches", "DeepEpMoE"):
         monkeypatch.setattr(moe_layer, name, lambda *given, _name=name, **options: (_name, given, options))
     cuda, weights, two = torch.device("cuda"), "weights", replace(QWEN3, num_ranks=2)
@@ -194,8 +216,8 @@ def test_the_problem_of_weights(recipe: str, ranks: int, biases: bool) -> None:
 
 
 def test_nobody_measured_this_gpu() -> None:
-    assert choose_launch(QWEN3, SM90, "NVIDIA GPU", 97) == "moe"
-    assert choose_launch(replace(QWEN3, recipe="fp8xfp4"), SM100, "NVIDIA GPU", 97) == "mega_moe"
+    assert choose_launch(QWEN3, Target(SM90, 132, "NVIDIA GPU"), 97) == "moe"
+    assert choose_launch(replace(QWEN3, recipe="fp8xfp4"), Target(SM100, 148, "NVIDIA GPU"), 97) == "mega_moe"
 
 
 @pytest.mark.parametrize("gpu", [H100, "NVIDIA H200"])

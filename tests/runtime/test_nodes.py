@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from forked import forked_process
-from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, WatchdogError, moe, random_weights
+from megamoe_dsl import ExpertWeights, MoE, Problem, ProblemError, Target, WatchdogError, moe, random_weights
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.reference import travel
 from megamoe_dsl.runtime import moe_layer, nodes
@@ -83,10 +83,10 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
         traffic.rows = traffic.dispatched = traffic.returned = traffic.counts = 0
         y = layer(*call_of(routing, rank, nodes, ranks))
         found[routing] = y, vars(traffic).copy(), bounds
-        assert (
-            torch.equal(layer(*call_of(routing, rank, nodes, ranks), num_tokens_bound=7), y)
-            and traffic.counts == found[routing][1]["counts"]
-        )
+        given = call_of(routing, rank, nodes, ranks)
+        with torch.device("meta"):  # where a program's default device is does not matter
+            assert torch.equal(layer(*given, num_tokens_bound=7), y) and traffic.counts == found[routing][1]["counts"]
+            assert torch.equal(layer(*given), y)
     x, idx, weights = call_of("free", rank, nodes, ranks)
     if chunks == 1:
         assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x, idx, weights), found["free"][0])
@@ -354,7 +354,7 @@ def test_chunks_leave_sms_to_the_network(
 
     for name, stand_in in {"rails_of": rails, "domain_layer": inner, "chunks_of": lambda *_: 4, "device_arch": lambda _: SM90}.items():
         monkeypatch.setattr(moe_layer, name, stand_in)
-    monkeypatch.setattr(moe_layer, "gpu_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(moe_layer, "gpu_target", lambda _: Target.typical("sm_90a"))
     others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0, **({} if sms is None else {"reserved_sms": sms})}
     layer = moe_layer.node_layer(problem, None, None, cuda, ranks, chunks, None, **others)
     assert (layer.chunks, seen) == (made[0], [made[1], -(-7 // made[0]) * 4 // ranks, made[1]])

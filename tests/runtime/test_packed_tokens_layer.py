@@ -11,7 +11,8 @@ from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import layer
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from simulated_gpu import SimulatedKernel, visible
+from megamoe_dsl.target import Target
+from simulated_gpu import NUM_SMS, SimulatedKernel, visible
 
 PROBLEM = Problem(256, 128, 2, 2, max_tokens_per_rank=4, recipe="mxf4xmxf4")
 TOKENS, ROWS = 3, 4
@@ -24,7 +25,7 @@ def case() -> Case:
 
 @pytest.fixture
 def moe(case: Case, gpu: type[SimulatedKernel], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> layer.MegaMoE:
-    monkeypatch.setattr(layer, "device_arch", lambda device: SM100)
+    monkeypatch.setattr(layer, "gpu_target", lambda device: Target(SM100, NUM_SMS, "simulated"))
     store = ArtifactStore(tmp_path_factory.mktemp("kernels"))
     symmetric = SymmetricBuffer.allocate(PROBLEM, SM100, device="cpu")
     return layer.MegaMoE(PROBLEM, case.weights[0], store=store, symmetric=symmetric, bf16_inputs=False)

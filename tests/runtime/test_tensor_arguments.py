@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,26 +10,48 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl import GemmProblem, ProblemError, gemm, grouped_gemm, moe
+from megamoe_dsl import (
+    GemmProblem,
+    ProblemError,
+    gemm,
+    grouped_gemm,
+    k_grouped_gemm,
+    moe,
+    padded_rows,
+    quantize_both,
+    quantize_experts,
+)
 from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.runtime.top_experts import top_experts
 
 A, B = torch.zeros(6, 128, dtype=torch.bfloat16), torch.zeros(2, 256, 128, dtype=torch.bfloat16)
+SIDE, SCALES, ENDS = torch.zeros(32, 128).to(torch.float8_e4m3fn), torch.ones(1, 32), torch.tensor([0, 128], dtype=torch.int32)
 GEMM = {"a": A, "a_sf": None, "b": B[0], "b_sf": None}
 CHOSEN = {"topk_idx": torch.zeros(6, 1, dtype=torch.int64), "topk_weights": torch.ones(6, 1)}
+ROUTED = {"router_logits": torch.zeros(6, 2), "topk": 1}
 CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     moe: {"x": A, "w1": B, "w1_sf": None, "w2": B[:, :128], "w2_sf": None, **CHOSEN},
     gemm: GEMM,
     grouped_gemm: {**GEMM, "b": B, "groups": torch.zeros(2, dtype=torch.int32)},
-    top_experts: {"logits": torch.zeros(6, 4), "topk": 2, "bias": None, "token_ids": None, "hash_table": None, "replicas": None},
+    top_experts: {"logits": torch.zeros(6, 4), "topk": 2},
+    k_grouped_gemm: {"left": SIDE, "left_sf": SCALES, "right": SIDE, "right_sf": SCALES, "ends": ENDS},
+    quantize_both: {"x": A},
+    quantize_experts: {"w1": B, "w2": B[:, :128, :128]},
+    padded_rows: {"ends": ENDS, "rows": 128},
 }
-TENSORS = [(function, name) for function, given in CALLS.items() for name in given if name != "topk"]
+TENSORS = [
+    (function, name, "None" in str(one.annotation))
+    for function in CALLS
+    for name, one in inspect.signature(function).parameters.items()
+    if str(one.annotation).startswith("torch.Tensor")
+]
 
 
-@pytest.mark.parametrize(("function", "name"), TENSORS, ids=[f"{function.__name__}-{name}" for function, name in TENSORS])
-def test_what_is_no_tensor_is_named(function: Callable[..., Any], name: str) -> None:
-    given = CALLS[function]
-    for value in (3, "a", [1.0]) if given[name] is None else (None, 3, "a", [1.0]):
+@pytest.mark.parametrize(("function", "name", "optional"), TENSORS, ids=[f"{function.__name__}-{name}" for function, name, _ in TENSORS])
+def test_what_is_no_tensor_is_named(function: Callable[..., Any], name: str, optional: bool) -> None:
+    of_router = name in ("score_bias", "token_ids", "hash_table", "replicas")
+    given = {**CALLS[function], **(dict.fromkeys(CHOSEN) | ROUTED if of_router and function is moe else {})}
+    for value in (3, "a", [1.0]) if optional else (None, 3, "a", [1.0]):
         with pytest.raises(ProblemError, match=rf"\b{name}\b[^=]* = "):
             function(**{**given, name: value})
 

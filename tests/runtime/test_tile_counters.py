@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -39,6 +40,17 @@ def test_what_may_run_at_once_shares_nothing(make: Callable[[torch.device], Any]
                 captured.number = number
                 places.append(owner.of(stream, number > 0))
     assert places[:6] == places[6:] and len(set(places)) == 6
+
+
+@pytest.mark.parametrize(("make", "times"), [(TileCounters, 1), (partial(DecodeMemory, 4 * LINE), 2)], ids=["counters", "memory"])
+def test_what_is_kept_is_in_no_pool_and_there_before_a_launch(make: Callable[[torch.device], Any], times: int, monkeypatch) -> None:
+    """A thread of its own makes it on a stream of its own, for which the device is waited."""
+    events, outside = list[object](), tile_counters.outside_pools
+    monkeypatch.setattr(tile_counters, "outside_pools", lambda one: events.append("made") or outside(one))
+    monkeypatch.setattr(torch.cuda, "synchronize", events.append)
+    make(torch.device("cpu")).of(1, False)
+    assert events == ["made", torch.device("cpu")] * times
+    assert outside(threading.get_ident) != threading.get_ident()  # type: ignore[arg-type]
 
 
 def test_memory_of_a_few_tokens_is_ready_before_a_capture(monkeypatch) -> None:

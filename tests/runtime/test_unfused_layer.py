@@ -23,7 +23,7 @@ from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
-from simulated_gpu import SimulatedKernel, simulated_gpu, visible
+from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu, visible
 from sweep import rarely
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=32, recipe="fp8xfp8")
@@ -40,7 +40,7 @@ def gpu() -> Iterator[type[SimulatedKernel]]:
 def test_every_stage_is_launched_and_y_has_the_references_bits(
     arch: Arch, recipe: str, gpu: type[SimulatedKernel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer_module, "device_arch", lambda device: arch)
+    monkeypatch.setattr(layer_module, "gpu_target", lambda device: Target(arch, NUM_SMS, "simulated"))
     problem = replace(PROBLEM, recipe=recipe)
     case = random_case(problem, [TOKENS], 0, mask=0.2)
     store = ArtifactStore(tmp_path)

@@ -11,8 +11,10 @@ import cutlass.cute as cute
 from cutlass import Float32
 
 from ..device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, nearest_e4m3, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
+from ..device.memory import store_u32, store_v2
 from ..device.ptx import emit_to
 from ..device.warp import shuffle_xor_f32
+from ..recipe import E2M1, UE4M3, UE8M0, Format
 
 PER_LANE = 8
 SCALE_LANES = 16  # lanes whose 128 channels share a scale
@@ -39,6 +41,25 @@ def f32_scale(amax: Any) -> tuple[Any, Any]:
     amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
     scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))
     return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
+
+
+def quantize(form: Format, words: Sequence[Any], factor: Any = None) -> tuple[list[Any], Any]:
+    """Eight BF16 of a lane as words of codes in a format, which may need the `factor` of its matrix, and the scale that they share with the
+    lanes of their block: a byte, or FP32."""
+    lanes = form.channels // PER_LANE
+    if form.scale == UE8M0:
+        return quantize_ue8m0(words, lanes, form.element == E2M1)
+    if form.scale == UE4M3:
+        word, scale = quantize_ue4m3(words, lanes, factor)
+        return [word], scale
+    low, high, scale = quantize_f32(words)
+    return [low, high], scale
+
+
+def store_codes(form: Format, base: Any, channel: Any, words: Sequence[Any]) -> None:
+    """Stores them as the channels from `channel` on, of a matrix whose rows follow one another."""
+    store = store_u32 if len(words) == 1 else store_v2
+    store(base + (channel // 2 if form.element == E2M1 else channel), *words)
 
 
 def quantize_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:

@@ -14,6 +14,7 @@ from cutlass import Int32
 
 from ..device.memory import load_shared_u32, store_shared_v2
 from ..device.ring import TileQueue
+from ..device.stamps import begin, stamp
 from ..device.warp import inclusive_sum, shuffle
 from ..layouts.arith import div
 from ..layouts.records import Activity, Role
@@ -102,11 +103,22 @@ class TileContext(CtaContext):
     def read_end(self, tile: Any, queue: TileQueue) -> None:
         """What a warp still reads that has no tile left."""
 
+    @property
+    def stamped(self) -> Any:
+        """The context of which stamps are."""
+        return self
+
+    def detail(self, tile: Any) -> Any:
+        """What a stamp says of a tile."""
+        raise NotImplementedError
+
     def begin(self, role: Role) -> None:
-        """A warp's first stamp, in a kernel that is traced."""
+        begin(self.stamped, role)
 
     def stamp(self, activity: Activity, tile: Any) -> None:
-        """What a warp's time since its last stamp went into, with the tile, in a kernel that is traced."""
+        """What a warp's time since its last stamp went into, with the tile."""
+        if self.stamped.config.trace:
+            stamp(self.stamped, activity, self.detail(tile))
 
 
 Work = Callable[[Any, Any, Any], Any]  # (context, tile, state) to the state of the next tile

@@ -35,11 +35,11 @@ class Case(LayerInputs):
     def reference(self, accumulate: Accumulate = torch.float64) -> MoeResult:
         return mega_moe_stages(self, accumulate)
 
-    def bound(self, rigorous: bool = False) -> list[torch.Tensor]:
+    def bound(self) -> list[torch.Tensor]:
         """Per rank float64 [T_r, H]: zeros for an exact case, else `reference.error_bound`."""
         if self.exact:
             return [torch.zeros(len(x), self.problem.hidden, dtype=torch.float64, device=x.device) for x in self.x]
-        return error_bound(self, rigorous)
+        return error_bound(self)
 
     def to(self, device: torch.device | str) -> Case:
         tensors: dict[str, Any] = {

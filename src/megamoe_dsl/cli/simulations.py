@@ -24,7 +24,7 @@ from ..problem import ProblemError, integer_between
 from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
 from ..recipe import UE8M0
 from ..reference import Accumulate
-from ..runtime.buffers import Bf16Inputs, Inputs
+from ..runtime.buffers import Inputs
 from ..runtime.ep.simulated import SimulatedEp
 from ..runtime.simulated import simulate_gemm, simulated_launch
 from ..sim import GlobalMemory, Launch, Report, Simulator
@@ -143,6 +143,7 @@ def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> 
 
 
 FIELDS = ("x", "x_sf", "topk_idx", "topk_weights")
+Tokens = dict[str, torch.Tensor]  # By argument: x in BF16, topk_idx and topk_weights of a rank.
 UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 
 
@@ -163,52 +164,50 @@ def simulate_inputs(
     return conclude(console, right, [report], "every byte of the symmetric buffer is as quant makes it", race=race)
 
 
-def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool) -> list[Bf16Inputs]:
+def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool) -> list[Tokens]:
     """Normal tokens of every rank, whose blocks have many magnitudes, and their routing."""
     problem, generator = config.problem, torch.Generator().manual_seed(seed)
     routing = random_routing(problem, counts, generator, mask, skew)
     _, channels = input_layout(problem)
-    return [
-        Bf16Inputs(normal((len(idx), problem.hidden), channels, generator).bfloat16(), idx, torch.rand(idx.shape, generator=generator))
-        for idx in routing
-    ]
+    drawn = ((normal((len(idx), problem.hidden), channels, generator), idx, torch.rand(idx.shape, generator=generator)) for idx in routing)
+    return [{"x": x.bfloat16(), "topk_idx": idx, "topk_weights": weights} for x, idx, weights in drawn]
 
 
-def launch_inputs(artifact: Artifact, rank: int, inputs: Bf16Inputs, sym: torch.Tensor, memory: GlobalMemory) -> Launch:
+def launch_inputs(artifact: Artifact, rank: int, inputs: Tokens, sym: torch.Tensor, memory: GlobalMemory) -> Launch:
     """A rank's launch into `sym`, padded to the buffer's capacity; all that it may touch is added to `memory`."""
     config = artifact.config
     memory.add(sym, name="sym", rank=rank)
-    for name, tensor in vars(inputs).items():
+    for name, tensor in inputs.items():
         if tensor.numel():
             memory.add(tensor, name=name, rank=rank, read_only=True)
-    pointers = {name: tensor.data_ptr() for name, tensor in vars(inputs).items()}
-    counts = {"num_tokens": inputs.num_tokens, "padded_tokens": config.problem.max_tokens_per_rank}
+    pointers = {name: tensor.data_ptr() for name, tensor in inputs.items()}
+    counts = {"num_tokens": len(inputs["x"]), "padded_tokens": config.problem.max_tokens_per_rank}
     return simulated_launch(artifact, artifact.kernel.arguments(config).pack(sym=sym.data_ptr(), **pointers, **counts), rank)
 
 
-def expected_buffer(config: PreDispatchConfig, inputs: Bf16Inputs) -> torch.Tensor:
+def expected_buffer(config: PreDispatchConfig, inputs: Tokens) -> torch.Tensor:
     """uint8: the symmetric buffer that `quant` makes of a rank's inputs; slots without a token are masked, all else is untouched."""
-    problem, count = config.problem, inputs.num_tokens
+    problem, count = config.problem, len(inputs["x"])
     region = config.symmetric
     sym = torch.full((region.size,), UNTOUCHED, dtype=torch.uint8)
     activations = problem.formats.activations
     quantize = MICRO_SCALING[activations.element].quantize if activations.scale == UE8M0 else quantize_e4m3_f32
-    codes, sf = quantize(inputs.x)
+    codes, sf = quantize(inputs["x"])
     region.view(sym, "topk_idx").fill_(-1)
     region.view(sym, "topk_weights").fill_(0.0)
-    for name, tensor in zip(FIELDS, (codes, sf, inputs.topk_idx, inputs.topk_weights), strict=True):
+    for name, tensor in zip(FIELDS, (codes, sf, inputs["topk_idx"], inputs["topk_weights"]), strict=True):
         region.view(sym, name)[:count].view(torch.uint8).copy_(tensor.contiguous().view(torch.uint8))
     return sym
 
 
-def compare_rank(config: PreDispatchConfig, rank: int, inputs: Bf16Inputs, sym: torch.Tensor) -> list[Compared]:
+def compare_rank(config: PreDispatchConfig, rank: int, inputs: Tokens, sym: torch.Tensor) -> list[Compared]:
     """Every field of a rank's symmetric buffer, and the rest of it, against `expected_buffer`."""
-    region = config.symmetric
+    region, tokens = config.symmetric, len(inputs["x"])
     differs = sym != expected_buffer(config, inputs)
     parts = []
     for name in FIELDS:
         field = region.view(differs.view(torch.uint8), name).view(torch.uint8)  # a view: what is counted is then cleared
-        parts.append(Compared((rank, inputs.num_tokens, name), field.numel(), int(field.sum())))
+        parts.append(Compared((rank, tokens, name), field.numel(), int(field.sum())))
         field.zero_()
     rest = region.size - sum(one.elements for one in parts)
-    return [*parts, Compared((rank, inputs.num_tokens, "all else"), rest, int(differs.sum()))]
+    return [*parts, Compared((rank, tokens, "all else"), rest, int(differs.sum()))]

@@ -16,7 +16,7 @@ from ..config_error import ConfigError
 from ..cuda_device import require_cuda
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.family import stage_configs
-from ..options.points import FuzzOptions
+from ..options.points import WAYS, FuzzOptions
 from ..quant import dequantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import error_bound
 from ..runtime.buffers import Inputs
@@ -26,7 +26,7 @@ from ..runtime.layer import MegaMoE
 from ..runtime.rank_kernel import bind
 from ..runtime.simulated import SimulatedMoE
 from ..runtime.symmetric_memory import SymmetricBuffer, device_arch
-from .trial import MAKERS, WAYS, AnyTrial, ExpertTrial, Trial, case_of
+from .trial import MAKERS, AnyTrial, ExpertTrial, Trial, case_of
 
 WATCHDOG_NS = 5 * 10**9
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ..config_error import as_integer
-from ..options.points import FuzzOptions
+from ..options.points import WAYS, FuzzOptions
 from ..problem import ProblemError
 from .check import check_trial, machine_of
 from .search import FoundError, search_in_processes
@@ -27,6 +27,8 @@ def run_fuzz(given: FuzzOptions, say: Callable[[str], None]) -> bool:
         raise ProblemError("seed", given.seed, "0 or more")
     if not 0 < given.jobs <= MOST_JOBS:
         raise ProblemError("--jobs", given.jobs, f"1 to {MOST_JOBS}")
+    if given.way not in (None, *WAYS):
+        raise ProblemError("--way", given.way, f"one of {', '.join(WAYS)}")
     machine, arches = machine_of(given)
     if given.repeat is not None:
         trial = read_trial(given.repeat)

@@ -172,7 +172,8 @@ def search(given: FuzzOptions, arches: tuple[str, ...], number: int, news: conne
         return wrong
 
     sizes = ON_A_GPU if given.gpu else SIMULATED
-    drawn = st.one_of(trials(sizes, arches), trials(sizes, arches), expert_trials(sizes))
+    ways = expert_trials(sizes, (given.way,)) if given.way else expert_trials(sizes)
+    drawn = ways if given.way else st.one_of(trials(sizes, arches), trials(sizes, arches), ways)
     found = Search(check, news.send, machine.works).run(drawn, given.seed + number * SEEDS_OF_A_PROCESS, 60 * given.minutes)
     if found:
         news.send(found)

@@ -18,6 +18,7 @@ from ..cases import Case, random_case, random_inputs, random_routing, random_wei
 from ..config_error import ConfigError
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import choose
+from ..options.points import WAYS
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, encode_e4m3
 from ..recipe import E2M1
@@ -99,10 +100,6 @@ def shortened(config: MegaMoeConfig) -> dict[str, Any]:
     kept = given_fields(config)
     described = {name: value for name, value in describe_config(config).items() if name in ("kernel", "kind") or name in kept}
     return {**described, "problem": given_fields(config.problem)}
-
-
-WAYS = ("eager", "graph", "compiled", "trained", "quantized")
-"""Of a call of `moe`: as it is; in a CUDA graph; compiled; with gradients; with BF16 weights that the call quantizes."""
 
 
 @dataclass(frozen=True)
@@ -303,12 +300,13 @@ def calls_in_a_row(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Fuzzed
 
 
 @st.composite
-def expert_trials(draw: st.DrawFn, sizes: Sizes) -> ExpertTrial:
+def expert_trials(draw: st.DrawFn, sizes: Sizes, wanted: tuple[str, ...] = WAYS) -> ExpertTrial:
     """In FP8, and in BF16 without a clamp, whose calls have gradients."""
     most = {"max_experts_per_rank": sizes.experts_per_rank, "max_topk": sizes.topk, "max_tokens": sizes.tokens}
     shape = draw(problems(max_hidden=sizes.hidden, max_intermediate=sizes.intermediate, max_ranks=1, whole_tiles=True, **most))
-    recipe = draw(st.sampled_from(("fp8xfp8", "bf16xbf16")))
-    clamp, ways = (None, WAYS) if recipe == "bf16xbf16" else (shape.activation_clamp, WAYS[:3])
+    in_fp8 = tuple(one for one in wanted if one in WAYS[:3])
+    recipe = draw(st.sampled_from(("fp8xfp8", "bf16xbf16") if in_fp8 else ("bf16xbf16",)))
+    clamp, ways = (None, wanted) if recipe == "bf16xbf16" else (shape.activation_clamp, in_fp8)
     problem = replace(shape, fast_math=True, weigh_results=True, recipe=recipe, activation_clamp=clamp)
     calls = draw(calls_in_a_row(problem, sizes.calls))
     return ExpertTrial(problem, calls, tuple(draw(st.sampled_from(ways)) for _ in calls))

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .. import recipe as formats
 from ..activation import SILU
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.choose import burst_of, unscaled
@@ -45,6 +44,7 @@ from .decode.problem import DecodeProblem
 from .expert_routing.config import MOST_SORTERS, TokensConfig
 from .expert_routing.problem import RoutingProblem, SumProblem
 from .gemm.family import GatherGemmKernel, GemmKernel
+from .moe.layouts.symmetric import CODES, SCALES
 from .registry import choose
 
 ROWS_BYTES = 512 << 20  # of results of all experts before they are summed, at most where columns can be divided
@@ -191,9 +191,6 @@ class ExpertLayer:
         )
 
 
-TYPES = {formats.E4M3: region.E4M3, formats.E2M1: region.U8, formats.BF16: region.BF16}  # of a recipe's elements in memory
-SCALE_TYPES = {formats.F32: region.F32, formats.UE8M0: region.U8, formats.UE4M3: region.E4M3, None: region.U8}
-"""Of its scales; none of them where there are none."""
 ALIGNMENT = 128  # bytes, of each field: TMA and 16-byte loads take any of them, and no two share a line of L2
 
 
@@ -210,18 +207,18 @@ def workspace(layer: ExpertLayer, tokens: int) -> Region:
     they are FP32, and one for each row where they are bytes; tokens that stay as they are have no place."""
     rows = tokens * layer.topk
     x, h = layer.formats.activations, layer.formats.hidden
-    sf, channels, quantized = SCALE_TYPES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
+    sf, channels, quantized = SCALES[x.scale], h.scales_of(layer.intermediate), tokens if x.scale else 0
     # Lines of scales by channels where partial sums are promoted, by rows where the tensor core applies them.
     h_sf = (channels, align(rows, SCALE_STEP)) if layer.formats.promoted else (rows, channels)
     return Region.stack(
         "workspace",
-        Field("x_q", (quantized, x.row_bytes(layer.hidden)), TYPES[x.element], ALIGNMENT),
+        Field("x_q", (quantized, x.row_bytes(layer.hidden)), CODES[x.element], ALIGNMENT),
         Field("x_sf", (quantized, x.scales_of(layer.hidden)), sf, ALIGNMENT),
         Field("ends", (layer.num_experts,), region.I32, ALIGNMENT),  # of each expert's rows
         Field("sources", (rows,), region.I32, ALIGNMENT),  # the token of each row
         Field("positions", (tokens, layer.topk), region.I32, ALIGNMENT),  # the row of each slot
         Field("table", (MOST_SORTERS, layer.num_experts), region.I32, ALIGNMENT),  # counts of the CTAs that sort
-        Field("h", (rows, h.row_bytes(layer.intermediate) // TYPES[h.element].itemsize), TYPES[h.element], ALIGNMENT),
+        Field("h", (rows, h.row_bytes(layer.intermediate) // CODES[h.element].itemsize), CODES[h.element], ALIGNMENT),
         Field("h_sf", h_sf, sf, ALIGNMENT),
         Field("rows", (rows, layer.columns(tokens)), region.BF16, ALIGNMENT),  # results of all experts, columns that are summed together
     )

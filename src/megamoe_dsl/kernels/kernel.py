@@ -154,7 +154,10 @@ class Kernel(ABC):
         return self.name
 
     def facts(self, config: Any) -> list[tuple[str, object]]:
-        return [("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")]
+        """What tables say of a configuration: what it says itself, its grid, and registers of warps that ask for them."""
+        grid = ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")
+        budgets = ", ".join(f"{group} {count}" for group, count in self.registers(config).items())
+        return [*getattr(config, "facts", ()), grid, *([("register budgets", budgets)] if budgets else [])]
 
     def buffers(self, config: Any) -> Mapping[str, Region]:
         """Buffers in global memory that arguments point to, by the argument's name: a rank's symmetric buffer, memory for stamps."""

@@ -177,7 +177,7 @@ def measure_sm100(find: Measurer) -> list[Measure]:
 def measure_passes(find: Measurer) -> list[Measure]:
     """A pass of each tile function, and the tile loop around both.  When a tile has only one pass there is no loop over passes: then the
     pass is measured as everything that runs for one of the two kinds of tile and not for the other, set-up included."""
-    first, last = find.accumulator_load("epilogue.finish_fc1"), find.accumulator_load("results.")
+    first, last = find.accumulator_load("outputs."), find.accumulator_load("results.")
     tile = find.tile_loop(first, last)
     passes = [find.either(first, last, tile), find.either(last, first, tile)]
     units = find.config.store_block_m / TOKENS_PER_UNIT

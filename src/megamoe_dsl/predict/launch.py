@@ -72,7 +72,6 @@ def tiles_of(config: MegaMoeConfig, counts: tuple[int, ...]) -> Tiles:
 LATER_PULLS = 1.6
 """A token that a warp pulls after others, beside its first one: traces have 7 to 10 us a token once all warps pull, 5.5 to 6 before."""
 SEED = 0
-DRAWS = 400
 MOST_KEPT = 0.6  # Of the weights, however few they are.
 Y_BYTES = 2  # of a value of y
 
@@ -92,15 +91,6 @@ class RankLoad:
         every = np.random.default_rng(SEED).multinomial(tokens * problem.topk * ranks, np.full(experts, 1 / experts)).reshape(ranks, -1)
         slowest = max(every, key=lambda counts: ((counts > 0).sum(), counts.sum()))
         return cls(tokens, tuple(map(int, slowest)), (ranks - 1) / ranks if remote is None else remote)
-
-    @classmethod
-    def recorded(cls, problem: Problem, tokens: int, received: int, touched: int, remote: float) -> RankLoad:
-        """The load of a rank that received `received` tokens with `touched` of its experts, as records say."""
-        experts = problem.experts_per_rank
-        rng = np.random.default_rng(SEED)
-        drawn = [rng.multinomial(received, np.full(experts, 1 / experts)) for _ in range(DRAWS)]
-        counts = min(drawn, key=lambda one: abs(int((one > 0).sum()) - touched))
-        return cls(tokens, tuple(map(int, counts)), remote)
 
     @property
     def received(self) -> int:

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from ..arch import GPUS, Arch, Gpu
+from ..arch import GPUS, Gpu
 from ..kernels.registry import find_kernel
 from ..problem import Problem, ProblemError
 from ..target import TYPICAL_GPUS, Target
@@ -115,9 +115,10 @@ class NodePrediction:
 
 
 @lru_cache
-def chunks_of(problem: Problem, ranks: int, tokens: int, arch: Arch, gpu: str, groups: int = 1, group_limit: int = 1) -> int:
+def chunks_of(problem: Problem, ranks: int, tokens: int, target: Target, groups: int = 1, group_limit: int = 1) -> int:
     """In how many chunks a call of `tokens` of each rank is shortest on the network `USUAL`. Raises `ProblemError`."""
-    known = gpu if path_of(gpu).exists() else TYPICAL_GPUS[arch.name]
+    gpu = str(target.gpu)
+    known = gpu if path_of(gpu).exists() else TYPICAL_GPUS[target.arch.name]
     node, nodes, tokens = replace(problem, num_ranks=ranks), problem.num_ranks // ranks, min(tokens, MOST_TOKENS)
     return NodePrediction.of(node, tokens, nodes, USUAL, GPUS[known], calibration_of(known), groups, group_limit).chunks
 

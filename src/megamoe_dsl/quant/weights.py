@@ -6,7 +6,6 @@ SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason; 
          that hold their scales too (`packed_tiles`)
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -219,7 +218,7 @@ def order_rows_sm90(w: torch.Tensor, inverse: bool = False, outputs: str = E4M3)
 def rows_sm90(problem: "Problem") -> torch.Tensor:
     """int64 [rows of fc1 in whole tiles]: for each row of `order_rows_sm90` the row of [gate | up]."""
     parts, rows, _ = tiled_shapes(problem)["fc1"]
-    return order_rows_sm90(torch.arange(parts * rows).view(-1, 1)).flatten()
+    return order_rows_sm90(torch.arange(parts * rows, device="cpu").view(-1, 1)).flatten()
 
 
 def tile_sm90(w: torch.Tensor) -> torch.Tensor:
@@ -252,11 +251,6 @@ def rows_of_tiles(tiles: torch.Tensor) -> torch.Tensor:
     return tiles.transpose(-3, -2).reshape(*tiles.shape[:-4], n_tiles * rows, k_tiles * step).contiguous()
 
 
-def _require_little_endian() -> None:
-    if sys.byteorder != "little":
-        raise RuntimeError(f"byte order of the host: {sys.byteorder}, allowed: little (scale words are little-endian views)")
-
-
 def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
     """Scale bytes, uint8 [..., rows, K/32], to the words of a UTCCP copy, int32 [prod(leading) * K/128, rows].
 
@@ -264,7 +258,6 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
     (m % 32) * 4 + m // 32.  Leading dimensions are experts.  Raises ValueError on another dtype, and unless rows and K are multiples of
     128.
     """
-    _require_little_endian()
     if sf.dtype != torch.uint8:
         raise ValueError(f"sf: dtype {sf.dtype}, allowed: {torch.uint8}")
     rows, k_bytes = sf.shape[-2:]
@@ -280,7 +273,6 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
 def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> torch.Tensor:
     """Inverse of `utccp_scale_order`: int32 [K/128, rows], or [batch * K/128, rows] of `batch` experts, to uint8 [rows, K/32] or [batch,
     ...].  Raises ValueError on another dtype or sizes that are not multiples."""
-    _require_little_endian()
     if words.dtype != torch.int32 or words.ndim != 2:
         raise ValueError(f"words: dtype {words.dtype} with {words.ndim} dimensions, allowed: {torch.int32} with 2")
     count, rows = words.shape

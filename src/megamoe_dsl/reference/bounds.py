@@ -9,15 +9,14 @@ value lies between the images of the interval's ends.  The steps, for K summed p
 4. Linear2: the code errors times |w|, plus E, then BF16; where results travel as E4M3, step 3 once more.
 5. Combine: errors of the slots added, FP32 roundings, BF16.
 
-A `rigorous` bound holds for every kernel that follows the definition.  Otherwise code errors, independent and centered, add in quadrature
-times 8: by Hoeffding's inequality an element leaves the bound with a probability below 2 * exp(-32).  E, with norm2 = max(2-norm, |sum|):
+Code errors, independent and centered, add in quadrature times 8: by Hoeffding's inequality an element leaves the bound with a probability
+below 2 * exp(-32).  E, with norm2 = max(2-norm, |sum|):
 
 scaled by the tensor core
-         FP32 accumulation: K * 2^-24 times the 1-norm when rigorous, else times norm2, with which sums of mixed sign grow.
-promoted A Hopper tensor core cuts every addend 13 bits below the largest exponent, and its result to 14 bits (`hopper_dot`): 135 units of
-         2^-13 * M in a sum of 128, M the largest magnitude that takes part, raised by them to 138.  That is the rigorous E.  Cuts oppose
-         their addends, so for mixed signs they are centered: on an H200 the root mean square was 0.8 to 1.9 units of norm2, and of sums of
-         one sign the maximum 15.5.  E is 16 units of norm2 of the whole sum; promotion adds 2^-24 of a partial result twice a block.
+         FP32 accumulation: K * 2^-24 times norm2, with which sums of mixed sign grow.
+promoted A Hopper tensor core cuts every addend 13 bits below the largest exponent, and its result to 14 bits (`hopper_dot`).  Cuts oppose
+         their addends, so for mixed signs they are centered: on an H200 the root mean square was 0.8 to 1.9 units of 2^-13 norm2, and of
+         sums of one sign the maximum 15.5.  E is 16 units of the whole sum; promotion adds 2^-24 of a partial result twice a block.
 
 On Hopper the reference with `accumulate="hopper"` has partial sums to the bit: with `sums_exact` only step 2 and what follows is left.
 No bound counts what E2M1 weights lose where a product of scales is no normal FP32 number (`promoted_matmul`).
@@ -38,7 +37,6 @@ _GATE_SLOPE = 1.1  # max |silu'| is 1.0998, at 2.4; another slope of the sigmoid
 _SFU_ERROR = 2.0**-17  # ex2 and rcp are within 2 ulp; the FP32 argument of ex2 loses up to 2^-18 more
 _DEVIATIONS = 8.0
 _CUT = 2.0**-E4M3_SUMS.fraction_bits
-_CUTS_RIGOROUS = 138
 _CUTS = 16
 
 
@@ -50,42 +48,30 @@ def _norm2(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return (left.square() @ right.square().T).sqrt()
 
 
-def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rigorous: bool) -> torch.Tensor:
+def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """E where the tensor core scales: FP32 accumulation error of left @ right^T, whose value is `total`."""
-    count = left.shape[1]
-    if rigorous:
-        return count * _UNIT * (left.abs() @ right.abs().T)
-    return count * _UNIT * torch.maximum(_norm2(left, right), total.abs())
+    return left.shape[1] * _UNIT * torch.maximum(_norm2(left, right), total.abs())
 
 
-def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, rigorous: bool) -> torch.Tensor:
+def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """E of fp8xfp8, by blocks of 128; scales are the same within a block, so the scaled products serve."""
     blocks = -(-left.shape[1] // quant.FP32_SCALE_BLOCK)
-    if not rigorous:
-        return (_CUTS * _CUT + 2 * blocks * _UNIT) * torch.maximum(_norm2(left, right), total.abs())
-    error = 2 * (blocks + 1) * _UNIT * (left.abs() @ right.abs().T)
-    for x, w in zip(left.split(quant.FP32_SCALE_BLOCK, dim=1), right.split(quant.FP32_SCALE_BLOCK, dim=1), strict=True):
-        prefix, largest = torch.zeros_like(total), _norm2(x, w)
-        for x_step, w_step in zip(x.split(E4M3_SUMS.k, dim=1), w.split(E4M3_SUMS.k, dim=1), strict=True):
-            prefix = prefix + x_step @ w_step.T
-            largest = torch.maximum(largest, prefix.abs())
-        error += _CUTS_RIGOROUS * _CUT * largest
-    return error
+    return (_CUTS * _CUT + 2 * blocks * _UNIT) * torch.maximum(_norm2(left, right), total.abs())
 
 
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exact sums of recipes whose scales the tensor core applies, and E of each, probabilistic: two float64 [n, rows].  x, x_sf, w and w_sf
+    """Exact sums of recipes whose scales the tensor core applies, and E of each: two float64 [n, rows].  x, x_sf, w and w_sf
     are those of `stages.scaled_matmul`, not promoted."""
     left, right = quant.dequantize(x, x_sf), quant.dequantize(w, w_sf)
     total = left @ right.T
-    return total, _sum_error(left, right, total, rigorous=False)
+    return total, _sum_error(left, right, total)
 
 
 class _Sums:
     """The two sums of a combination: operands as float64 values, the reference's result, and E.  `exact` sums have no error."""
 
-    def __init__(self, recipe: str, rigorous: bool, exact: bool, accumulate: Accumulate) -> None:
-        self.promoted, self.rigorous, self.exact, self.accumulate = RECIPES[recipe].promoted, rigorous, exact, accumulate
+    def __init__(self, recipe: str, exact: bool, accumulate: Accumulate) -> None:
+        self.promoted, self.exact, self.accumulate = RECIPES[recipe].promoted, exact, accumulate
         self.hidden = RECIPES[recipe].hidden
 
     def rounding(self, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
@@ -119,7 +105,7 @@ class _Sums:
 
     def error(self, left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
         """E; of `exact` sums only in rows that have `moved`, however little: what the tensor core cuts off may then be another unit."""
-        error = (_promoted_error if self.promoted else _sum_error)(left, right, total, self.rigorous)
+        error = (_promoted_error if self.promoted else _sum_error)(left, right, total)
         return error.where(moved[:, None], 0.0) if self.exact else error
 
 
@@ -127,7 +113,7 @@ def _clamped_ends(total: torch.Tensor, error: torch.Tensor, low: float | None, h
     """The BF16 value of `total` and the farthest that BF16 and clamp move it within +-error."""
     center, ends = _bf16(total), [_bf16(total - error), _bf16(total + error)]
     if high is not None:
-        limits = {"min": None if low is None else _bf16(torch.tensor(low)).item(), "max": _bf16(torch.tensor(high)).item()}
+        limits = {"min": None if low is None else _bf16(total.new_tensor(low)).item(), "max": _bf16(total.new_tensor(high)).item()}
         center, ends = center.clamp(**limits), [end.clamp(**limits) for end in ends]
     return center, torch.maximum((ends[0] - center).abs(), (ends[1] - center).abs())
 
@@ -153,12 +139,9 @@ def _code_error(
     return torch.where(spread(high.int() - low.int()) > 1, magnitude, worst)
 
 
-def error_bound(
-    inputs: LayerInputs, rigorous: bool = False, sums_exact: bool = False, accumulate: Accumulate = torch.float64
-) -> list[torch.Tensor]:
+def error_bound(inputs: LayerInputs, sums_exact: bool = False, accumulate: Accumulate = torch.float64) -> list[torch.Tensor]:
     """Largest |y_kernel - y_reference| per element that accumulation in the tensor core and approximate functions explain.
 
-    rigorous    worst case instead of the probabilistic bound (module docstring)
     sums_exact  the kernel's two sums are known to be the reference's, bit for bit, where their operands are
     accumulate  that of the reference compared with
 
@@ -170,7 +153,7 @@ def error_bound(
     outputs = [torch.zeros(shape, dtype=travel_dtype(problem), device=device) for shape in shapes]
     slot_error = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
     clamp, block = problem.activation_clamp, quant.input_layout(problem)[1]
-    sums = _Sums(problem.recipe, rigorous, sums_exact, accumulate)
+    sums = _Sums(problem.recipe, sums_exact, accumulate)
     for job in inputs.jobs(routing):
         total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
         still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
@@ -193,9 +176,7 @@ def error_bound(
         acts, fc2 = quant.dequantize(*codes), quant.dequantize(job.fc2, job.fc2_sf)
         deviation = sums.rounding(values, error, acts, block)
         out = sums.total(*codes, job.fc2, job.fc2_sf)
-        out_error = deviation @ fc2.abs().T
-        if not rigorous:
-            out_error = torch.minimum(out_error, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
+        out_error = torch.minimum(deviation @ fc2.abs().T, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
         out_error = out_error + sums.error(acts, fc2, out, deviation.any(dim=1))
         out, out_error = sums.scaled(out, out_error, None if job.factors is None else ExpertFactors(*job.factors).fc2)
         out, out_error = sums.biased(out, out_error, job.fc2_bias, job.hidden_weight)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -56,7 +56,7 @@ class LayerInputs:
 
     def jobs(self, routing: Routing) -> Iterator[ExpertInputs]:
         """The inputs of every expert that received tokens, in expert order, rows in pool order; tensors on the device of the weights."""
-        first = torch.tensor([0] + [one.shape[0] for one in self.x]).cumsum(0)
+        first = torch.tensor([0] + [one.shape[0] for one in self.x], device="cpu").cumsum(0)
         # float8 tensors cannot be indexed on every torch build; their bytes can.
         all_x = torch.cat([one.view(torch.uint8) for one in self.x])
         all_sf, all_weights = torch.cat([ue8m0_bytes(one) for one in self.x_sf]), torch.cat(list(self.topk_weights))
@@ -77,17 +77,6 @@ class LayerInputs:
                 hidden_weight=None if self.problem.weigh_results else weight,
                 **own,
             )
-
-    def sample(self, tokens: Sequence[torch.Tensor]) -> Self:
-        """The inputs of the rows `tokens` of every rank, int64 [n_r]: all that the results of these tokens depend on."""
-        picks = [one.to(self.x[rank].device) for rank, one in enumerate(tokens)]
-        return replace(
-            self,
-            x=[one.view(torch.uint8)[pick].view(one.dtype) for one, pick in zip(self.x, picks, strict=True)],
-            x_sf=[one[pick] for one, pick in zip(self.x_sf, picks, strict=True)],
-            topk_idx=[one[pick] for one, pick in zip(self.topk_idx, picks, strict=True)],
-            topk_weights=[one[pick] for one, pick in zip(self.topk_weights, picks, strict=True)],
-        )
 
 
 def _require(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

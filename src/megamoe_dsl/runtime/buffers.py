@@ -293,20 +293,3 @@ class RankBuffers:
     def watchdog_message(self) -> str | None:
         """What the record says of a wait that exceeded its limit; None when there was none."""
         return WAITS.describe(self.watchdog.tolist())
-
-
-@dataclass(frozen=True)
-class Bf16Inputs:
-    """T tokens to be quantized: x is bf16 [T, hidden], 16-byte aligned; the others as of `Inputs`."""
-
-    x: torch.Tensor
-    topk_idx: torch.Tensor
-    topk_weights: torch.Tensor
-
-    @property
-    def num_tokens(self) -> int:
-        return self.x.shape[0]
-
-    def check_layout(self, problem: Problem, owner: str = "") -> None:
-        """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
-        check_layout(problem, owner, self.x, None, self.topk_idx, self.topk_weights)

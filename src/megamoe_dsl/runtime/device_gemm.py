@@ -72,8 +72,8 @@ def check_current(device: torch.device, field: str = "a.device") -> None:
 
 def gpu_target(device: torch.device) -> Target:
     """A device as configurations are chosen for it."""
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return Target(device_arch(device), sms, torch.cuda.get_device_name(device))
+    arch = device_arch(device)  # first: says where there is no GPU
+    return Target(arch, torch.cuda.get_device_properties(device).multi_processor_count, torch.cuda.get_device_name(device))
 
 
 class DeviceGemm:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from ..blocks.gemm.config import GemmConfig
 from ..blocks.gemm.problem import DOT_COLUMNS, ROW_BLOCK, SORTED_BLOCKED, GatherGemmProblem, GemmProblem
-from ..blocks.gemm.sm100.config import Sm100GemmConfig
-from ..layouts.records import trace_buffer
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..recipe import F32
@@ -59,7 +56,7 @@ class GatherTensors(LaunchTensors):
     factors  float32 [num_groups], what sums are multiplied with
     up_factors, hidden_factors  float32 [num_groups], what sums of up are multiplied with, and the factor of D, of gate and up
     bias     float32 or bfloat16 [num_groups, n]
-    trace    int64, the stamps of a traced kernel (`with_stamps`)
+    trace    int64, the stamps of a traced kernel, which `inspect.spans.spans_of` reads
     """
 
     a: torch.Tensor
@@ -168,11 +165,3 @@ class GatherTensors(LaunchTensors):
         a_ld = operands["a_sf"].stride(0) if self.sources is None else self.a_sf.shape[1]
         d_ld = 0 if self.d_sf is None else self.d_sf.stride(1)
         return {"d_sf": 0, "sources": 0, "a_rows": len(self.a), "d_rows": len(self.d), "a_sf_ld": a_ld, "d_sf_ld": d_ld}
-
-    def with_stamps(self, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
-        """The same with memory for the stamps of a traced kernel, `inspect.spans.spans_of` reads them.  Raises `ProblemError` for a
-        configuration without."""
-        if not config.trace:
-            raise ProblemError("trace", config.trace, "True of a configuration whose warps leave stamps")
-        shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape
-        return replace(self, trace=torch.zeros(shape, dtype=torch.int64, device=self.a.device))

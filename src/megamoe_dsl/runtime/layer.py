@@ -29,12 +29,13 @@ from .buffers import Inputs, check_device, check_output, check_weights
 from .call_plan import CallPlans, Numbers, Tensors
 from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
+from .device_gemm import gpu_target
 from .few_tokens import FewTokens
 from .inputs_stage import InputsStage, ReferenceInputs
 from .lost_ranks import Understudy, end_or_lose
-from .preparation import Selection, compile_ahead, even_sms, grid_target, layer_kernels
+from .preparation import Selection, compile_ahead, grid_target, layer_kernels
 from .rank_kernel import WATCHDOG_NS, GivenWeights, LayerKernel, ReferenceKernel, bind
-from .symmetric_memory import SymmetricBuffer, arch_of_recipe, device_arch
+from .symmetric_memory import SymmetricBuffer, arch_of_recipe
 from .watchdog import check_watchdog_ns, naming_the_wait
 
 
@@ -132,7 +133,7 @@ class MegaMoE(torch.nn.Module):
     def _target(self, device: torch.device, reserved_sms: int) -> Target:
         if self.symmetric.reference:
             return Target.typical(arch_of_recipe(self.problem).name)
-        return Target(device_arch(device), usable_sms(device, reserved_sms), gpu_name(device))
+        return grid_target(gpu_target(device), reserved_sms)
 
     @staticmethod
     def prepare(
@@ -326,17 +327,6 @@ def _number(name: str, value: SupportsIndex) -> int:
     if number is None or number < 0:
         raise ProblemError(name, value, "None, or at least this rank's tokens")
     return number
-
-
-def gpu_name(device: torch.device) -> str:
-    """What the tables of measured configurations call a GPU."""
-    name: str = torch.cuda.get_device_name(device)
-    return name
-
-
-def usable_sms(device: torch.device, reserved: int) -> int:
-    """CTAs of the grid on a device (`even_sms`).  Raises `ProblemError`."""
-    return even_sms(torch.cuda.get_device_properties(device).multi_processor_count, reserved)
 
 
 def mega_moe(layer: MegaMoE, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **options: Any) -> torch.Tensor:

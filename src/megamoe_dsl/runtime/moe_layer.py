@@ -28,13 +28,15 @@ from ..quant import ExpertWeights
 from ..recipe import F32
 from ..reference import activate
 from ..shared_experts import SharedExperts
+from ..target import Target
 from ..tuned import LaunchEntry, tuned_table
 from .buffers import check_layout, check_weights
 from .custom_op import check_no_gradient
+from .device_gemm import gpu_target
 from .ep.layer import EpMoE
 from .experts import moe
 from .gemm_weights import gemm_weights
-from .layer import MegaMoE, gpu_name
+from .layer import MegaMoE
 from .nodes import NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
 from .symmetric_memory import SymmetricBuffer, device_arch, process_group
 from .top_experts import router_logits_of, top_experts
@@ -129,15 +131,15 @@ def takes_fused(problem: Problem, arch: Arch) -> bool:
     return problem.formats.scaled and problem.recipe in find_kernel(MEGA_MOE).recipes[arch.name]
 
 
-def choose_launch(problem: Problem, arch: Arch, gpu: str, tokens: int) -> str:
+def choose_launch(problem: Problem, target: Target, tokens: int) -> str:
     """One of `LAUNCHES` for a rank's `tokens`: where `moe` and the fused launch both take the layer, the one that was faster at the nearest
     measured point of the GPU (tuned/).  Where none is, `moe` for FP8 weights of Hopper, and else the fused one."""
-    fused = takes_fused(problem, arch)
-    if not takes_moe(problem, arch):
+    fused = takes_fused(problem, target.arch)
+    if not takes_moe(problem, target.arch):
         return MEGA_MOE if fused else EP_MOE
     if not fused:
         return MOE
-    measured = tuned_table(gpu, LaunchEntry).by_share.get(LaunchEntry.share_of(problem), ())
+    measured = tuned_table(str(target.gpu), LaunchEntry).by_share.get(LaunchEntry.share_of(problem), ())
     if not measured or not tokens:
         return MOE if problem.recipe == "fp8xfp8" else MEGA_MOE
     nearest = min(measured, key=lambda one: abs(log(one.tokens / tokens)))
@@ -170,8 +172,8 @@ def domain_layer(
         if activation is not None:
             raise ProblemError("activation", activation, "None on the CPU")
         return cpu_layer(problem, weights, group, launch)
-    arch = device_arch(device)
-    chosen = EP_MOE if activation is not None else launch or choose_launch(problem, arch, gpu_name(device), tokens)
+    target = gpu_target(device)
+    chosen = EP_MOE if activation is not None else launch or choose_launch(problem, target, tokens)
     if weights is None and launch is None and activation is None:
         chosen = MEGA_MOE  # whose weights are loaded later
     if chosen == MEGA_MOE:
@@ -179,7 +181,7 @@ def domain_layer(
     if options or weights is None:
         raise ProblemError("weights" if weights is None else ", ".join(options), None, f"given, and no option, with launch = {chosen!r}")
     if chosen == MOE:
-        if not takes_moe(problem, arch):
+        if not takes_moe(problem, target.arch):
             allowed = f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
             raise ProblemError("launch", launch, allowed)
         return MoeLaunches(problem, weights)
@@ -224,7 +226,7 @@ def node_layer(
     if chunks is None:
         groups = (1, 1) if router is None else (router.groups, router.topk_groups)
         tokens = others["tokens"] or problem.max_tokens_per_rank
-        chunks = chunks_of(problem, ranks, tokens, device_arch(device), gpu_name(device), *groups) if fused else 1
+        chunks = chunks_of(problem, ranks, tokens, gpu_target(device), *groups) if fused else 1
     if chunks > 1 and fused:
         others.setdefault("reserved_sms", NETWORK_SMS)
     sms = others.get("reserved_sms", 0)

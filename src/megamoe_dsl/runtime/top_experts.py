@@ -120,7 +120,7 @@ def router_logits_of(x: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
     trains = torch.is_grad_enabled() and (x.requires_grad or router.requires_grad)
     if router.dim() != 2 or router.shape[1:] != x.shape[1:]:
         raise ProblemError("router.shape", tuple(router.shape), f"(experts, {x.shape[-1]})")
-    check_tensor("router", router, tuple(DTYPES), tuple(router.shape))
+    check_tensor("router", router, tuple(DTYPES), tuple(router.shape), x.device)
     with torch.autocast(x.device.type, enabled=False):
         if not x.is_cuda or trains or (router.dtype == torch.float32 and len(x) < MANY_TOKENS):
             return torch.nn.functional.linear(x.float(), router.float())

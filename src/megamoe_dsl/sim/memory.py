@@ -135,13 +135,6 @@ class GlobalMemory:
         self.allocations.insert(at, Allocation(name, rank, base, data, initialized, read_only, buffer))
         return int(base)
 
-    def remove(self, buffer: Any) -> None:
-        base = _address(buffer)
-        at = bisect.bisect(self.bases, base) - 1
-        if at < 0 or self.bases[at] != base:
-            raise SimError(f"no buffer is registered at {base:#x}")
-        del self.bases[at], self.allocations[at]
-
     def find(self, address: int, size: int) -> tuple[Allocation, int]:
         """The allocation that holds [address, address + size), and the offset in it."""
         at = bisect.bisect(self.bases, address) - 1

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from .cta import Cta, Warp
 from .errors import SimError
+from .formats import bf16_to_f32, f32_to_bf16
 from .lanes import LANE, Lanes, Mask, addresses
 from .late_loads import LateLoads
 from .memory import B128, ELEMENTS, PARAM_BASE
 from .parser import ParsedKernel, PtxInstruction, split_operands
+
+Combination = Callable[[Any, Any], Any]  # Old and new elements to what takes the place of the old.
 
 _LANE_MASKS = {
     "%lanemask_eq": np.uint32(1) << LANE,
@@ -78,8 +81,24 @@ DTYPES: dict[str, type] = {
     "b128": B128, "pred": np.bool_,
 }  # fmt: skip
 UNSIGNED = ELEMENTS
+COMBINED: dict[str, np.ufunc] = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
 
 _ADDRESS = re.compile(r"([%\w$@]+)\s*(?:\+\s*(-?\w+))?")
+
+
+def combination(operation: str, element: str) -> Combination:
+    """`old op new` such as `add` of `bf16`, on words or on bytes.  Raises SimError for an operation or type that is not modeled."""
+    single = element.removesuffix("x2")
+    if operation not in COMBINED or single not in DTYPES:
+        raise SimError(f"{operation!r} of {element} with memory is not modeled ({', '.join(COMBINED)} are)")
+    combine, dtype = COMBINED[operation], DTYPES[single]
+
+    def of_bf16(old: Any, new: Any) -> Any:
+        return f32_to_bf16(combine(bf16_to_f32(old.view(dtype)), bf16_to_f32(new.view(dtype)))).view(old.dtype)
+
+    return of_bf16 if single == "bf16" else lambda old, new: combine(old.view(dtype), new.view(dtype)).view(old.dtype)
 
 
 def vector(operand: str) -> list[str]:

@@ -17,9 +17,9 @@ from .chunks import CHUNK, Chunks, GlobalRows
 from .clock import Actor, Clock
 from .cta import Cta, Warp, kept
 from .errors import SimError
-from .formats import bf16_to_f32, f32_to_bf16
 from .interfaces import Action, Origin, RunState
 from .memory import B128, Bytes
+from .operands import Combination
 from .ops.mbarrier import Mbarrier
 from .race import Race
 
@@ -121,14 +121,6 @@ class Pipe:
         self.actions.append((origin, action))
 
 
-_TYPES: dict[str, type] = {
-    "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64, "b32": np.uint32, "b64": np.uint64,
-    "f16": np.float16, "f32": np.float32, "f64": np.float64,
-}  # fmt: skip
-_OPERATIONS: dict[str, np.ufunc] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
-
 TMA_STORE = "TMA store"
 
 
@@ -195,7 +187,7 @@ def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:
     return np.array(rows.of(allocation.data, offset))
 
 
-def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Reduction | None, actor: Actor | None) -> None:
+def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Combination | None, actor: Actor | None) -> None:
     """Store (rows, width) bytes of a CTA, or combine them with what is there: then every element is one relaxed atomic."""
     world = cta.world
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
@@ -243,21 +235,3 @@ def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor | 
     if chunks not in shared.initialized:
         shared.mark(chunks.numbers, CHUNK)
         shared.initialized.add(chunks)
-
-
-class Reduction:
-    """`old op new` on raw bytes for a reduction such as `add` of `bf16`.  Raises SimError for an operation or type that is not modeled."""
-
-    def __init__(self, operation: str, element: str) -> None:
-        if operation not in _OPERATIONS:
-            raise SimError(f"bulk reduction .{operation} is not modeled ({', '.join(_OPERATIONS)} are)")
-        if element != "bf16" and element not in _TYPES:
-            raise SimError(f"bulk reduction of .{element} is not modeled (bf16, {', '.join(_TYPES)} are)")
-        self.operation, self.element = _OPERATIONS[operation], element
-
-    def __call__(self, old: Bytes, new: Bytes) -> Bytes:
-        if self.element == "bf16":
-            total = self.operation(bf16_to_f32(old.view(np.uint16)), bf16_to_f32(new.view(np.uint16)))
-            return f32_to_bf16(total).view(np.uint8)
-        dtype = _TYPES[self.element]
-        return self.operation(old.view(dtype), new.view(dtype)).astype(dtype).view(np.uint8)

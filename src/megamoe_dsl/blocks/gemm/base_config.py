@@ -40,9 +40,13 @@ class BaseGemmConfig(ABC):
     weights: Any
     epilogue: Any
     map_names: Any
+    tile_facts: Any
+    sharing: Any
     registers: Any = None
     tmem: Any = None
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
+    split_k: Any = False
+    brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
 
     def smem_plan(self, num_stages: int) -> Any:
         return self.plan(self, num_stages)
@@ -101,6 +105,18 @@ class BaseGemmConfig(ABC):
     def table_entries(self) -> int:
         """The table of groups in shared memory has an entry for each expert and one for the end; a problem without a table has 0."""
         return self.num_experts + 1 if self.problem.has_table else 0
+
+    @property
+    def has_own_table(self) -> bool:
+        """Whether every CTA fills a table of groups before its roles begin, because others than the scheduler read it."""
+        return self.brings_rows or (self.problem.sums_rows and self.cluster > 1)
+
+    @property
+    def facts(self) -> list[tuple[str, object]]:
+        schedule = "scheduled at run time" if self.dynamic_schedule else "in turn"
+        of_experts = self.problem.of_experts and not self.problem.sums_rows
+        rows = [("rows", self.rows.words), ("consumers", self.sharing)] if of_experts else []
+        return [*self.tile_facts, ("order", f"{schedule}, {self.group_m} row blocks together"), ("stages", self.num_stages), *rows]
 
     # --- checks
     def require(self, field: str, holds: bool, allowed: str) -> None:

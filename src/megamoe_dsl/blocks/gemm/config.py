@@ -25,8 +25,6 @@ LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
 
-Facts = list[tuple[str, object]]
-
 
 class GemmRegisters(NamedTuple):
     """Registers per thread of each warpgroup after `setmaxnreg`, multiples of 8; 0 of one that there is not."""
@@ -165,11 +163,14 @@ class GemmConfig(BaseGemmConfig):
         sums = self.problem.sums_rows
         where = "where K are the rows of groups" if sums else "where rows of shared memory are K"
         self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
-        more = {"block_m": 2 * K_ROWS, "split_k": False} if sums else {"cluster": 1}
-        for field, value in {"swap_ab": False, "burst": 1, "half_tiles": False, **more}.items():
+        more = {"block_m": 2 * K_ROWS} if sums else {}
+        for field, value in {"swap_ab": False, "split_k": False, "burst": 1, "half_tiles": False, **more}.items():
             self.require(field, getattr(self, field) == value, f"{value} {where}")
-        pairs = not sums or self.cluster == 1 or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0)
-        self.require("cluster", pairs, "1 where rows of tiles make an odd number of them, or columns of a tile of boxes")
+        boxes = self.block_n % (2 * K_ROWS) == 0
+        pairs = boxes and (not sums or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0))
+        self.require(
+            "cluster", pairs or self.cluster == 1, "1 where rows of tiles make an odd number of them, or columns of a tile of boxes"
+        )
 
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)
@@ -268,18 +269,16 @@ class GemmConfig(BaseGemmConfig):
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 
     # --- what tables say
-    def facts(self) -> tuple[Facts, Facts]:
-        """The tile, and what else there is to say: (what, value)."""
+    @property
+    def tile_facts(self) -> list[tuple[str, object]]:
         tile, split = self.tile, f"a half for each CTA of a cluster, at most {self.most_k_blocks} blocks"
         side = "rows of A are the wgmma's columns" if tile.swap_ab else "rows of A are its rows"
-        shape: Facts = [
+        return [
             ("tile", f"{tile.m} x {tile.n} x {self.problem.k_block} on {tile.warpgroups} warpgroups; {side}"),
             ("K blocks in the tensor core", self.k_in_flight if tile.scaled else "2, whose sums stay there"),
             *((("K", split),) if self.split_k else ()),
+            *((("K blocks of B asked for at once", self.burst),) if self.burst > 1 else ()),
         ]
-        budgets = ", ".join(f"{group} {count}" for group, count in self.registers._asdict().items() if count)
-        bursts = (("K blocks of B asked for at once", self.burst),) if self.burst > 1 else ()
-        return shape, [*bursts, ("register budgets", budgets)]
 
     @property
     def sharing(self) -> str:

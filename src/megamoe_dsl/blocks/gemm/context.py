@@ -11,12 +11,11 @@ from cutlass import Boolean, Int32
 
 from ...device.memory import load_shared_u32, load_shared_v2
 from ...device.ring import Stage, TileQueue, read_tile
-from ...device.stamps import begin, stamp
 from ...device.tma import prefetch_tensor_map
 from ...device.warp import ClusterPlace, elect
 from ...hardware.cta_pair import CLUSTER
 from ...layouts.arith import ceil_div, div, select
-from ...layouts.records import Activity, Role, tile_detail
+from ...layouts.records import tile_detail
 from ..tiles import TileContext
 from .tile import SCALE_STEP, WORK_TILES
 
@@ -187,13 +186,8 @@ class GemmContext(TileContext):
     def wait_rows(self, tile: GemmTile) -> None:
         """Until a tile's rows of A and their scales are there, visible to TMA: for a kernel that they arrive in."""
 
-    def begin(self, role: Role) -> None:
-        if self.config.trace:
-            begin(self, role)
-
-    def stamp(self, activity: Activity, tile: GemmTile) -> None:
-        if self.config.trace:
-            stamp(self, activity, tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0))
+    def detail(self, tile: GemmTile) -> Any:
+        return tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0)
 
     def is_half(self, tile: GemmTile) -> Any:
         return tile.valid_m <= self.config.block_m // 2 if self.config.half_tiles else False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -129,9 +128,6 @@ class StorePasses(Epilogue):
 
     finish = late("blocks.gemm.sm100.epilogue.store_tile_of")
 
-    def end(self) -> None:
-        """What a warp waits for behind its last tile: nothing reads shared memory any more."""
-
 
 @dataclass(frozen=True)
 class ScatterPasses(Epilogue):
@@ -147,16 +143,7 @@ class ScatterPasses(Epilogue):
         dims, pitch = (config.problem.d_columns, args.d_rows), (config.problem.d_columns * config.problem.output_bytes,)
         return {"d": MapFields(args.d, TensorMapDtype.BF16, dims, pitch, (HALF_CHANNELS, 1), HALF_BYTES)}
 
-    def part(self) -> Callable[..., Any]:
-        return find("blocks.gemm.sm100.epilogue.finish_results")
-
-    def finish(self, ctx: Any, tile: Any, column: Any, group: Any, warp: Any, lane: Any) -> None:
-        find("blocks.gemm.sm100.epilogue.finish_tile")(ctx, tile, column, group, warp, lane, self.part())
-
-    def end(self) -> None:
-        from ...device.tma import wait_group_read
-
-        wait_group_read(0)
+    finish = late("blocks.gemm.sm100.epilogue.finish_tile", "blocks.gemm.sm100.epilogue.finish_results")
 
 
 @dataclass(frozen=True)
@@ -166,12 +153,7 @@ class ScatterGateUp(ScatterPasses):
     hidden: Format
 
     shares_maxima: ClassVar[bool] = True
-
-    @property
-    def function(self) -> str:  # type: ignore[override]
-        if self.hidden.factor:
-            return "gate_up.finish_gate_up_nvfp4"
-        return "epilogue.finish_gate_up" if self.hidden.scale else "gate_up.finish_gate_up_bf16"
+    function: ClassVar[str] = "outputs."
 
     def check(self, config: Any) -> None:
         """Raises `ConfigError` where a tile is partial: its rows of gate would lack some of up."""
@@ -180,18 +162,11 @@ class ScatterGateUp(ScatterPasses):
         require(whole, "problem.n", config.problem.n, f"a multiple of {config.block_n} for gate and up with {of_tile}")
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """D: a row's 64 channels that a CTA has of gate and up."""
-        if not self.hidden.scale:
-            return super().maps(config, args)
+        """D: bytes of a row's 64 channels that a CTA has of gate and up."""
         row_bytes = self.hidden.row_bytes
         return {"d": byte_rows(args.d, row_bytes(config.problem.d_columns), args.d_rows, 1, row_bytes(FC1_CHANNELS))}
 
-    def part(self) -> Callable[..., Any]:
-        from .sm100 import epilogue, gate_up
-
-        if self.hidden.factor:
-            return gate_up.finish_gate_up_nvfp4
-        return epilogue.finish_gate_up if self.hidden.scale else gate_up.finish_gate_up_bf16
+    finish = late("blocks.gemm.sm100.epilogue.finish_tile", "blocks.gemm.sm100.gate_up.finish_gate_up")
 
 
 @dataclass(frozen=True)
@@ -204,8 +179,4 @@ class GradientPasses(ScatterPasses):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return {}
 
-    def part(self) -> Callable[..., Any]:
-        return find("blocks.gemm.sm100.gradient.finish_gradient")
-
-    def end(self) -> None:
-        """Nothing reads shared memory any more."""
+    finish = late("blocks.gemm.sm100.epilogue.finish_tile", "blocks.gemm.sm100.gradient.finish_gradient")

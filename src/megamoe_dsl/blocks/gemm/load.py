@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Boolean, Int32, Int64
 
 from ...device.ring import SCALE_BYTES, Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
@@ -22,20 +22,11 @@ from ...layouts.arith import select
 from .. import tiles
 from ..sm90 import load
 from ..sm90.decode import CodeStage, decode_tile
-from ..sm90.load import Fetch, OperandMaps, RowTile, TokenTile, WeightTile
+from ..sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
 from ..sm90.math_thread import MathThread
 from .context import GemmContext, GemmTile
 from .problem import UP_FIRST
 from .tile import SCALE_STEP, part
-
-
-@dataclass(frozen=True)
-class RowsOfTile(TokenTile):
-    """A tile's rows of A, the first of which may be any; the same as that where it is a multiple of four."""
-
-    @property
-    def scale_row(self) -> Any:
-        return self.row & -SCALE_STEP
 
 
 def load_tokens(ctx: GemmContext) -> None:
@@ -49,8 +40,8 @@ def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
     rows = Int32(select(half, part(config.block_m), config.block_m))
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
-    operand = (tokens, ctx.source_row(tile), rows, num_bytes)
-    found = RowsOfTile(*operand, ctx.maps.sfa) if config.tile.scaled else RowTile(*operand)
+    row, scales = ctx.source_row(tile), ctx.maps.sfa if config.tile.scaled else None
+    found = TokenTile(tokens, row, rows, num_bytes, scales, SCALE_STEP)
     return load.load_tokens(stage, found, ctx.k_blocks_of(tile), ctx.first_k_block_of(tile))
 
 
@@ -103,17 +94,31 @@ class ColumnTile(WeightTile):
                 load_tile_cta(destination + box * BOX_BYTES, fetch.map, full, self.column + box * ROW_BYTES, y)
 
 
-def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
-    """A tile's columns of B, from this row on."""
-    columns = ctx.config.block_n
-    fetch = Fetch.alone(ctx.maps.weights)
-    if ctx.config.fetchers > 1:
-        fetch = Fetch(ctx.maps.weights, ctx.cta_rank * (columns // K_ROWS // 2), ctx.place.everyone, True)
-    return ColumnTile(fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2))
+@dataclass(frozen=True)
+class SharedColumnTile(ColumnTile):
+    """The same where the CTAs of a cluster may have other columns: one that is `apart` fetches all boxes for itself."""
+
+    apart: Boolean
+
+    @cute.jit
+    def load(self, destination: Int32, full: Int32, k: Int32):
+        super().load(destination, full, k)
+        if self.apart:
+            half = self.num_bytes // 2
+            rest = ColumnTile(Fetch.alone(self.weights.map), self.row, 0, half, self.column + half // K_ROWS)
+            rest.load(destination + half, full, k)
+
+
+def column_tile(ctx: GemmContext, tile: GemmTile, row: Any, shared: Any = True) -> ColumnTile:
+    """A tile's columns of B, from this row on; `shared`: whether the other CTA of a cluster has the same."""
+    columns, maps = ctx.config.block_n, ctx.maps
+    fetch = Fetch.of(OperandMaps(maps.weights, maps.weights, columns // K_ROWS // 2), ctx.place, False, shared)
+    fields = fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2)
+    return ColumnTile(*fields) if shared is True or ctx.place.size == 1 else SharedColumnTile(*fields, shared == 0)
 
 
 def transposed_tile(ctx: GemmContext, tile: GemmTile) -> ColumnTile:
-    return column_tile(ctx, tile, tile.group * ctx.config.problem.k)
+    return column_tile(ctx, tile, tile.group * ctx.config.problem.k, tile.same_weights)
 
 
 def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile) -> None:

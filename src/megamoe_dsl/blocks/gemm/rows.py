@@ -156,15 +156,11 @@ class PairRows(RowSource):
         scales = scale_words(args.a_sf, args.a_sf_ld, problem.k_words, config.stage.sfa_atoms * SF_ATOM_ROWS, config.k_block)
         return {"tokens": tokens, "sfa": scales}
 
-    def fill_tables(self, ctx: Any) -> None:
-        """What the scheduler's warp does before the roles begin."""
-
-    schedule = late("blocks.gemm.tile_scheduler.schedule_tiles")
     load = late("blocks.gemm.sm100.load.load_tokens")
 
-    def row_in_atom(self, row: Any) -> Any:
+    def row_in_atom(self, ctx: Any, tile: Any) -> Any:
         """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
-        return row & (SF_ATOM_ROWS - 1)
+        return ctx.source_row(tile) & (SF_ATOM_ROWS - 1)
 
 
 @dataclass(frozen=True)
@@ -174,9 +170,6 @@ class PairSummedRows(PairRows):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         boxes = config.block_m // CLUSTER, config.block_m
         return transposed_pair_side(("tokens", "sfa"), args.a, args.a_sf, (config.problem.n, args.m), boxes, config.k_block)
-
-    fill_tables = late("blocks.gemm.tile_scheduler.fill_table")
-    schedule = late("blocks.gemm.tile_scheduler.schedule_sums")
 
 
 @dataclass(frozen=True)
@@ -241,8 +234,6 @@ class BroughtRows(RowSource):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return {"tokens": token_rows(config, args.a, args.a_rows, 1 if self.gathers else config.block_m // config.cluster)}
 
-    fill_tables = late("blocks.gemm.tile_scheduler.fill_tables")
-    schedule = late("blocks.gemm.tile_scheduler.schedule_experts")
     load = late("blocks.gemm.sm100.gather.list_rows")
     multiply = late("blocks.gemm.sm100.gather.multiply_or_announce")
     gather = late("blocks.gemm.sm100.gather.gather_tokens")
@@ -250,7 +241,7 @@ class BroughtRows(RowSource):
     def first_stage(self, first: Any) -> Any:
         return find("blocks.gemm.sm100.gather.CopiedStage")(**vars(first)) if self.copies else first
 
-    def row_in_atom(self, row: Any) -> Any:
+    def row_in_atom(self, ctx: Any, tile: Any) -> Any:
         return 0
 
 

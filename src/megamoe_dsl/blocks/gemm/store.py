@@ -178,7 +178,7 @@ def finish_columns(ctx: GemmContext, tile: GemmTile, me: ColumnShare | PackedSha
         column = (me.group * me.blocks + block) * BLOCK_ROWS + me.warp * SWAPPED_COLUMNS
         if cutlass.const_expr(ctx.config.epilogue.buffers):
             staging = empty_box(ctx, tile, me, 0, block)
-            stage_columns(ctx.config, staging, me, sums[block])
+            stage_columns(ctx.config, staging, me.lane, sums[block])
             store_box(ctx, tile, me, staging, column, cutlass.Int32(0))
         else:
             for i in cutlass.range_constexpr(len(sums[block])):
@@ -186,16 +186,16 @@ def finish_columns(ctx: GemmContext, tile: GemmTile, me: ColumnShare | PackedSha
                 store_value(ctx, tile, 8 * j + me.pair + q, column + me.row + 8 * h, sums[block][i])
 
 
-def stage_columns(config: Any, staging: Any, me: ColumnShare | PackedShare, sums: Any) -> None:
-    """A warp's 16 columns of D for all rows of the tile.  Matrix m of a store: 8 rows (m / 2) by 8 columns (m % 2)."""
+def stage_columns(config: Any, staging: Any, lane: Any, sums: Any) -> None:
+    """A warp's 16 columns of D for the rows of a box.  Matrix m of a store: 8 rows (m / 2) by 8 columns (m % 2)."""
     swizzle = Swizzle(config.tile.store_swizzle)
-    groups = me.tokens // MATRIX
+    groups = len(sums) // 4
     for first in range(0, groups, 2):
         some = range(first, min(first + 2, groups))
         words = [cast.pack_bf16(*sums[4 * j + 2 * h : 4 * j + 2 * h + 2]) for j in some for h in range(2)]
-        lane = me.lane if len(some) == 2 else me.lane & 15
-        token = (lane & 7) + (lane >> 4) * MATRIX + first * MATRIX
-        store_transposed_b16(staging + swizzle(token * (2 * SWAPPED_COLUMNS) + ((lane >> 3) & 1) * CHUNK), words)
+        own = lane if len(some) == 2 else lane & 15
+        token = (own & 7) + (own >> 4) * MATRIX + first * MATRIX
+        store_transposed_b16(staging + swizzle(token * (2 * SWAPPED_COLUMNS) + ((own >> 3) & 1) * CHUNK), words)
 
 
 POSITIVE = 0x7FFFFFFF  # all bits but the sign

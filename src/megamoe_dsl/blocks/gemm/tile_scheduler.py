@@ -95,8 +95,9 @@ def fill_table(ctx: GemmContext):
 
 @cute.jit
 def fill_tables(ctx: GemmContext):
-    """The scheduler warp: (rows, first row of D) of each expert, and its first row of A where that is another."""
-    fill_table(ctx)
+    """The scheduler warp: (rows, first row of D) of each group, if there is a table, and its first row of A where that is another."""
+    if cutlass.const_expr(ctx.config.problem.has_table):
+        fill_table(ctx)
     if cutlass.const_expr(ctx.config.problem.places_rows):
         place_rows(ctx)
 
@@ -142,24 +143,19 @@ def order_of(ctx: GemmContext) -> Any:
 
 @cute.jit
 def schedule_tiles(ctx: GemmContext):
-    """The scheduler warp.  The first tile of a CTA, or of a pair that has one together, has its number."""
-    config = ctx.config
+    """The scheduler warp of a cluster's first CTA."""
     if ctx.cta_rank == 0:
-        if cutlass.const_expr(config.problem.has_table):
-            fill_table(ctx)
-        walk_tiles(ctx)
-
-
-@cute.jit
-def schedule_sums(ctx: GemmContext):
-    """The scheduler warp where K are the rows of groups: every CTA has its table already, which its loaders read, too."""
-    if ctx.cta_rank == 0:
-        walk_tiles(ctx)
+        if cutlass.const_expr(not ctx.config.has_own_table):
+            fill_tables(ctx)
+        if cutlass.const_expr(ctx.config.brings_rows):
+            find_tiles(ctx)
+        else:
+            walk_tiles(ctx)
 
 
 @cute.jit
 def walk_tiles(ctx: GemmContext):
-    """The same once the table of groups is there."""
+    """Publishes tiles, once the table of groups is there.  The first of a CTA, or of a pair that has one together, has its number."""
     config = ctx.config
     number = first_number(ctx.sm, config)
     blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.first_fetch, Int32))
@@ -275,22 +271,21 @@ def tile_words(ctx: GemmContext, number: Int32) -> tuple[Any, Any, Any, Any]:
 
 
 @cute.jit
-def schedule_experts(ctx: GemmContext):
-    """The scheduler warp of the cluster's first CTA, once the table of groups is there."""
-    if ctx.cta_rank == 0:
-        config, queue = ctx.config, ctx.first_tile
-        total = add_up_tiles(ctx) * config.n_blocks
-        number = first_number(ctx.sm, config)
-        while number < total:
-            publish_tile(queue, tile_words(ctx, number))
-            queue = queue.next()
-            if cutlass.const_expr(config.dynamic_schedule):
-                number = fetch_numbers(ctx.args.counter, 1) + config.first_fetch
-                if number >= total:
-                    reset_counter(ctx, number, total)
-            else:
-                number = number + config.first_fetch
-        publish_tile(queue, (Int32(0), Int32(LAST), Int32(0), Int32(0)))
+def find_tiles(ctx: GemmContext):
+    """As `walk_tiles`, by two ballots a tile."""
+    config, queue = ctx.config, ctx.first_tile
+    total = add_up_tiles(ctx) * config.n_blocks
+    number = first_number(ctx.sm, config)
+    while number < total:
+        publish_tile(queue, tile_words(ctx, number))
+        queue = queue.next()
+        if cutlass.const_expr(config.dynamic_schedule):
+            number = fetch_numbers(ctx.args.counter, 1) + config.first_fetch
+            if number >= total:
+                reset_counter(ctx, number, total)
+        else:
+            number = number + config.first_fetch
+    publish_tile(queue, (Int32(0), Int32(LAST), Int32(0), Int32(0)))
 
 
 @cute.jit

@@ -14,7 +14,6 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ...device import cast
 from ...device.mbarrier import arrive, arrive_expect
 from ...device.memory import (
     VECTOR,
@@ -23,19 +22,18 @@ from ...device.memory import (
     fence_async_shared,
     store_shared_f32,
     store_shared_f32x2,
-    store_transposed_b16,
 )
 from ...device.ring import Stage
 from ...device.tma import add_tile, commit_group, wait_group_read
 from ...device.warp import elect, shuffle, sync_warp
-from ...hardware.operand_tile import BOX_BYTES, CHUNK, K_ROWS, ROW_BYTES, SW128, Swizzle
+from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES, SW128, Swizzle
 from ...layouts.arith import select
 from ..sm90.share import RowShare
 from .context import GemmContext, GemmTile, next_tile
 from .gather import listed_in, source_of
 from .load import column_tile
-from .store import MATRIX, empty_box, store_box
-from .tile import ADDED_COLUMNS, SWAPPED_COLUMNS, WARPS_PER_GROUP
+from .store import empty_box, stage_columns, store_box
+from .tile import ADDED_COLUMNS, WARPS_PER_GROUP
 
 HALF = 16  # lanes that copy 256 bytes of a row
 
@@ -127,18 +125,8 @@ def finish_transposed(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any)
     for box in cutlass.range_constexpr(config.tile.boxes(False)):
         row = box * config.tile.store_rows
         staging = empty_box(ctx, rows, me, row, box)
-        stage_transposed(config, staging, me.lane, sums[0][row // 2 : (row + config.tile.store_rows) // 2])
+        stage_columns(config, staging, me.lane, sums[0][row // 2 : (row + config.tile.store_rows) // 2])
         store_box(ctx, rows, me, staging, first, Int32(row))
-
-
-def stage_transposed(config: Any, staging: Any, lane: Any, sums: Any) -> None:
-    """A warp's 16 columns of D for the rows of a box.  Matrix m of a store: 8 rows (m / 2) by 8 columns (m % 2)."""
-    swizzle = Swizzle(config.tile.store_swizzle)
-    row, chunk = (lane & 7) + (lane >> 4) * MATRIX, (lane >> 3) & 1
-    for first in range(0, len(sums) // 4, 2):
-        words = [cast.pack_bf16(*sums[4 * j + 2 * h : 4 * j + 2 * h + 2]) for j in (first, first + 1) for h in range(2)]
-        place = (row + first * MATRIX) * (2 * SWAPPED_COLUMNS) + chunk * CHUNK
-        store_transposed_b16(staging + swizzle(place), words)
 
 
 @cute.jit

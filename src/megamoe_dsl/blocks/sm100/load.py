@@ -29,6 +29,7 @@ class PairOperand:
     scale_row     index of its first scale word in a row of the scales; scale_k is the scales' row of the first K block
     k_block       the K of a stage
     num_bytes     that TMA brings for a stage
+    first_k       first K block of the rows
     """
 
     rows: Int64
@@ -38,9 +39,10 @@ class PairOperand:
     scale_k: Any
     k_block: cutlass.Constexpr[KBlock]
     num_bytes: cutlass.Constexpr[int]
+    first_k: Any = 0
 
     def load_rows(self, destination: Any, full: Any, k: Any) -> None:
-        load_tile(destination, self.rows, full, k * self.k_block.row_bytes, self.row)
+        load_tile(destination, self.rows, full, (self.first_k + k) * self.k_block.row_bytes, self.row)
 
 
 @dataclass(frozen=True)

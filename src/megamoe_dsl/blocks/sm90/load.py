@@ -72,35 +72,24 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class RowTile:
-    """`rows` tokens from `row` on of a K-major matrix."""
+class TokenTile:
+    """`rows` tokens from `row` on of a K-major matrix, with their FP32 scales, one per token and K block, M-major, by map `scales`, if they
+    have any."""
 
     tokens: Fetch
     row: Int32
     rows: Int32
-    num_bytes: Int32  # that TMA brings into one CTA for a stage, with all that `load_scales` fetches
+    num_bytes: Int32  # that TMA brings into one CTA for a stage
+    scales: Any = None
+    scale_step: cutlass.Constexpr[int] = 1  # rows; the first scale that is fetched is of a multiple
 
     def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
-        """Loads nothing: these rows have no scales."""
-
-
-@dataclass(frozen=True)
-class TokenTile(RowTile):
-    """The same with the tile's scales: FP32, one per token and K block, M-major, by map `scales`."""
-
-    scales: Int64
-
-    def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
-        load_tile_cta(stage.shared("sfa"), self.scales, full, self.scale_row, k)
-
-    @property
-    def scale_row(self) -> Any:
-        """The first of them whose scale is fetched: TMA begins at a multiple of 16 bytes."""
-        return self.row
+        if self.scales is not None:
+            load_tile_cta(stage.shared("sfa"), self.scales, full, self.row & -self.scale_step if self.scale_step > 1 else self.row, k)
 
 
 @cute.jit
-def load_tokens(stage: Stage, tile: RowTile, k_blocks: Int32, first: Any = 0):
+def load_tokens(stage: Stage, tile: TokenTile, k_blocks: Int32, first: Any = 0):
     """Fills `tokens`, and `sfa` where there are scales, of `k_blocks` stages, from K block `first` on; returns the stage after them."""
     for k in cutlass.range(first, first + k_blocks, 1, unroll=1):
         stage.wait_empty()

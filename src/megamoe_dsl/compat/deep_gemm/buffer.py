@@ -25,8 +25,7 @@ from ...quant import TransformedWeights, weight_names
 from ...recipe import BF16, UE8M0
 from ...runtime import rank_kernel
 from ...runtime.buffers import RankBuffers
-from ...runtime.device_gemm import check_current
-from ...runtime.layer import gpu_name
+from ...runtime.device_gemm import check_current, gpu_target
 from ...runtime.rank_kernel import WATCHDOG_NS, RankKernel
 from ...runtime.symmetric_memory import SymmetricBuffer, device_arch
 from ...runtime.watchdog import check_watchdog_ns
@@ -127,7 +126,7 @@ class SymmBuffer:
         ranks, tokens = group.size(), num_max_tokens_per_rank
         shape = (hidden, intermediate_hidden, num_experts, num_topk, ranks, tokens)
         self.problem = Problem(*shape, recipe=self.mma.recipe, combine=combine)
-        self.target = Target(arch, max(2, get_num_sms() // 2 * 2), gpu_name(device))
+        self.target = Target(arch, max(2, get_num_sms() // 2 * 2), gpu_target(device).gpu)
         self.symmetric = SymmetricBuffer.allocate(self.problem, arch, group=None if ranks == 1 else group, device=device)
         self.store = ArtifactStore(cache_folder())
         self.buffer = self.symmetric.sym.view(torch.int8)

@@ -15,7 +15,7 @@ import torch
 
 from ...activation import ACTIVATIONS
 from ...problem import Problem, ProblemError
-from ...runtime import layer as layers
+from ...runtime import symmetric_memory
 from ...runtime.layer import MegaMoE
 from .shared_parts import Parameters, adopt, combine_element, new_layer, recipe_of, require_values
 
@@ -122,7 +122,7 @@ def build(experts: Any, names: dict[str, str]) -> None:
 
 def problem_of(experts: Experts, parameters: Parameters) -> Problem:
     """What the experts compute.  Raises `ProblemError`."""
-    config, arch = experts.moe_runner_config, layers.device_arch(parameters["fc1"].device)
+    config, arch = experts.moe_runner_config, symmetric_memory.device_arch(parameters["fc1"].device)
     require_values(
         f"with {VARIABLE}=1",
         ("moe_tp_size", experts.moe_tp_size, 1),
@@ -175,7 +175,7 @@ def layer_of(problem: Problem, device: torch.device) -> MegaMoE:
 
     field = environment().SGLANG_OPT_DEEPGEMM_MEGA_MOE_RESERVED_SMS
     # The default is that of a kernel for SM100; SGLang has SM90's run on all SMs.
-    reserved = max(0, field.get()) if layers.device_arch(device).has_tensor_memory or field.is_set() else 0
+    reserved = max(0, field.get()) if symmetric_memory.device_arch(device).has_tensor_memory or field.is_set() else 0
     group = get_parallel().moe_ep_group.device_group if problem.num_ranks > 1 else None
     settings: Settings = get_server_args()
     return new_layer(problem, device, group, reserved, settings.watchdog_timeout)

@@ -22,9 +22,9 @@ from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights, decode_ue8m0, encode_ue8m0
 from ...recipe import BF16
-from ...runtime import layer as layers
+from ...runtime.device_gemm import gpu_target
 from ...runtime.layer import MegaMoE
-from ...runtime.preparation import Selection
+from ...runtime.preparation import Selection, grid_target
 from ...runtime.symmetric_memory import SymmetricBuffer
 from ...target import Target
 
@@ -52,7 +52,7 @@ def combine_element() -> str:
 
 def new_layer(problem: Problem, device: torch.device, group: Any, reserved_sms: int, watchdog_s: float) -> MegaMoE:
     """A layer whose kernels are compiled, for every number of tokens; its weights are zero."""
-    target = Target(layers.device_arch(device), layers.usable_sms(device, reserved_sms), layers.gpu_name(device))
+    target = grid_target(gpu_target(device), reserved_sms)
     return MegaMoE(
         problem,
         symmetric=symmetric_of(problem, group),

@@ -16,7 +16,7 @@ import torch
 
 from ...activation import ACTIVATIONS
 from ...problem import Problem, ProblemError
-from ...runtime import layer as layers
+from ...runtime import symmetric_memory
 from ...runtime.layer import MegaMoE
 from .shared_parts import adopt, combine_element, new_layer, recipe_of, require_values
 
@@ -221,7 +221,7 @@ def problem_of(moe: Config, experts: RoutedExperts, packed: bool) -> Problem:
         moe.experts_per_token,
         parallel.ep_size if parallel.use_ep else 1,
         moe.max_num_tokens,
-        recipe=recipe_of(layers.device_arch(torch.device(moe.device)), packed, os.environ.get(W4A4) == "1"),
+        recipe=recipe_of(symmetric_memory.device_arch(torch.device(moe.device)), packed, os.environ.get(W4A4) == "1"),
         combine=combine_element(),
         activation=activation_of(moe),
         activation_clamp=moe.swiglu_limit,

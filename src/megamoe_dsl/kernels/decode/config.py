@@ -141,6 +141,11 @@ class DecodeConfig:
         """Most top-k slots of a launch, and most tiles of rows."""
         return self.block_m * self.problem.topk
 
+    @property
+    def facts(self) -> list[tuple[str, object]]:
+        tile = f"{self.block_m} rows x {self.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn"
+        return [("tile", f"{tile}; rows are the wgmma's columns"), ("stages", self.num_stages)]
+
     # --- threads
     @property
     def num_threads(self) -> int:

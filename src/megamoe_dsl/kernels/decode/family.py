@@ -10,7 +10,7 @@ from ...config_error import ConfigError
 from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
-from .config import GROUPS, TOKENS, DecodeConfig
+from .config import TOKENS, DecodeConfig
 from .problem import DecodeArguments, DecodeProblem
 
 MOST_WORK = 1 << 25
@@ -54,7 +54,3 @@ class DecodeKernel(Kernel):
     def label(self, config: DecodeConfig) -> str:
         p = config.problem
         return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.block_m}"
-
-    def facts(self, config: DecodeConfig) -> list[tuple[str, object]]:
-        tile = f"{config.block_m} rows x {config.source.rows} weights x 128 bytes on {GROUPS} warpgroups in turn"
-        return [*super().facts(config), ("tile", f"{tile}; rows are the wgmma's columns"), ("stages", config.num_stages)]

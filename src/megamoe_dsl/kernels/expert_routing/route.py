@@ -15,8 +15,8 @@ from cutlass import Int32, Int64
 
 from ...blocks.block_sort import LANES, NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ...blocks.cta import begin, shared_memory
-from ...blocks.gemm.problem import I32, SCALE_BLOCK
-from ...blocks.quantize import PER_LANE, quantize_f32, quantize_ue4m3, quantize_ue8m0
+from ...blocks.gemm.problem import I32
+from ...blocks.quantize import PER_LANE, quantize, store_codes
 from ...device.memory import (
     atomic_add_u32,
     load_acquire_u32,
@@ -28,10 +28,9 @@ from ...device.memory import (
     store_f32,
     store_u8,
     store_u32,
-    store_v2,
 )
 from ...layouts.arith import div
-from ...recipe import E2M1, UE4M3, UE8M0, Format
+from ...recipe import F32
 from .arguments import FactoredRouteArguments, RouteArguments
 from .config import WARPS, RouteConfig
 
@@ -44,37 +43,20 @@ def quantize_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
     """All tokens, 256 channels a warp: numbers of chunks from `warp` on, of which each of `warps` has its own."""
     channels = Int64(args.num_tokens) * config.problem.hidden
     chunks = Int32((channels + (CHUNK - 1)) // CHUNK)
-    factor = load_f32(cast(FactoredRouteArguments, args).factor) if config.problem.formats.activations.factor else None
+    form = config.problem.formats.activations
+    factor = load_f32(cast(FactoredRouteArguments, args).factor) if form.factor else None
     for chunk in cutlass.range(warp, chunks, warps, unroll=1):
         channel = Int64(chunk) * CHUNK + lane * PER_LANE
         there = channel < channels  # of the lanes that share a scale, all are or none
         words = load_once_v4(args.x + cutlass.min(channel, channels - PER_LANE) * 2)
-        form = config.problem.formats.activations
-        if cutlass.const_expr(form.scale == UE8M0):
-            packed, scale = quantize_ue8m0(words, form.channels // PER_LANE, form.element == E2M1)
-            if there:
-                store_micro_scaled(form, args, channel, packed, scale)
-        elif cutlass.const_expr(form.scale == UE4M3):
-            word, scale = quantize_ue4m3(words, form.channels // PER_LANE, factor)
-            if there:
-                store_micro_scaled(form, args, channel, [word], scale)
-        else:
-            low, high, scale = quantize_f32(words)
-            if there:
-                store_v2(args.x_q + channel, low, high)
-                if channel % SCALE_BLOCK == 0:
-                    store_f32(args.x_sf + channel // SCALE_BLOCK * 4, scale)
-
-
-@cute.jit
-def store_micro_scaled(form: cutlass.Constexpr[Format], args: RouteArguments, channel: Int64, packed: cutlass.Constexpr[Any], scale: Any):
-    """A lane's eight channels, and the byte that they share with other lanes."""
-    if cutlass.const_expr(form.element == E2M1):
-        store_u32(args.x_q + channel // 2, *packed)
-    else:
-        store_v2(args.x_q + channel, *packed)
-    if channel % form.channels == 0:
-        store_u8(args.x_sf + channel // form.channels, scale)
+        packed, scale = quantize(form, words, factor)
+        if there:
+            store_codes(form, args.x_q, channel, packed)
+            if channel % form.channels == 0:
+                if cutlass.const_expr(form.scale == F32):
+                    store_f32(args.x_sf + channel // form.channels * 4, scale)
+                else:
+                    store_u8(args.x_sf + channel // form.channels, scale)
 
 
 def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) -> list[Int32]:

@@ -85,12 +85,6 @@ class GemmKernel(Kernel):
         tile += f"-{p.biases}-biases" if p.biases else ""
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
-    def facts(self, config: Any) -> list[tuple[str, object]]:
-        schedule = "scheduled at run time" if config.dynamic_schedule else "in turn"
-        order = ("order", f"{schedule}, {config.group_m} row blocks together")
-        shape, more = config.facts()
-        return [*shape, order, *super().facts(config), ("stages", config.num_stages), *more]
-
     def work(self, problem: GemmProblem, load: GemmLoad) -> Work:
         return count_work(problem, load)
 
@@ -141,6 +135,3 @@ class GatherGemmKernel(GemmKernel):
         problem = config.problem
         more = [one for one in (problem.gate_up, "stored" if problem.preactivations else "", "traced" if config.trace else "") if one]
         return "-".join([super().label(config), problem.source, problem.result, *more])
-
-    def facts(self, config: Any) -> list[tuple[str, object]]:
-        return [*super().facts(config), ("rows", config.rows.words), ("consumers", config.sharing)]

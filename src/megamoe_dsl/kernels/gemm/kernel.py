@@ -33,10 +33,11 @@ from ...blocks.gemm.math import math
 from ...blocks.gemm.sm100.epilogue import epilogue
 from ...blocks.gemm.sm100.load import issue_mma
 from ...blocks.gemm.tile import WARPS_PER_GROUP
-from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles, walk_tiles
+from ...blocks.gemm.tile_scheduler import fill_tables, schedule_tiles
 from ...blocks.sm100 import pair_warps
 from ...device.e2m1 import store_table
 from ...device.launch import addresses
+from ...device.tma import wait_group_read
 
 TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP = range(3)
 
@@ -54,7 +55,7 @@ def initialize(ctx: GemmContext, warp: Any):
     set_up_together(ctx)
     if cutlass.const_expr(ctx.config.problem.of_experts):
         begin_after_others()  # Linear2, which may follow, has its weights on their way before it waits
-        if cutlass.const_expr(has_own_table(ctx.config)):
+        if cutlass.const_expr(ctx.config.has_own_table):
             if warp == SCHEDULER_WARP:
                 fill_tables(ctx)
             set_up_together(ctx)
@@ -62,12 +63,6 @@ def initialize(ctx: GemmContext, warp: Any):
         begin_with_weights(warp)
     else:
         begin()
-
-
-def has_own_table(config: GemmConfig) -> bool:
-    """Whether every CTA of a cluster asks a table of its own where rows of groups lie, which is there before tiles come from the first
-    CTA's scheduler."""
-    return config.problem.sums_rows and config.cluster > 1
 
 
 @cute.jit
@@ -90,26 +85,15 @@ def initialize_pair(ctx: GemmContext, warp: Any):
     # Only now: a launch that has not ended may hold tensor memory of this SM.
     if warp == pair_warps.SCHEDULER_WARP:
         pair_warps.allocate_columns(ctx)
-        ctx.config.rows.fill_tables(ctx)
+        if cutlass.const_expr(ctx.config.has_own_table):
+            fill_tables(ctx)
     set_up_together(ctx)
-
-
-@cute.jit
-def schedule(ctx: GemmContext):
-    """Runs the scheduler warp, which publishes work tiles; for rows of experts it first fills their tables."""
-    if cutlass.const_expr(ctx.config.problem.of_experts):
-        if ctx.cta_rank == 0:
-            if cutlass.const_expr(not has_own_table(ctx.config)):
-                fill_tables(ctx)
-            walk_tiles(ctx)
-    else:
-        schedule_tiles(ctx)
 
 
 def loader_roles(config: GemmConfig) -> tuple[WarpRole, ...]:
     """The warps that do not multiply."""
     weights = one_warp("weight loader", WEIGHTS_WARP, config.weights.load)
-    scheduler = one_warp("scheduler", SCHEDULER_WARP, schedule)
+    scheduler = one_warp("scheduler", SCHEDULER_WARP, schedule_tiles)
     numbers = () if config.rows.own_warps else (TOKENS_WARP, None)[: config.rows.warps]
     tokens = tuple(one_warp("token loader", warp, partial(config.rows.load, number=Int32(i))) for i, warp in enumerate(numbers))
     return (weights, scheduler, *tokens) if config.problem.of_experts else (*tokens, weights, scheduler)
@@ -132,11 +116,11 @@ def pair_loaders(config: Any) -> tuple[WarpRole, ...]:
     """The first four warps load rows, load weights, issue MMAs and schedule; where others gather rows, the first lists them or idles."""
     rows, weights = config.rows, config.weights
     if not rows.warps:
-        return pair_warps.loader_roles(rows.load, weights.load, issue_mma, rows.schedule)
+        return pair_warps.loader_roles(rows.load, weights.load, issue_mma, schedule_tiles)
     return (
         one_warp("weight loader", pair_warps.WEIGHTS_WARP, weights.load),
         one_warp("MMA", pair_warps.MMA_WARP, rows.multiply),
-        one_warp("scheduler", pair_warps.SCHEDULER_WARP, lambda ctx: pair_warps.run_scheduler(ctx, rows.schedule)),
+        one_warp("scheduler", pair_warps.SCHEDULER_WARP, lambda ctx: pair_warps.run_scheduler(ctx, schedule_tiles)),
         *((one_warp("index", None, rows.load),) if rows.gathers else ()),
     )
 
@@ -147,7 +131,8 @@ def pair_roles(config: Any) -> tuple[WarpRole, ...]:
 
     def finish(ctx: Any, warp: Any) -> None:
         epilogue(ctx, cute.arch.thread_idx()[0] - 32 * last, config.epilogue.finish)
-        config.epilogue.end()
+        if config.epilogue.map_names:
+            wait_group_read(0)  # scatter4 reads shared memory
 
     gather = WarpRole("gather", range(first, last), lambda ctx, warp: rows.gather(ctx, cute.arch.thread_idx()[0] - 32 * first))
     return (

@@ -192,7 +192,7 @@ class MegaMoeConfig(ABC):
     # --- for tables
     @property
     @abstractmethod
-    def facts(self) -> tuple[str, str]:
+    def facts(self) -> list[tuple[str, object]]:
         """A tile's extents, and on what it is computed; how many warps finish tiles, and what else says how they do it."""
 
     # --- plans

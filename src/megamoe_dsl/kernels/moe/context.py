@@ -13,7 +13,7 @@ from ...blocks.rank_barrier import RankContext
 from ...blocks.tiles import TileContext
 from ...device.memory import load_u64
 from ...device.ring import Stage, TileQueue, read_tile
-from ...device.stamps import begin, detail_of, stamp
+from ...device.stamps import detail_of, stamp
 from ...device.warp import ClusterPlace
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
@@ -128,11 +128,8 @@ class Context(RankContext, TileContext):
         for _ in range(self.config.alternating_groups - 1):
             _, queue = next_tile(queue)
 
-    def begin(self, role: Role) -> None:
-        begin(self, role)
-
-    def stamp(self, activity: Activity, tile: Any) -> None:
-        stamp(self, activity, detail_of(tile))
+    def detail(self, tile: Any) -> Any:
+        return detail_of(tile)
 
     def is_half(self, tile: Any) -> Any:
         """On SM90, whether all of the tokens are in the first half of the tile: then both warpgroups multiply that half."""

@@ -58,16 +58,14 @@ class MegaMoeKernel(Kernel):
     def facts(self, config: MegaMoeConfig) -> list[tuple[str, object]]:
         """Tile, pool if it is a ring, epilogue, schedule, grid, ring, registers and memory."""
         ring = f"a ring of {config.ring_blocks} blocks, of which Linear1 may be {config.window} ahead"
-        budget, problem = config.registers, config.problem
+        problem = config.problem
         values = problem.experts_per_rank * 3 * problem.hidden * problem.intermediate
         weights, symmetric = values * problem.formats.weights.bytes_per_value / MIB, config.symmetric.size / MIB
         return [
-            *zip(("tile", "epilogue"), config.facts, strict=True),
+            *super().facts(config),
             ("experts that Linear1 is ahead", config.lookahead),
             *([("token pool", ring)] if config.ring_blocks else []),
-            *super().facts(config),
             ("stages", config.num_stages),
-            ("register budgets", f"dispatch {budget.dispatch}, loader {budget.loader}, epilogue {budget.epilogue}"),
             ("register file", f"{config.register_total} of {config.arch.registers}"),
             ("memory per rank", f"{weights:,.0f} MiB of weights, {symmetric:,.0f} MiB of symmetric buffer"),
         ]

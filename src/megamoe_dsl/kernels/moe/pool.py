@@ -49,7 +49,7 @@ from ...layouts.arith import ceil_div, div, minimum, select
 from ...recipe import ExpertFactors
 from ...schedule.fused_moe import FC1
 from .context import Context
-from .layouts.smem_plan import TILE_ROWS, RowChunks, Wait
+from .layouts.smem_plan import TILE_ROWS, Wait, row_chunks
 
 MASK_BITS = 64
 """Parts of a block's activations that `fc2_arrival` has a bit for; of more it has their number."""
@@ -295,22 +295,22 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
     sync_warp()
 
 
-def chunks_of(ctx: Context) -> RowChunks:
+def chunks_of(ctx: Context) -> list[tuple[int, int]]:
     """The bulk copies that move a token's row."""
     problem = ctx.config.problem
-    return RowChunks(problem.formats.activations.row_bytes(problem.hidden), ctx.config.smem.pull_chunk)
+    return row_chunks(problem.formats.activations.row_bytes(problem.hidden), ctx.config.smem.pull_chunk)
 
 
 @cute.jit
 def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int], last: cutlass.Constexpr[int]):
     """Starts the loads of chunks `first` to `last - 1` of a row into their slots."""
-    plan, row = ctx.config.smem, chunks_of(ctx)
+    plan, chunks = ctx.config.smem, chunks_of(ctx)
     if elect():
         for chunk in cutlass.range_constexpr(first, last):
-            slot = chunk % plan.pull_slots
+            slot, (begin, num_bytes) = chunk % plan.pull_slots, chunks[chunk]
             barrier = ctx.barrier("pull", warp * plan.pull_slots + slot)
-            arrive_expect(barrier, row.size(chunk))
-            load_bytes(ctx.shared("pull", warp, slot), x + row.start(chunk), row.size(chunk), barrier)
+            arrive_expect(barrier, num_bytes)
+            load_bytes(ctx.shared("pull", warp, slot), x + begin, num_bytes, barrier)
     sync_warp()
 
 
@@ -318,14 +318,14 @@ def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int
 def move_row(ctx: Context, x: Int64, store: cutlass.Constexpr[Store], warp: Int32, lane: Int32, uses: Int32):
     """Stores the chunks of a row into the pool as they arrive in the SMEM slots; a slot is loaded again when its store has read it.  `uses`
     counts the rows that this warp has moved.  Whoever has 0 for `lane` stores, by `store`: each to a place of its own."""
-    plan, row = ctx.config.smem, chunks_of(ctx)
-    chunks = row.count
+    plan, places = ctx.config.smem, chunks_of(ctx)
+    chunks = len(places)
     for chunk in cutlass.range_constexpr(chunks):
         slot, turn = chunk % plan.pull_slots, chunk // plan.pull_slots
         turns = len(range(slot, chunks, plan.pull_slots))  # of this slot in one row
         wait(ctx.barrier("pull", warp * plan.pull_slots + slot), (uses * turns + turn) & 1)
         if lane == 0:
-            store(row.start(chunk), ctx.shared("pull", warp, slot), row.size(chunk))
+            store(places[chunk][0], ctx.shared("pull", warp, slot), places[chunk][1])
             commit_group()
         if cutlass.const_expr(chunk + plan.pull_slots < chunks):
             if lane == 0:

@@ -27,12 +27,11 @@ from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
 from ..custom_op import asks_for_gradients, check_no_gradient
-from ..device_gemm import check_current
+from ..device_gemm import check_current, gpu_target
 from ..expert_gradients import MainGrads, check_main_grads
-from ..layer import gpu_name, usable_sms
 from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
-from ..symmetric_memory import SymmetricBuffer, device_arch
+from ..symmetric_memory import SymmetricBuffer
 from ..watchdog import check_watchdog_ns
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 from .routing import check_scatter_indices
@@ -75,7 +74,7 @@ class EpMoE(torch.nn.Module):
         self.takes_scales, self.takes_bound = problem.formats.scaled, False
         store = ArtifactStore(cache_folder()) if store is None else store
         device = weights.fc1.device
-        target = Target(device_arch(device), usable_sms(device, 0), gpu_name(device))
+        target = grid_target(gpu_target(device))
         tokens = problem.max_tokens_per_rank
         self.dispatch_config = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
         self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))

@@ -16,7 +16,7 @@ from ..access_record import HAPPENED, mask_of
 from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Actor, Clock
 from ..memory import SMEM_RESERVED, Allocation, Bytes
-from ..operands import DTYPES, UNSIGNED
+from ..operands import DTYPES, UNSIGNED, Combination, combination
 from . import ADDRESS, Binder, Cta, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
 from .access import origin, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
@@ -100,10 +100,10 @@ def reduce(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, coun
         raise SimError(f"{ins.opcode}: only reductions into global memory are modeled")
     after = ins.parts[ins.parts.index("bulk_group") + 1 :]
     operation, element = [part for part in after if part not in ("noftz", "L2::cache_hint")][:2]
-    _store(ins, w, lane, start, where, count, tma.Reduction(operation, element))
+    _store(ins, w, lane, start, where, count, combination(operation, element))
 
 
-def _store(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, count: int, reduction: tma.Reduction | None = None) -> None:
+def _store(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, count: int, reduction: Combination | None = None) -> None:
     cta, offset = shared_target(w, where)
     if "cp_mask" in ins.parts:
         raise SimError(f"{ins.opcode}: .cp_mask is not modeled")

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..access_record import mask_of
-from ..formats import bf16_to_f32, f32_to_bf16
 from ..lanes import Lanes, stacked
 from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
 from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
-from ..operands import UNSIGNED
+from ..operands import COMBINED, UNSIGNED, combination
 from ..parser import TYPE_BYTES
 from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
 from .access import by_address, gather, resolve, scatter, scope, semantics, shared_target, state_space
@@ -152,31 +151,20 @@ def cta_rank(ins: PtxInstruction, b: Binder) -> Inline:
     return Inline([(ins.operands[0], text, np.uint32)])
 
 
-_SIGNED_WORDS = {"s32": np.int32, "s64": np.int64}
-Update = Callable[[Any, Any, Any], Any]
+Update = Callable[[Any, Any, Any], Any]  # (old, operand, second operand) -> new, on arrays of one unsigned element.
+_UPDATES: dict[str, Update] = {
+    "exch": lambda old, x, y: x,
+    "cas": lambda old, x, y: y if old[0] == x[0] else old,
+    "inc": lambda old, x, y: np.where(old >= x, 0, old + 1),
+    "dec": lambda old, x, y: np.where((old == 0) | (old > x), x, old - 1),
+}
 
 
 def _update(operation: str, kind: str) -> Update:
-    """(old, operand, second operand) -> new, on arrays of one unsigned element."""
-    u = UNSIGNED[TYPE_BYTES[kind]]
-    if kind in ("bf16x2", "bf16") and operation == "add":
-        return lambda old, x, y: f32_to_bf16(bf16_to_f32(old.view(np.uint16)) + bf16_to_f32(x.view(np.uint16))).view(u)
-    view = {"f32": np.float32, "f64": np.float64, "f16x2": np.float16, "f16": np.float16, **_SIGNED_WORDS}.get(kind, u)
-    table: dict[str, Update] = {
-        "add": lambda old, x, y: (old.view(view) + x.view(view)).view(u),
-        "min": lambda old, x, y: np.minimum(old.view(view), x.view(view)).view(u),
-        "max": lambda old, x, y: np.maximum(old.view(view), x.view(view)).view(u),
-        "and": lambda old, x, y: old & x,
-        "or": lambda old, x, y: old | x,
-        "xor": lambda old, x, y: old ^ x,
-        "exch": lambda old, x, y: x,
-        "cas": lambda old, x, y: y if old[0] == x[0] else old,
-        "inc": lambda old, x, y: np.where(old >= x, u(0), old + u(1)),
-        "dec": lambda old, x, y: np.where((old == 0) | (old > x), x, old - u(1)),
-    }
-    if operation not in table:
-        raise SimError(f"unknown atomic operation {operation}")
-    return table[operation]
+    if (update := _UPDATES.get(operation)) is not None:
+        return update
+    combine = combination(operation, kind)
+    return lambda old, x, y: combine(old, x)
 
 
 @register("atom", "red")
@@ -187,7 +175,7 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
     returns, kind = ins.parts[0] == "atom", ins.parts[-1]
     if kind not in TYPE_BYTES or TYPE_BYTES[kind] > 8:
         raise SimError(f"atomics on {kind} are not supported")
-    operation = next((p for p in ins.parts if p in ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")), "")
+    operation = next((p for p in ins.parts if p in COMBINED or p in _UPDATES), "")
     space, semantic, level = state_space(ins.parts), semantics(ins.parts, "relaxed"), scope(ins.parts, "gpu")
     update, u, size = _update(operation, kind), UNSIGNED[TYPE_BYTES[kind]], TYPE_BYTES[kind]
     operands = ins.operands[1:] if returns else ins.operands

@@ -17,6 +17,7 @@ from .. import tma_engine as tma
 from ..chunks import GATHERED_ROWS, boxes_at, shared_chunks, to_shared_format
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
+from ..operands import combination
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
 from .access import find, line_of, shared_target
 from .bulk import post_load, post_store
@@ -106,7 +107,7 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
 def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
     """Combine with global memory: cp.reduce...tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
     operation = next((part for part in ins.parts if part in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), "")
-    tma.Reduction(operation, "u32")  # an unknown operation is an error at load time
+    combination(operation, "u32")  # an unknown operation is an error at load time
     return _build_store(ins, b, operation)
 
 
@@ -188,7 +189,7 @@ def _store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordinates,
     if operation is not None:
         if tensor_map.dtype not in _ELEMENT:
             raise SimError(f"TMA reduction of {tensor_map.dtype.name} elements")
-        reduction = tma.Reduction(operation, _ELEMENT[tensor_map.dtype])
+        reduction = combination(operation, _ELEMENT[tensor_map.dtype])
 
     def write(values: Bytes, actor: Actor | None) -> None:
         for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..lanes import ALONE, LANE, Lanes
-from ..operands import Reader
+from ..operands import COMBINED, Reader
 from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .access import line_of
 
@@ -192,15 +192,10 @@ def match(ins: PtxInstruction, w: Warp, here: Lanes, values: Lanes) -> tuple[Any
     return np.uint32(_bits(here) if whole else 0), whole
 
 
-_REDUCE: dict[str, np.ufunc] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
-
-
 @_asking("redux.sync")
 def reduce(ins: PtxInstruction, w: Warp, here: Lanes, values: Lanes) -> tuple[Any, ...]:
     """`.f32` min and max drop NaN, or keep it with `.NaN`; `.abs` takes magnitudes."""
-    operation = _REDUCE[ins.parts[2]]
+    operation = COMBINED[ins.parts[2]]
     if values.dtype == np.float32 and "NaN" not in ins.parts:
         operation = {"min": np.fmin, "max": np.fmax}[ins.parts[2]]
     mine = values[here]

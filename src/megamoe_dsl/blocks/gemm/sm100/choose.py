@@ -1,6 +1,6 @@
 """Which tile, with how many consumers, in clusters of how many pairs: what an estimate of clocks finds best.  Nobody has measured this
-kernel: over the rows of experts the rates are those of the performance model (`predict/nvidia_b200.json`), the instructions of an epilogue
-those of the compiled kernel, and the estimate is a mean over numbers of rows, which a router deals unevenly.
+kernel: the rates are those of the performance model (`predict/nvidia_b200.json`), the instructions of an epilogue those of the compiled
+kernel, and the estimate is a mean over numbers of rows of a group, which a router deals unevenly.
 """
 
 from __future__ import annotations
@@ -12,16 +12,11 @@ from statistics import NormalDist
 from typing import Any, cast
 
 from ....config_error import ConfigError
-from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
+from ....hardware.cta_pair import CLUSTER
 from ....layouts.arith import align, ceil_div
 from ....target import Target
-from ..problem import CONTIGUOUS, ROW_BLOCK, GatherGemmProblem, GemmProblem
-from .config import COLUMNS, ROWS, Sm100GemmConfig, block_ks, tile_rows
-
-ROWS_PER_UNIT = 16
-"""Of A, by 256 of B and 128 of K: the unit of time, about 32 clocks of a pair with 8192 products an SM and clock."""
-LATENCY = 4  # units of a K block, however few rows it has: 256 rows of B come from L2 meanwhile
-EPILOGUE = 24  # units of a tile, and as many again for every 192 rows
+from ..problem import GatherGemmProblem, GemmProblem
+from .config import COLUMNS, ROWS, Sm100GemmConfig, block_ks
 
 
 def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Sm100GemmConfig:
@@ -32,31 +27,13 @@ def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: 
     if problem.sums_rows:
         block_m = min(ROWS if problem.formats.scaled else COLUMNS, key=lambda one: (align(problem.n, one), -one))
         return Sm100GemmConfig(problem, **{"block_m": block_m, "dynamic_schedule": True, **common})
-    if problem.of_experts:
-        possible = []
-        for tile in CANDIDATES:
-            with suppress(ConfigError):
-                possible.append(Sm100GemmConfig(problem, **{**tile, **common}))
-        chosen = fastest(possible, rows) if possible else Sm100GemmConfig(problem, **{**CANDIDATES[0], **common})
-        chosen.check_rows(rows)
-        return chosen
-    tiles = [m for m in tile_rows(problem) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
-    return Sm100GemmConfig(problem, **{"block_m": choose_block_m(problem, target.num_sms // CLUSTER, rows, tiles), **common})
-
-
-def choose_block_m(problem: GemmProblem, pairs: int, rows: int, tiles: Sequence[int]) -> int:
-    """The one of `tiles` for `rows` rows of A, equally many of each group."""
-    step = ROW_BLOCK if problem.kind == CONTIGUOUS else 1  # to which a group's rows are padded
-    expected = align(-(-max(rows, 1) // problem.num_groups), step)
-    return min(tiles, key=lambda block_m: cost(problem, expected, block_m, pairs))
-
-
-def cost(problem: GemmProblem, expected: int, block_m: int, pairs: int) -> float:
-    """The estimate for so many rows of each group."""
-    count = problem.num_groups * -(-expected // block_m) * -(-problem.n // PAIR_ROWS)
-    covered = min(block_m, -(-expected // 16) * 16)
-    per_block = max(covered / ROWS_PER_UNIT, LATENCY)
-    return -(-count // max(pairs, 1)) * (problem.k_blocks * per_block + EPILOGUE * (1 + covered / 192))
+    possible = []
+    for tile in CANDIDATES:
+        with suppress(ConfigError):
+            possible.append(Sm100GemmConfig(problem, **{**tile, **common}))
+    chosen = fastest(possible, rows) if possible else Sm100GemmConfig(problem, **{**CANDIDATES[0], **common})
+    chosen.check_rows(rows)
+    return chosen
 
 
 MMA_BYTES = 32  # of K, of an instruction; a byte has one value, or two of E2M1
@@ -88,6 +65,8 @@ WORTH = 0.95
 def rows_of_experts(problem: GemmProblem, rows: int) -> list[int]:
     """Numbers of rows that experts have when so many are dealt to all, each equally likely."""
     mean = rows / problem.num_groups
+    if problem.num_groups == 1:
+        return [rows]
     return [max(0, round(mean + sqrt(mean) * deviation)) for deviation in QUANTILES]
 
 
@@ -134,6 +113,6 @@ def tile_clocks(tile: Sm100GemmConfig, rows: int) -> float:
     gathered = covered * (stage.k_block.row_bytes / CLUSTER / tile.pairs + stage.k_block.words * WORD_BYTES)
     loop = tile.k_blocks * max(multiply, (stage.weight_transaction + gathered) / FETCH_RATE)
     passes = ceil_div(rows, PASS_ROWS) * tile.consumers / 2  # two warpgroups share them
-    gate_up, scaled = tile.problem.gate_up, bool(cast(GatherGemmProblem, tile.problem).hidden.scale)
-    epilogue = passes * (GATE_UP_CLOCKS[scaled] if gate_up else EPILOGUE_CLOCKS)
+    gate_up = tile.problem.gate_up
+    epilogue = passes * (GATE_UP_CLOCKS[bool(cast(GatherGemmProblem, tile.problem).hidden.scale)] if gate_up else EPILOGUE_CLOCKS)
     return TILE_CLOCKS + (max(loop, epilogue) if tile.tmem.accumulators > 1 else loop + epilogue)

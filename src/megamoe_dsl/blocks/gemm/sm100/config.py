@@ -175,9 +175,10 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)
 
     # --- what tables say
-    def facts(self) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
+    @property
+    def tile_facts(self) -> list[tuple[str, object]]:
         shape = f"{self.block_n} rows of B x {self.block_m} rows of A x {self.block_k} over two CTAs"
-        return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")], []
+        return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")]
 
     @property
     def sharing(self) -> str:

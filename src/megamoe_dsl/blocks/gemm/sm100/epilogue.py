@@ -5,7 +5,7 @@ signals   work_tile_empty and acc_empty of the even CTA, per tile
 
 BF16 goes through SMEM, a pass of 32 rows at a time (blocks/sm100/results.py), FP32 from registers to memory.  Two warpgroups take
 alternate passes of a tile, or each has a consumer's.  Rows of experts lie wherever the result's layout says: scatter4 takes a row of D for
-each, and leaves out those beyond a tile's.  Gate and up are stored before they are activated, BF16, in columns as B has rows.
+each, and leaves out those beyond a tile's.
 """
 
 from __future__ import annotations
@@ -17,39 +17,23 @@ from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
-from ....device import cast
-from ....device.cast import pack_bf16
 from ....device.mbarrier import LEADER, arrive_cluster, wait
-from ....device.memory import fence_async_shared, load_f32, load_shared_v4, store_shared_u32, store_transposed_b16, store_u8, store_v4
+from ....device.memory import fence_async_shared, load_f32, store_v4
 from ....device.ring import Ring
 from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
 from ....device.tma import commit_group, scatter_rows, wait_group_read
 from ....device.warp import sync_warp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
-from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
-from ...sm100.epilogue_tile import (
-    FC1_CHANNELS,
-    HALF_BYTES,
-    HALF_CHANNELS,
-    PASS_ROWS,
-    PASS_WARPGROUPS,
-    chunk_address,
-    fc1_scale,
-    read_address,
-    read_row,
-    write_address,
-)
-from ...sm100.results import OUTPUTS, ROWS_PER_STEP, ResultPart, activate_group, joint_exponents, share_maxima, stage_pass, store_results
-from ..arguments import FactorArguments, StoringArguments
+from ...sm100.epilogue_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, PASS_WARPGROUPS, write_address
+from ...sm100.results import ResultPart, stage_pass, store_results
+from ..arguments import FactorArguments
 from ..context import GemmContext, GemmTile, next_tile
-from ..problem import INTERLEAVED
 from ..store import store_value
 from ..tile import WARPS_PER_GROUP
-from .load import first_gate
 
 
 def load_factor(ctx: GemmContext, tile: GemmTile) -> Any:
@@ -84,57 +68,6 @@ def scatter_pass(
         places = [select(own + i < tile.valid_m, tile.row + own + i, ctx.args.d_rows) for i in range(ROWS)]
         scatter_rows(ctx.maps.d, part.staging + (half * PASS_ROWS + fours * ROWS) * row_bytes, x + half * HALF_CHANNELS, places)
         commit_group()
-
-
-WORD = 4  # bytes: a gate and its up
-
-
-@cute.jit
-def store_preactivations(ctx: GemmContext, tile: GemmTile, part: ResultPart, first: Int32, sums: cutlass.Constexpr[Any]):
-    """A warp's part of the pass from row `first` of the tile on; `sums` are `load_columns`'s.  The tile of results is free again after the
-    next barrier of the warpgroup."""
-    problem = ctx.config.problem
-    wait_group_read(0)
-    part.sync_group()
-    if cutlass.const_expr(problem.gate_up == INTERLEAVED):
-        stage_alternating(part, sums)
-    else:
-        stage_halves(part, sums)
-    part.sync_group()
-    own = read_row(part.warp, part.lane)
-    staged = read_address(part.staging, own, part.lane, part.tokens)
-    begin = cast_to(StoringArguments, ctx.args).preactivations + Int64(column_of(ctx, part)) * 2
-    for step in cutlass.range_constexpr(0, part.tokens, ROWS_PER_STEP):
-        row = first + own + step
-        if row < tile.valid_m:
-            store_v4(begin + Int64(tile.row + row) * (2 * problem.n), load_shared_v4(staged + step * HALF_BYTES))
-
-
-def stage_halves(part: ResultPart, sums: Any) -> None:
-    """Those of one half of B in one half of a row, in their order: matrix k of a store is run k / 2, of half k % 2."""
-    matrix = part.lane >> 3
-    write = chunk_address(part.staging, (matrix & 1) * 8 + part.warp * 2 + (matrix >> 1), part.lane, part.tokens)
-    for g, v in enumerate(sums):
-        store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
-
-
-def stage_alternating(part: ResultPart, sums: Any) -> None:
-    """A gate, its up, and so on: lane t has those of channel t / 4 of both runs, for rows 2 (t % 4) and the next of every eight."""
-    channel, pair = part.lane >> 2, (part.lane & 3) * 2
-    for g, v in enumerate(sums):
-        for run in range(2):
-            for q in range(2):
-                chunk = (part.warp * 2 + run) * 2 + (channel >> 2)
-                place = chunk_address(part.staging, chunk, pair + q, part.tokens) + (8 * g * HALF_BYTES + (channel & 3) * WORD)
-                store_shared_u32(place, pack_bf16(v[4 * run + q], v[4 * run + 2 + q]))
-
-
-def column_of(ctx: GemmContext, part: ResultPart) -> Any:
-    """The first of the eight columns that a lane writes."""
-    problem, lane = ctx.config.problem, part.lane & 15
-    if problem.gate_up == INTERLEAVED:
-        return part.n_block * (2 * HALF_CHANNELS) + lane * 8
-    return part.n_block * HALF_CHANNELS + (lane & 7) * 8 + select(lane < 8, Int32(0), Int32(problem.n // 2))
 
 
 FIRST_BARRIER = 1  # named, of the warpgroups: 0 is the whole CTA's
@@ -236,44 +169,6 @@ def finish_results(ctx: GemmContext, tile: GemmTile, part: ResultPart):
         fence_async_shared()
         part.sync_group()
         scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS), 2)
-
-
-@cute.jit
-def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart):
-    """64 channels, activated and with a scale for each row and 32 of them."""
-    problem, lane, warp = ctx.config.problem, part.lane, part.warp
-    form, groups = OUTPUTS[problem.hidden.element], PASS_ROWS // 8
-    pair = (lane & 3) * 2  # first of this thread's two rows in a group of 8
-    maxima, others = (ctx.shared("amax", part.group, one, pair) for one in (warp, warp ^ 1))
-    scale, per_row = fc1_scale(part.n_block, warp), problem.d_columns // CHANNELS_PER_SCALE
-    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
-        sums = load_columns(part.column + first, groups)
-        if cutlass.const_expr(problem.preactivations):
-            store_preactivations(ctx, tile, part, first, sums)
-        passed = [activate_group(ctx, v, (Float32(1.0),) * 2, first_gate(problem)) for v in sums]
-        share_maxima(maxima, lane, [peaks for _, peaks in passed])
-        wait_group_read(0)
-        part.sync_group()
-        packed = []
-        for g, (values, peaks) in enumerate(passed):
-            exponents = joint_exponents(others, g, peaks, form.largest)
-            for q, exponent in enumerate(exponents):
-                row = first + 8 * g + pair + q
-                store_scale(ctx, tile, row, (lane < 4) & ((warp & 1) == 0), per_row, scale, exponent)
-            inverse = [cast.inverse_scale(one) for one in exponents]
-            packed.append(form.pack([value * inverse[i & 1] for i, value in enumerate(values)]))
-        form.store(part.staging, warp, lane, packed)
-        fence_async_shared()
-        part.sync_group()
-        row_bytes = problem.hidden.row_bytes(FC1_CHANNELS)
-        scatter_pass(ctx, tile, part, first, row_bytes, part.n_block * row_bytes, 1)
-
-
-@cute.jit
-def store_scale(ctx: GemmContext, tile: GemmTile, row: Int32, own: Any, per_row: cutlass.Constexpr[int], scale: Int32, exponent: Int32):
-    """Stores byte `scale` of the `per_row` that row `row` of the tile has in D's scales, from threads with `own`, if the row is valid."""
-    if own & (row < tile.valid_m):
-        store_u8(ctx.args.d_sf + (Int64(tile.row + row) * per_row + scale), exponent)
 
 
 @cute.jit

@@ -1,75 +1,124 @@
-"""Epilogues of gate and up as `epilogue.finish_gate_up`, for other formats of what Linear2 takes.
-
-BF16, for number formats whose scales need a factor of values that nobody knows yet: 64 channels of a pass of 32 rows, without scales.
-
-NVFP4 with a known factor (blocks/sm100/nvfp4.py): a scale for each row and a warp's 16 channels.
-"""
+"""The epilogue of gate and up on SM100: stored in BF16 where a backward pass needs them, in columns as B has rows; activated, and quantized
+unless D is BF16.  NVFP4 takes a known factor; without it activated channels stay BF16, because scales need a factor of values that nobody
+knows yet."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int64
+from cutlass import Float32, Int32, Int64
 
-from ....device.memory import fence_async_shared, load_f32, store_u8
-from ....device.tcgen05 import load_columns
+from ....device.cast import pack_bf16
+from ....device.memory import load_f32, load_shared_v4, store_shared_u32, store_transposed_b16, store_v4
 from ....device.tma import wait_group_read
-from ....recipe import BF16
-from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, PASS_ROWS
-from ...sm100.nvfp4 import GateUpFactors, packed_pass, row_of_lane
-from ...sm100.results import OUTPUTS, ResultPart, activate_channels
-from ..arguments import HiddenFactorArguments
+from ....layouts.arith import select
+from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, chunk_address, fc1_scale, read_address, read_row
+from ...sm100.outputs import GateUpFactors, activate_channels, finish_passes
+from ...sm100.results import ROWS_PER_STEP, ResultPart
+from ..arguments import HiddenFactorArguments, StoringArguments
 from ..context import GemmContext, GemmTile
-from ..tile import WARPS_PER_GROUP
-from .epilogue import load_factor, scatter_pass, store_preactivations, with_factor
+from ..problem import INTERLEAVED
+from .epilogue import load_factor, scatter_pass, with_factor
 from .load import first_gate
 
 
-@cute.jit
-def finish_gate_up_bf16(ctx: GemmContext, tile: GemmTile, part: ResultPart):
-    """64 channels, activated, rounded once."""
-    problem, groups, factor, form = ctx.config.problem, PASS_ROWS // 8, load_factor(ctx, tile), OUTPUTS[BF16]
-    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
-        sums = [with_factor(ctx, one, factor) for one in load_columns(part.column + first, groups)]
-        if cutlass.const_expr(problem.preactivations):
-            store_preactivations(ctx, tile, part, first, sums)
-        packed = [form.pack(activate_channels(ctx, one, (Float32(1.0),) * 2, first_gate(problem))) for one in sums]
+@dataclass(frozen=True)
+class GateUpOfTile:
+    """A warpgroup's part of a tile on its way to rows of D, which scatter4 takes.  Its sums are multiplied with `factor`, or with those of
+    gate and up."""
+
+    ctx: GemmContext
+    tile: GemmTile
+    part: ResultPart
+    factor: Any
+    factors: GateUpFactors | None
+
+    def activated(self, first: Any, sums: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        ctx, problem, gates = self.ctx, self.ctx.config.problem, first_gate(self.ctx.config.problem)
+        found = [with_factor(ctx, one, self.factor) if self.factors is None else self.factors.of_sums(one, gates) for one in sums]
+        if problem.preactivations:
+            store_preactivations(ctx, self.tile, self.part, first, found)
+        return [activate_channels(ctx, one, (Float32(1.0),) * 2, gates) for one in found]
+
+    def buffer(self, first: Any) -> Any:
         wait_group_read(0)
-        part.sync_group()
-        form.store(part.staging, part.warp, part.lane, packed)
-        fence_async_shared()
-        part.sync_group()
-        scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * HALF_CHANNELS, 1)
+        self.part.sync_group()
+        return self.part.staging
+
+    def has(self, row: Any) -> Any:
+        return row < self.tile.valid_m
+
+    def scale(self, row: Any) -> tuple[Any, int]:
+        hidden = self.ctx.config.problem.hidden
+        per_row, index = hidden.scales_of(self.ctx.config.problem.d_columns), fc1_scale(self.part.n_block, self.part.warp, hidden.channels)
+        return self.ctx.args.d_sf + (Int64(self.tile.row + row) * per_row + index), per_row
+
+    def send(self, first: Any, buffer: Any) -> None:
+        row_bytes = self.ctx.config.problem.hidden.row_bytes(FC1_CHANNELS)
+        scatter_pass(self.ctx, self.tile, self.part, first, row_bytes, self.part.n_block * row_bytes, 1)
 
 
-def load_factors(ctx: GemmContext, tile: GemmTile) -> GateUpFactors:
-    """Reads the three factors of the tile's expert from global memory."""
-    args, place = cast(HiddenFactorArguments, ctx.args), Int64(tile.group) * 4
-    return GateUpFactors(load_factor(ctx, tile), load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))
+def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart) -> None:
+    """64 channels of every row."""
+    hidden, factor, factors = ctx.config.problem.hidden, load_factor(ctx, tile), None
+    if hidden.factor:
+        args, place = cast_to(HiddenFactorArguments, ctx.args), Int64(tile.group) * 4
+        factors = GateUpFactors(factor, load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))
+    maxima = [ctx.shared("amax", part.group, warp, (part.lane & 3) * 2) for warp in (part.warp, part.warp ^ 1)]
+    finish_passes(part, GateUpOfTile(ctx, tile, part, factor, factors), hidden, maxima, factors)
+
+
+WORD = 4  # bytes: a gate and its up
 
 
 @cute.jit
-def finish_gate_up_nvfp4(ctx: GemmContext, tile: GemmTile, part: ResultPart):
-    """64 channels, activated and with a scale for each row and 16 of them."""
-    problem, lane, factors = ctx.config.problem, part.lane, load_factors(ctx, tile)
-    form, groups, row_bytes = OUTPUTS[problem.hidden.element], PASS_ROWS // 8, problem.hidden.row_bytes(FC1_CHANNELS)
-    own = row_of_lane(lane)
-    per_row = problem.hidden.scales_of(problem.d_columns)
-    scales = ctx.args.d_sf + Int64(tile.row + own) * per_row + part.n_block * WARPS_PER_GROUP + part.warp
-    for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
-        sums = [factors.of_sums(one, first_gate(problem)) for one in load_columns(part.column + first, groups)]
-        if cutlass.const_expr(problem.preactivations):
-            store_preactivations(ctx, tile, part, first, sums)
-        passed = [activate_channels(ctx, one, (Float32(1.0),) * 2, first_gate(problem)) for one in sums]
-        code, divisor = factors.scale(passed, lane)
-        if first + own < tile.valid_m:
-            store_u8(scales + Int64(first) * per_row, code)
-        packed = packed_pass(passed, divisor, lane)
-        wait_group_read(0)
-        part.sync_group()
-        form.store(part.staging, part.warp, lane, packed)
-        fence_async_shared()
-        part.sync_group()
-        scatter_pass(ctx, tile, part, first, row_bytes, part.n_block * row_bytes, 1)
+def store_preactivations(ctx: GemmContext, tile: GemmTile, part: ResultPart, first: Int32, sums: cutlass.Constexpr[Any]):
+    """A warp's part of the pass from row `first` of the tile on; `sums` are `load_columns`'s.  The tile of results is free again after the
+    next barrier of the warpgroup."""
+    problem = ctx.config.problem
+    wait_group_read(0)
+    part.sync_group()
+    if cutlass.const_expr(problem.gate_up == INTERLEAVED):
+        stage_alternating(part, sums)
+    else:
+        stage_halves(part, sums)
+    part.sync_group()
+    own = read_row(part.warp, part.lane)
+    staged = read_address(part.staging, own, part.lane, part.tokens)
+    begin = cast_to(StoringArguments, ctx.args).preactivations + Int64(column_of(ctx, part)) * 2
+    for step in cutlass.range_constexpr(0, part.tokens, ROWS_PER_STEP):
+        row = first + own + step
+        if row < tile.valid_m:
+            store_v4(begin + Int64(tile.row + row) * (2 * problem.n), load_shared_v4(staged + step * HALF_BYTES))
+
+
+def stage_halves(part: ResultPart, sums: Any) -> None:
+    """Those of one half of B in one half of a row, in their order: matrix k of a store is run k / 2, of half k % 2."""
+    matrix = part.lane >> 3
+    write = chunk_address(part.staging, (matrix & 1) * 8 + part.warp * 2 + (matrix >> 1), part.lane, part.tokens)
+    for g, v in enumerate(sums):
+        store_transposed_b16(write + g * (8 * HALF_BYTES), [pack_bf16(v[2 * k], v[2 * k + 1]) for k in range(4)])
+
+
+def stage_alternating(part: ResultPart, sums: Any) -> None:
+    """A gate, its up, and so on: lane t has those of channel t / 4 of both runs, for rows 2 (t % 4) and the next of every eight."""
+    channel, pair = part.lane >> 2, (part.lane & 3) * 2
+    for g, v in enumerate(sums):
+        for run in range(2):
+            for q in range(2):
+                chunk = (part.warp * 2 + run) * 2 + (channel >> 2)
+                place = chunk_address(part.staging, chunk, pair + q, part.tokens) + (8 * g * HALF_BYTES + (channel & 3) * WORD)
+                store_shared_u32(place, pack_bf16(v[4 * run + q], v[4 * run + 2 + q]))
+
+
+def column_of(ctx: GemmContext, part: ResultPart) -> Any:
+    """The first of the eight columns that a lane writes."""
+    problem, lane = ctx.config.problem, part.lane & 15
+    if problem.gate_up == INTERLEAVED:
+        return part.n_block * (2 * HALF_CHANNELS) + lane * 8
+    return part.n_block * HALF_CHANNELS + (lane & 7) * 8 + select(lane < 8, Int32(0), Int32(problem.n // 2))

@@ -3,10 +3,8 @@ blocks (blocks/sm100)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-from cutlass import Int32
 
 from ....device import tcgen05
 from ....device.ring import Ring, Stage
@@ -21,30 +19,15 @@ from ..context import GemmContext, GemmTile
 from ..problem import UP_FIRST, GatherGemmProblem
 
 
-@dataclass(frozen=True)
-class SummedOperand(PairOperand):
-    """Rows of a side that lies transposed; `scale_k` is the first K block, of rows as of scales."""
-
-    def load_rows(self, destination: Any, full: Any, k: Any) -> None:
-        super().load_rows(destination, full, self.scale_k + k)
-
-
-def in_side(ctx: GemmContext, tile: GemmTile) -> GemmTile:
-    """A tile with its first row of A; where K are rows, of those that all groups have."""
-    return replace(tile, row=ctx.source_row(tile)) if ctx.config.problem.sums_rows else tile
-
-
 def load_tokens(ctx: GemmContext) -> None:
     """Each CTA of the pair: its half of the tile's rows of A, and scales of all, from the atom on that the first row's are in."""
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
-        config, kind, first = ctx.config, PairOperand, 0
-        if config.problem.sums_rows:
-            kind, first, tile = SummedOperand, ctx.first_k_block_of(tile), in_side(ctx, tile)
+        config, first, begin = ctx.config, ctx.first_k_block_of(tile), ctx.source_row(tile)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
-        row = tile.row + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
-        atom, num_bytes = tile.row & -SF_ATOM_ROWS, config.stage.token_transaction
-        operand = kind(ctx.maps.tokens, ctx.maps.sfa, row, atom, first, config.k_block, num_bytes)
+        row = begin + ctx.cta_rank * (mma_tokens(tile.valid_m) >> 1)
+        atom, num_bytes = begin & -SF_ATOM_ROWS, config.stage.token_transaction
+        operand = PairOperand(ctx.maps.tokens, ctx.maps.sfa, row, atom, first, config.k_block, num_bytes, first)
         return load.load_tokens(stage, operand, ctx.k_blocks_of(tile))
 
     tiles.load_tokens(ctx, ctx.first_stage, fill, lambda ctx, tile: ctx.wait_rows(tile))
@@ -67,19 +50,19 @@ def load_weights(ctx: GemmContext) -> None:
     tiles.load_weights(ctx, ctx.first_stage, fill)
 
 
-def summed_weights(ctx: GemmContext, tile: GemmTile) -> SummedOperand:
+def summed_weights(ctx: GemmContext, tile: GemmTile) -> PairOperand:
     """A CTA's columns of the right side."""
     config = ctx.config
     column = (tile.n_block * config.cluster + ctx.cta_rank) * config.stage.weight_rows
     first, num_bytes = ctx.first_k_block_of(tile), config.stage.weight_transaction
-    return SummedOperand(ctx.maps.weights, ctx.maps.sfb, column, column, first, config.k_block, num_bytes)
+    return PairOperand(ctx.maps.weights, ctx.maps.sfb, column, column, first, config.k_block, num_bytes, first)
 
 
 @dataclass(frozen=True)
 class GateUpOperand(PairOperand):
     """`row` counts runs of gate of the expert."""
 
-    expert: Int32
+    expert: Any = 0
 
     def load_rows(self, destination: Any, full: Any, k: Any) -> None:
         load_box_5d(destination, self.rows, full, (k * self.k_block.row_bytes, 0, 0, self.row, self.expert))
@@ -89,7 +72,7 @@ def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:
     """A CTA's part of a tile."""
     whole, config = weight_operand(ctx, tile), ctx.config
     first = (tile.n_block * config.cluster + ctx.cta_rank) * config.weights.runs(config)
-    return GateUpOperand(whole.rows, whole.scales, first, whole.scale_row, whole.scale_k, whole.k_block, whole.num_bytes, tile.group)
+    return GateUpOperand(whole.rows, whole.scales, first, whole.scale_row, whole.scale_k, whole.k_block, whole.num_bytes, 0, tile.group)
 
 
 @dataclass(frozen=True)
@@ -130,7 +113,6 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> PairTile:
     sums = (config.consumers, config.block_m)
     if not tmem.scaled:
         return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums, mn_major)
-    tile = in_side(ctx, tile)
-    first_scale = ctx.config.rows.row_in_atom(tile.row) // ROWS_PER_COLUMN
+    first_scale = config.rows.row_in_atom(ctx, tile) // ROWS_PER_COLUMN
     scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
     return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)

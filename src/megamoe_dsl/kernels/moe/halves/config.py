@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 from ....arch import ARCHES, SM90, Arch
@@ -15,9 +15,9 @@ from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_declared, require_stages
 from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
-from ..config import PerRole, require_whole_tiles
+from ..config import require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
-from .gemm_part import PARTS, GemmPart, GroupedGemm
+from .gemm_part import PARTS, EpRegisters, GemmPart, GroupedGemm
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
 Half = Literal["dispatch", "combine"]
@@ -81,7 +81,6 @@ class EpConfig(ABC):
     num_sms: int = NUM_SMS  # CTAs of the grid
     num_stages: int = 0  # depth of the TMA ring; 0 chooses the deepest that fits
     cluster: int = 0  # CTAs that share loads of neighboring tiles: 1 or 2; on SM100 2, the CTA pair; 0 chooses the least
-    block_k: int = 0  # on SM100 as in `Sm100GemmConfig`, where 0 chooses the least; on SM90 always 0
     task_tokens: int = 4  # tokens that a communication warp takes at a time
     trace: bool = False  # warps record time stamps for profiles (layouts/records.py)
     arch_name: str = SM90.name
@@ -101,6 +100,8 @@ class EpConfig(ABC):
         object.__setattr__(self, "cluster", self.cluster or min(part.allowed["cluster"]))
         for name, values in part.allowed.items():
             require(getattr(self, name) in values, name, getattr(self, name), f"one of {list(values)} for {self.arch}")
+        least = min(part.allowed["cluster"])
+        require(self.cluster == least or not self.transposed, "cluster", self.cluster, f"{least} in a backward pass")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
@@ -183,8 +184,8 @@ class EpConfig(ABC):
         return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
 
     @property
-    def registers(self) -> PerRole:
-        """Per thread: of the communication warps, of the loaders, of those that multiply; 0 where all keep what they begin with."""
+    def registers(self) -> EpRegisters:
+        """Per thread; 0 where all keep what they begin with."""
         return self.part.registers
 
     @property
@@ -192,7 +193,12 @@ class EpConfig(ABC):
         budget = self.registers
         if not budget.loader:
             return self.arch.registers // self.num_threads // 8 * 8 * self.num_threads
-        return 32 * (COMMUNICATION_WARPS * budget.dispatch + LOADER_WARPS * budget.loader + self.math_warps * budget.epilogue)
+        return 32 * (COMMUNICATION_WARPS * budget.communication + LOADER_WARPS * budget.loader + self.math_warps * budget.math)
+
+    @property
+    def facts(self) -> list[tuple[str, object]]:
+        order = ("order", f"tasks handed out at run time, {self.gemm.group_m} row blocks together")
+        return [self.gemm.tile_facts[0], order, ("stages", self.num_stages)]
 
     # --- plans
     @property
@@ -335,19 +341,12 @@ WARPS = 32
 LANES = 32
 
 
-@dataclass(frozen=True)
-class TablesPlan:
+@lru_cache
+def tables_region(experts: int) -> Region:
     """Shared memory.  rows, pulls: of each warp and expert, or list, how many, then where the next one goes; sums: of the warps; starts: of
     each expert."""
-
-    experts: int
-    barriers: ClassVar[tuple[MBarrier, ...]] = ()
-
-    @cached_property
-    def region(self) -> Region:
-        counts = (WARPS, self.experts)
-        words = {"rows": counts, "pulls": counts, "sums": (WARPS,), "starts": (self.experts,)}
-        return Region.stack("smem", *(Field(name, shape, U32, 16) for name, shape in words.items()))
+    words = {"rows": (WARPS, experts), "pulls": (WARPS, experts), "sums": (WARPS,), "starts": (experts,)}
+    return Region.stack("smem", *(Field(name, shape, U32, 16) for name, shape in words.items()))
 
 
 @dataclass(frozen=True)
@@ -357,6 +356,7 @@ class RoutingTablesConfig:
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
     launch: ClassVar[EpLaunch] = EpLaunch.TABLES
+    barriers: ClassVar[tuple[MBarrier, ...]] = ()
     num_threads: ClassVar[int] = LANES * WARPS
 
     problem: Problem
@@ -368,7 +368,7 @@ class RoutingTablesConfig:
         require_declared(self, Problem)
         require(self.arch_name in ARCHES, "arch_name", self.arch_name, " or ".join(ARCHES))
         p = self.problem
-        most = min(self.num_threads, most_that_fit(lambda experts: TablesPlan(experts).region.size, self.arch.smem_bytes))
+        most = min(self.num_threads, most_that_fit(lambda experts: tables_region(experts).size, self.arch.smem_bytes))
         require(
             p.num_experts <= most, "problem.num_experts", p.num_experts, f"at most {most}: each has a thread, and counters of all warps"
         )
@@ -392,5 +392,9 @@ class RoutingTablesConfig:
         return LANES // self.problem.topk
 
     @property
-    def smem(self) -> TablesPlan:
-        return TablesPlan(self.problem.num_experts)
+    def region(self) -> Region:
+        return tables_region(self.problem.num_experts)
+
+    @property
+    def smem(self) -> Self:
+        return self

@@ -12,10 +12,9 @@ from cutlass import Int32
 from ....blocks.gemm.context import GemmContext, GemmTile
 from ....blocks.rank_barrier import RankContext
 from ....device.memory import fence_async_global, load_shared_u32, load_u32
-from ....device.stamps import begin, stamp
 from ....device.sync import Equals32, spin
 from ....layouts.arith import div
-from ....layouts.records import Activity, Role, tile_detail
+from ....layouts.records import tile_detail
 from ..results import Bf16Results
 from .layouts.symmetric import EpLaunch, EpWait, field_address
 
@@ -55,12 +54,13 @@ class EpGemm(GemmContext):
 
     ep: EpContext
 
-    def begin(self, role: Role) -> None:
-        begin(self.ep, role)
+    @property
+    def stamped(self) -> EpContext:
+        return self.ep
 
-    def stamp(self, activity: Activity, tile: GemmTile) -> None:
-        """With the tile and which linear it is of."""
-        stamp(self.ep, activity, tile_detail(div(tile.row, self.ep.config.block_m), tile.n_block, int(self.ep.config.launch)))
+    def detail(self, tile: GemmTile) -> Any:
+        """The tile and which linear it is of."""
+        return tile_detail(div(tile.row, self.ep.config.block_m), tile.n_block, int(self.ep.config.launch))
 
     def wait_rows(self, tile: GemmTile) -> None:
         """Until all rows of the tile's block are there, where dispatch brings them in the same launch."""

@@ -50,7 +50,8 @@ class EpKernel(Kernel):
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""
         problem.check_num_tokens(num_tokens)
         kind, arch = self.configs[target.arch.name], target.arch.name
-        chosen = PARTS[arch].chosen(kind.linear(problem), fields.get("num_sms", target.num_sms))
+        num_sms = fields.get("num_sms", target.num_sms)
+        chosen = {"num_sms": num_sms, "cluster": PARTS[arch].clusters_of(num_sms)}
         measured = tuned_fields(kind.half, problem, num_tokens, target.gpu)
         config: EpConfig = kind(problem, arch_name=arch, **{**chosen, **measured, **fields})
         return config
@@ -59,17 +60,6 @@ class EpKernel(Kernel):
         recipe = config.problem.recipe
         formats = "" if recipe == config.part.recipes[0] else f"-{recipe}"
         return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}{formats}"
-
-    def facts(self, config: EpConfig) -> list[tuple[str, object]]:
-        order = ("order", f"tasks handed out at run time, {config.gemm.group_m} row blocks together")
-        found = [config.gemm.facts()[0][0], order, *super().facts(config), ("stages", config.num_stages)]
-        budgets = ", ".join(f"{group} {count}" for group, count in self.registers(config).items())
-        return [*found, ("register budgets", budgets)] if budgets else found
-
-    def registers(self, config: EpConfig) -> Mapping[str, int]:
-        """Per thread of each group of warps; on SM100 they keep what they begin with."""
-        budget = config.registers
-        return {"communication": budget.dispatch, "loader": budget.loader, "math": budget.epilogue} if budget.loader else {}
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
         return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....arch import SM90, SM100, Arch
 from ....blocks.gemm.config import GemmConfig
-from ....blocks.gemm.problem import GemmProblem
 from ....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
 from ....hardware.operand_tile import SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import Int
-from ..config import PerRole
 
 MOST_COLUMNS = 128
 """Of a wgmma: before a role asks for registers of its own, 512 threads have 128 each, and ptxas assembles no instruction that names more;
 sums of 128 columns take 64."""
-UNCHANGED = PerRole(0, 0, 0)
+
+
+class EpRegisters(NamedTuple):
+    """Registers of a thread of each group of warps after `setmaxnreg`; 0: what it begins with."""
+
+    communication: int = 0
+    loader: int = 0
+    math: int = 0
+
+
+UNCHANGED = EpRegisters()
 GroupedGemm = GemmConfig | Sm100GemmConfig
 HALVED = 128  # rows of a tile of which half may be multiplied
 GROUP_M = 16  # row blocks of a group in the grouped tile order
@@ -32,10 +40,10 @@ class GemmPart:
     recipes: tuple[str, ...]
     allowed: Mapping[str, tuple[int, ...]] = field(hash=False)  # what fields may be
     gemm: Callable[[Any, int], GroupedGemm]  # that of a configuration (blocks/gemm), with a ring of this depth
-    chosen: Callable[[GemmProblem, int], dict[str, int]]  # fields that `choose` sets for a GEMM on a grid of so many CTAs
+    clusters_of: Callable[[int], int] = lambda num_sms: CLUSTER  # what `choose` takes for `cluster` on a grid of so many CTAs
     scale_rows: int = 0  # whose scales are fetched together; 0 where a tile's are
     scale_row: Callable[[Int], Int] = lambda row: row  # where a row's scales lie among those of all rows
-    registers: PerRole = UNCHANGED  # per thread of each role
+    registers: EpRegisters = UNCHANGED
 
 
 def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
@@ -57,24 +65,23 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
 
 def pair_gemm(config: Any, num_stages: int) -> Sm100GemmConfig:
     """The GEMM whose CTA pairs multiply 256 weight rows by up to 192 received rows."""
-    tile = (config.block_m, config.num_sms, config.block_k, GROUP_M)
+    tile = (config.block_m, config.num_sms, max(block_ks(config.gemm_problem)), GROUP_M)
     return Sm100GemmConfig(config.gemm_problem, *tile, dynamic_schedule=True, num_stages=num_stages)
 
 
 WARPGROUPS = GemmPart(
     arch=SM90,
     recipes=("fp8xfp8", "bf16xbf16"),
-    allowed={"block_m": (64, HALVED), "block_n": (64, 128, 256), "cluster": (1, 2), "block_k": (0,)},
+    allowed={"block_m": (64, HALVED), "block_n": (64, 128, 256), "cluster": (1, 2)},
     gemm=warpgroup_gemm,
-    chosen=lambda linear, num_sms: {"num_sms": num_sms, "cluster": 1 if num_sms % 2 else 2},
-    registers=PerRole(dispatch=48, loader=32, epilogue=216),
+    clusters_of=lambda num_sms: 1 if num_sms % 2 else 2,
+    registers=EpRegisters(communication=48, loader=32, math=216),
 )
 PAIRS = GemmPart(
     arch=SM100,
     recipes=("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "bf16xbf16"),
     allowed={"block_m": ROWS, "block_n": (PAIR_ROWS,), "cluster": (CLUSTER,)},
     gemm=pair_gemm,
-    chosen=lambda linear, num_sms: {"num_sms": num_sms, "block_k": max(block_ks(linear))},
     scale_rows=SF_ATOM_ROWS,
     scale_row=utccp_row,  # the order in which `tcgen05.cp` takes scales
 )

@@ -112,8 +112,8 @@ def roles(config: EpConfig) -> tuple[WarpRole, ...]:
 
     return (
         warp_group("loaders", range(first), loaders(config), registers.loader),
-        WarpRole("math", range(first, last), finish_tiles, registers.epilogue, grows=True),
-        WarpRole("communication", None, communicate, registers.dispatch),
+        WarpRole("math", range(first, last), finish_tiles, registers.math, grows=True),
+        WarpRole("communication", None, communicate, registers.communication),
     )
 
 

@@ -294,19 +294,6 @@ def deepest_ring(plan: Any, capacity: int) -> int:
     return most_that_fit(lambda stages: int(replace(plan, num_stages=stages).num_bytes), capacity)
 
 
-@dataclass(frozen=True)
-class RowChunks:
-    """A row of `num_bytes` in chunks of `chunk` bytes, both multiples of 16."""
-
-    num_bytes: int
-    chunk: int
-
-    @property
-    def count(self) -> int:
-        return ceil_div(self.num_bytes, self.chunk)
-
-    def start(self, index: int) -> int:
-        return index * self.chunk
-
-    def size(self, index: int) -> int:
-        return min(self.chunk, self.num_bytes - self.start(index))
+def row_chunks(num_bytes: int, chunk: int) -> list[tuple[int, int]]:
+    """(begin, bytes) of the bulk copies of up to `chunk` bytes that move a row; both numbers are multiples of 16."""
+    return [(begin, min(chunk, num_bytes - begin)) for begin in range(0, num_bytes, chunk)]

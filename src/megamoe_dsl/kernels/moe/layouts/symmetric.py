@@ -34,7 +34,7 @@ from ....layouts.arith import align, ceil_div
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
-from ....recipe import BITS, E2M1, E4M3, UE4M3, UNSCALED, Format, Recipe
+from ....recipe import BITS, E2M1, E4M3, UE4M3, UE8M0, UNSCALED, Format, Recipe
 from ....recipe import F32 as SCALE_F32
 from .smem_plan import CombineRow, RankBarrier
 
@@ -126,6 +126,7 @@ def workspace(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Reg
 
 
 CODES = {E4M3: E4M3_CODES, E2M1: U8, UNSCALED.element: BF16}  # by element; two E2M1 share a byte
+SCALES = {SCALE_F32: F32, UE8M0: U8, UE4M3: E4M3_CODES, None: U8}  # by scale; None where there are none
 TMA_ALIGNMENT = 128  # bytes: bulk copies need 16; with 128 every field starts at a cache line
 
 
@@ -154,7 +155,7 @@ def symmetric_buffer(problem: Problem, arch: Arch, pool_rows: int | None = None)
     sf_rows = padded_sf_rows(pool, problem.formats) if arch.has_tensor_memory else pool
     activations, between = problem.formats.activations, problem.formats.hidden
     words, between_words = activations.scale_words(hidden), between.scale_words(align(intermediate, CHANNELS_PER_WORD))
-    word, scale = (F32, F32) if activations.scale == SCALE_F32 else (U32, E4M3_CODES if activations.scale == UE4M3 else U8)
+    scale, word = SCALES[activations.scale], F32 if activations.scale == SCALE_F32 else U32
     row = CombineRow(hidden, problem.formats.combine)
     results = ((topk, tokens, row.num_bytes), U8) if row.scaled else ((topk, tokens, hidden), BF16)
     return Region.stack(

@@ -21,7 +21,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....blocks.quantize import quantize_f32, quantize_ue4m3, quantize_ue8m0
+from ....blocks.quantize import quantize, store_codes
 from ....device.memory import (
     load_constant_u64,
     load_constant_v4,
@@ -32,7 +32,6 @@ from ....device.memory import (
     store_u8,
     store_u32,
     store_u64,
-    store_v2,
     store_v4,
 )
 from ....device.warp import store_where
@@ -99,23 +98,15 @@ def quantize_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chun
     problem = config.problem
     region, mine = config.symmetric, Chunk(config, chunk, lane)
     channel = mine.channel
-    words, bytes_ = load_constant_v4(args.x + channel * 2), problem.formats.activations.scale != F32
-    if cutlass.const_expr(problem.formats.activations.factor):
-        factor = load_f32(args.factors + ExpertFactors._fields.index("x") * 4)
-        word, scale = quantize_ue4m3(words, config.lanes_per_scale, factor)
-        codes = [[word]]
-    else:
-        *codes, scale = quantize_ue8m0(words, config.lanes_per_scale, config.packed) if bytes_ else quantize_f32(words)
-    if cutlass.const_expr(config.packed):
-        store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, *codes[0]))
-    else:
-        place = region.address(args.sym, "x") + channel
-        store_where(mine.there, partial(store_v2, place, *(codes[0] if bytes_ else codes)))
+    words, form = load_constant_v4(args.x + channel * 2), problem.formats.activations
+    factor = load_f32(args.factors + ExpertFactors._fields.index("x") * 4) if form.factor else None
+    codes, scale = quantize(form, words, factor)
+    store_where(mine.there, partial(store_codes, form, region.address(args.sym, "x"), channel, codes))
     if lane & (config.lanes_per_scale - 1) == 0:
         # What fills a row of scales up to a word comes of the token's last channels: a number, which has nothing to scale.
         scales = lane // config.lanes_per_scale, 32 // config.lanes_per_scale, scale_row(problem)
         index, there = mine.place(*scales), mine.has(*scales)
-        if cutlass.const_expr(bytes_):
+        if cutlass.const_expr(form.scale != F32):
             store_where(there, partial(store_u8, region.address(args.sym, "x_sf") + index, scale))
         else:
             store_where(there, partial(store_f32, region.address(args.sym, "x_sf") + index * 4, scale))

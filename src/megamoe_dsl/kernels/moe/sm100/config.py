@@ -110,9 +110,9 @@ class Sm100Config(PairConfig, MegaMoeConfig):
         return pool_sf_row(pool_block, row_in_block, self.sf_block_m)
 
     @property
-    def facts(self) -> tuple[str, str]:
+    def facts(self) -> list[tuple[str, object]]:
         tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels over two CTAs"
-        return tile, f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass"
+        return [("tile", tile), ("epilogue", f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass")]
 
     # --- plans
     @property

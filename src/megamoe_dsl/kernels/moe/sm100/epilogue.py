@@ -8,7 +8,7 @@ signals   work_tile_empty and acc_empty of the even CTA, per tile; of Linear1, f
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
 
 Linear1: SwiGLU times the top-k weight, with one scale per 32 channels, or 16, into the Linear2 pool (article 4.5.4); which channels a
-thread has, how warps find scales and how outputs are rounded are blocks (blocks/sm100/results.py, nvfp4.py).  Linear2: rows of results
+thread has, how warps find scales and how outputs are rounded are blocks (blocks/sm100/outputs.py).  Linear2: rows of results
 straight into the combine buffers of the tokens' ranks (article 4.5.5), by a block too (blocks/sm100/results.py).  Of every 8 tokens a
 thread has two, and four weight rows: 8 k + lane / 4 of its warp's 32.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -25,16 +26,15 @@ from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm100.epilogue_tile import fc1_scale
-from ....blocks.sm100.nvfp4 import GateUpFactors, packed_pass, row_of_lane
-from ....blocks.sm100.results import OUTPUTS, ResultPart, activate_channels, joint_exponents, peaks_of_warp, share_maxima, store_results
-from ....device import cast
+from ....blocks.sm100.outputs import GateUpFactors, activate_channels, finish_passes
+from ....blocks.sm100.results import ResultPart, store_results
 from ....device.mbarrier import LEADER, arrive_cluster, wait
-from ....device.memory import fence_async_shared, load_f32, load_f32x2, store_u8
+from ....device.memory import fence_async_shared, load_f32, load_f32x2
 from ....device.ring import Ring
 from ....device.stamps import begin, detail_of, stamp
-from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
+from ....device.tcgen05 import fence_after_sync, fence_before_sync
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
-from ....device.warp import named_barrier, sync_warp
+from ....device.warp import named_barrier, store_where, sync_warp
 from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
@@ -42,7 +42,7 @@ from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
 from ..combine import combine_tokens
 from ..context import Context, WorkTile, next_tile
-from ..layouts.smem_plan import WARPS_PER_GROUP, NamedBarrier, RankBarrier
+from ..layouts.smem_plan import NamedBarrier, RankBarrier
 from ..pool import add_bias, bias_address, expert_factor, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
 from .memory_plan import Sm100Map
 
@@ -95,77 +95,84 @@ class PoolResults:
         return self.ctx.outputs.row.value_bytes
 
 
+def part_of(ctx: Context, tile: Any) -> ResultPart:
+    """A tile as blocks know a warpgroup's part of it."""
+    shape: Any = (tile.block.valid_m, tile.block.n_block * CLUSTER + ctx.cta_rank, ctx.config.store_block_m, NamedBarrier.EPILOGUE_GROUP)
+    return ResultPart(tile.column, ctx.shared("cd", tile.group), tile.group, tile.warp, tile.lane, *shape)
+
+
 @cute.jit
 def finish_fc2(ctx: Context, tile):
     """One tile, `store_block_m` tokens at a time."""
-    config, block = ctx.config, tile.block
-    n_block = block.n_block * CLUSTER + ctx.cta_rank
+    config, block, part = ctx.config, tile.block, part_of(ctx, tile)
     factor = expert_factor(ctx, block.expert, "fc2") if config.problem.formats.weights.factor else 1.0
-    rows = PoolResults(ctx, block.pool_block * config.block_m, block.valid_m, load_biases(ctx, tile, ctx.result_phase, n_block), factor)
-    shape: Any = (block.valid_m, n_block, config.store_block_m, NamedBarrier.EPILOGUE_GROUP)
-    store_results(ResultPart(tile.column, ctx.shared("cd", tile.group), tile.group, tile.warp, tile.lane, *shape), rows)
+    biases = load_biases(ctx, tile, ctx.result_phase, part.n_block)
+    store_results(part, PoolResults(ctx, block.pool_block * config.block_m, block.valid_m, biases, factor))
+
+
+@dataclass(frozen=True)
+class PoolOutputs:
+    """Outputs of Linear1 of a tile on their way into the Linear2 pool, through two buffers in turn; `factors` are of the expert's sums."""
+
+    ctx: Context
+    block: WorkTile
+    part: ResultPart
+    biases: tuple[Float32, ...]
+    factors: Any
+
+    @property
+    def row(self) -> Any:
+        return self.block.pool_block * self.ctx.config.block_m
+
+    @property
+    def leads(self) -> Any:
+        """Whether this thread issues the warpgroup's stores."""
+        return (self.part.warp == 0) & (self.part.lane == 0)
+
+    def activated(self, first: Any, sums: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        ctx, row, found = self.ctx, self.row + first + (self.part.lane & 3) * 2, []
+        weights = ctx.at("fc1_topk_weights", row)
+        for g, one in enumerate(sums):
+            v = with_bias(ctx, FC1, one if self.factors is None else self.factors.of_sums(one), self.biases, row + 8 * g)
+            found.append(activate_channels(ctx, v, weights_of_pair(ctx, weights + g * 32)))
+        return found
+
+    def buffer(self, first: Any) -> Any:
+        """The one that the store before the last one has read."""
+        store_where(self.leads, partial(wait_group_read, 1))
+        self.part.sync_group()
+        return self.part.staging + (div(first, self.part.tokens) & 1) * self.ctx.config.smem.fc1_tile_bytes
+
+    def has(self, row: Any) -> Any:
+        return True
+
+    def scale(self, row: Any) -> tuple[Any, int]:
+        config, part = self.ctx.config, self.part
+        index = fc1_scale(part.n_block, part.warp, config.problem.formats.hidden.channels)
+        place = self.ctx.at("fc2_sf", index >> 2, pool_sf_row(self.block.pool_block, row, config.sf_block_m))
+        return place + Int64(index & 3), SF_ROW_BYTES
+
+    def send(self, first: Any, buffer: Any) -> None:
+        store_where(self.leads, partial(store_outputs, self.ctx, buffer, self.part.n_block, self.row + first))
+
+
+def store_outputs(ctx: Context, buffer: Any, n_block: Any, row: Any) -> None:
+    """A pass from its buffer to the pool, by TMA."""
+    store_tile(ctx.map(Sm100Map.FC1_OUTPUT), buffer, n_block * ctx.config.smem.fc1_row_bytes, row)
+    commit_group()
 
 
 @cute.jit
 def finish_fc1(ctx: Context, tile):
     """One tile, `store_block_m` tokens at a time."""
-    config, plan, block = ctx.config, ctx.config.smem, tile.block
-    hidden = config.problem.formats.hidden
-    form, groups, shared = OUTPUTS[hidden.element], config.store_block_m // 8, plan.maxima.num_bytes > 0
+    block, hidden, part = tile.block, ctx.config.problem.formats.hidden, part_of(ctx, tile)
     factors: Any = GateUpFactors(*(expert_factor(ctx, block.expert, one) for one in ("gate", "up", "hidden"))) if hidden.factor else None
-    n_block = block.n_block * CLUSTER + ctx.cta_rank
-    row = block.pool_block * config.block_m
-    cd = ctx.shared("cd", tile.group)
-    pair = (tile.lane & 3) * 2  # first of this thread's two tokens in a group of 8
-    maxima = ctx.shared("amax", tile.group, tile.warp, pair)
-    other_maxima = ctx.shared("amax", tile.group, tile.warp ^ 1, pair)
-    leader = (tile.warp == 0) & (tile.lane == 0)
-    writes_scales = (tile.lane < 4) & ((tile.warp & 1) == 0)
-    scale = fc1_scale(n_block, tile.warp, hidden.channels) if hidden.scale else 0
-    valid = block.valid_m
-    biases = load_biases(ctx, tile, FC1, n_block)
-    for first in cutlass.range(0, valid, config.store_block_m, unroll=1):
-        weights = ctx.at("fc1_topk_weights", row + first + pair)
-        outputs, peaks = [], []
-        for g, sums in enumerate(load_columns(tile.column + first, groups)):
-            v = with_bias(ctx, FC1, sums if factors is None else factors.of_sums(sums), biases, row + first + pair + 8 * g)
-            w = weights_of_pair(ctx, weights + g * 32)
-            outputs.append(activate_channels(ctx, v, w))
-            if cutlass.const_expr(shared):
-                peaks.append(peaks_of_warp(outputs[g]))
-        if cutlass.const_expr(shared):
-            share_maxima(maxima, tile.lane, peaks)
-        # The buffer that this pass fills was read by the store before the last one.
-        if leader:
-            wait_group_read(1)
-        tile.sync_group()
-        packed = []
-        if cutlass.const_expr(shared):
-            scales = ctx.at("fc2_sf", scale >> 2, pool_sf_row(block.pool_block, first + pair, config.sf_block_m)) + Int64(scale & 3)
-            for g in cutlass.range_constexpr(groups):
-                exponents = joint_exponents(other_maxima, g, peaks[g], form.largest)
-                if writes_scales:
-                    for q in cutlass.range_constexpr(2):
-                        store_u8(scales + (8 * g + q) * SF_ROW_BYTES, exponents[q])
-                inverse = [cast.inverse_scale(e) for e in exponents]
-                packed.append(form.pack([v * inverse[i & 1] for i, v in enumerate(outputs[g])]))
-        elif cutlass.const_expr(factors is not None):
-            code, divisor = factors.scale(outputs, tile.lane)
-            own = pool_sf_row(block.pool_block, first + row_of_lane(tile.lane), config.sf_block_m)
-            store_u8(ctx.at("fc2_sf", scale >> 2, own) + Int64(scale & 3), code)
-            packed = packed_pass(outputs, divisor, tile.lane)
-        else:
-            packed = [form.pack(values) for values in outputs]
-        buffer = cd + (div(first, config.store_block_m) & 1) * plan.fc1_tile_bytes
-        form.store(buffer, tile.warp, tile.lane, packed)
-        fence_async_shared()
-        tile.sync_group()
-        if leader:
-            store_tile(ctx.map(Sm100Map.FC1_OUTPUT), buffer, n_block * plan.fc1_row_bytes, row + first)
-            commit_group()
-    if leader:
+    rows = PoolOutputs(ctx, block, part, load_biases(ctx, tile, FC1, part.n_block), factors)
+    maxima = [ctx.shared("amax", tile.group, warp, (tile.lane & 3) * 2) for warp in (tile.warp, tile.warp ^ 1)]
+    finish_passes(part, rows, hidden, maxima, factors)
+    if rows.leads:
         wait_group(0)
-        signal_part(ctx, ctx.at("fc2_arrival", block.pool_block), part_mark(ctx, n_block))
+        signal_part(ctx, ctx.at("fc2_arrival", block.pool_block), part_mark(ctx, part.n_block))
 
 
 @dataclass(frozen=True)
@@ -177,9 +184,6 @@ class Tile:
     group: Int32
     warp: Int32
     lane: Int32
-
-    def sync_group(self) -> None:
-        named_barrier(self.group + NamedBarrier.EPILOGUE_GROUP, 32 * WARPS_PER_GROUP)
 
 
 @cute.jit

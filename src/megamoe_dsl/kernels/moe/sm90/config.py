@@ -17,7 +17,7 @@ from ....layouts.arith import Int, ceil_div
 from ....problem import Problem
 from ....recipe import E2M1
 from ..config import MegaMoeConfig, PerRole
-from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, RowChunks
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, row_chunks
 from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)
@@ -143,10 +143,10 @@ class Sm90Config(MegaMoeConfig):
         return self.scaled and not self.packed
 
     @property
-    def facts(self) -> tuple[str, str]:
+    def facts(self) -> list[tuple[str, object]]:
         columns = "tokens" if self.swap_ab else "weight rows"
         tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels; {columns} are the wgmma's columns"
-        return tile, f"{self.epilogue_warps} warps, which also issue the wgmmas"
+        return [("tile", tile), ("epilogue", f"{self.epilogue_warps} warps, which also issue the wgmmas")]
 
     @property
     def blocks_per_fetch(self) -> int:
@@ -162,7 +162,7 @@ class Sm90Config(MegaMoeConfig):
     def smem(self) -> Sm90SmemPlan:
         """With as many pull slots as fit beside the ring and as a row has chunks."""
         plan = self.plan(self, self.num_stages)
-        chunks = RowChunks(plan.token_bytes, plan.pull_chunk).count
+        chunks = len(row_chunks(plan.token_bytes, plan.pull_chunk))
         fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
         return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 

@@ -24,7 +24,7 @@ from cutlass import Int32
 from ....blocks import tiles
 from ....blocks.sm90 import load
 from ....blocks.sm90.decode import CodeStage, Half, decode_tile
-from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, RowTile, TokenTile, WeightTile
+from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, WeightTile
 from ....blocks.sm90.math_thread import MathThread
 from ....blocks.tiles import each_tile
 from ....device.mbarrier import arrive, wait
@@ -52,20 +52,20 @@ def load_tokens(ctx: Context) -> None:
     tiles.load_tokens(ctx, ctx.first_stage, fill, wait_operands)
 
 
-def tokens_of(ctx: Context, tile: WorkTile) -> tuple[RowTile, Any]:
+def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     """A tile's tokens, with their scales if they have any, and its K blocks."""
     config, plan = ctx.config, ctx.config.smem
     half = ctx.is_half(tile)
     maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     rows = select(half, config.part_tokens, config.block_m)
-    scales = ctx.map(Sm90Map.SFA, tile.phase)
+    scales = ctx.map(Sm90Map.SFA, tile.phase) if config.scaled else None
     row = config.first_row(tile.pool_block)
     k_blocks = ctx.k_blocks_of(tile)
     num_bytes = plan.token_transaction(rows)
     if config.halves_decoding:
         num_bytes = num_bytes + select(tile.same_weights, Int32(plan.weight_bytes // 2), Int32(0))  # from the other CTA
-    return (TokenTile(tokens, row, rows, num_bytes, scales) if config.scaled else RowTile(tokens, row, rows, num_bytes)), k_blocks
+    return TokenTile(tokens, row, rows, num_bytes, scales), k_blocks
 
 
 def load_weights(ctx: Context) -> None:

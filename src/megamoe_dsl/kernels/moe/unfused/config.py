@@ -128,6 +128,10 @@ class StageConfig:
         return 32 * (LOADER_WARPS * self.registers.loader + self.fused.epilogue_warps * self.registers.epilogue) or None
 
     @property
+    def facts(self) -> list[tuple[str, object]]:
+        return [self.fused.facts[0], ("stages", self.num_stages)] if self.multiplies else []
+
+    @property
     def smem(self) -> SmemPlan:
         return self.plan(self.num_stages)
 

@@ -56,11 +56,6 @@ class StageKernel(Kernel):
     def label(self, config: StageConfig) -> str:
         return f"{FUSED.label(config.fused)}-{config.stage}"
 
-    def facts(self, config: StageConfig) -> list[tuple[str, object]]:
-        if not config.multiplies:
-            return super().facts(config)
-        return [("tile", config.facts[0]), *super().facts(config), ("stages", config.num_stages)]
-
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
         return {**super().buffers(config), "results": config.results}
 

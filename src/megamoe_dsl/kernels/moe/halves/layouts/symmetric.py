@@ -9,12 +9,12 @@ from typing import Any
 from .....hardware.operand_tile import CHANNELS_PER_WORD
 from .....layouts.arith import Int, ceil_div
 from .....layouts.records import WatchedWaits
-from .....layouts.region import BF16, F32, I32, I64, U8, U32, U64, DType, Field, Region
+from .....layouts.region import BF16, F32, I32, I64, U32, U64, DType, Field, Region
 from .....problem import Problem
-from .....recipe import UE8M0
-from ...layouts.symmetric import pool_blocks, rows_field
+from .....recipe import F32 as SCALE_F32
+from ...layouts.symmetric import SCALES, pool_blocks, rows_field
+from ...layouts.symmetric import TMA_ALIGNMENT as ALIGNMENT
 
-ALIGNMENT = 128  # TMA needs 16
 SMALLEST_BLOCK = 8  # rows of the smallest tile
 SMALLEST_TILE = 64  # rows and columns, where rows' results are kept
 SCALE_CHANNELS = CHANNELS_PER_WORD
@@ -82,7 +82,7 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     have neither.
     """
     activations = problem.formats.activations
-    scale, word = (U8, U32) if activations.scale == UE8M0 else (F32, F32)
+    scale, word = SCALES[activations.scale], F32 if activations.scale == SCALE_F32 else U32
     words = problem.hidden // SCALE_CHANNELS
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
     launches, barriers = len(EpLaunch), len(EpBarrier)
