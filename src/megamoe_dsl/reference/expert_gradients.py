@@ -52,14 +52,14 @@ def expert_sums(rows: Scaled, weights: Scaled, counts: torch.Tensor) -> torch.Te
     """The sums of each expert's rows, [rows, K] with weights [E, N, K]: [rows, N]; of E4M3 scales are float32 [rows, K / 128] and [E, N /
     128, K / 128], or UE8M0 [rows, K / 32] and [E, N, K / 32], whose sums are exact ones, rounded to FP32 once."""
     (codes, sf), (b, b_sf) = rows, weights
-    own = [(expert, part) for expert, part in enumerate(torch.arange(len(codes)).split(counts.tolist())) if len(part)]
+    own = [(expert, part) for expert, part in enumerate(torch.arange(len(codes), device=codes.device).split(counts.tolist())) if len(part)]
     if codes.dtype == torch.float8_e4m3fn:
         codes = codes.view(torch.uint8)
         accumulate: Accumulate = "hopper" if sf.dtype == torch.float32 else torch.float64
         sums = [scaled_matmul(codes[part].view(b.dtype), sf[part], b[expert], b_sf[expert], accumulate) for expert, part in own]
     else:
         sums = [dot(codes[part], b[expert]) for expert, part in own]
-    return torch.cat(sums) if sums else torch.zeros(0, b.shape[1])
+    return torch.cat(sums) if sums else torch.zeros(0, b.shape[1], device=b.device)
 
 
 def row_gradients(

@@ -35,7 +35,7 @@ def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
             w1_bias, w2_bias = (None if bias is None else bias[expert].float() for bias in (w.w1_bias, w.w2_bias))
             sums = with_bias(sums, w1_bias)
             stored.append(sums.bfloat16())
-            values = activate(layer.fc1, gate_then_up(sums, layer.gate_up), torch.ones(len(sums)))
+            values = activate(layer.fc1, gate_then_up(sums, layer.gate_up), None)
             h, h_sf = requantize(values, layer.recipe, each and each.hidden[expert])
             rows.append(linear2(h, h_sf, w.w2[expert], w2_sf[expert], accumulate, w2_bias, factors=factors))
     if call.preactivations is not None and stored:
