@@ -132,7 +132,7 @@ def _sums(
 
 def _preactivations(*given: torch.Tensor) -> torch.Tensor:
     routing, sums = _sums(*given)
-    found = torch.zeros(len(given[-1]), given[2].shape[1], dtype=torch.bfloat16)
+    found = sums.new_zeros(len(given[-1]), given[2].shape[1], dtype=torch.bfloat16)
     found[: len(routing.sources)] = sums
     return found
 
@@ -159,7 +159,7 @@ def _row_gradients(
 def _token_gradients(
     rows: torch.Tensor, rows_sf: torch.Tensor, w1: torch.Tensor, w1_sf: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    routing, sums = _sums(rows, rows_sf, w1, w1_sf, ends, torch.arange(len(rows)))
+    routing, sums = _sums(rows, rows_sf, w1, w1_sf, ends, torch.arange(len(rows), device=rows.device))
     return reference.token_gradients(sums.bfloat16(), replace(routing, positions=positions))
 
 
