@@ -37,7 +37,7 @@ MUTANTS = (
     in_mxfp8("transposed codes of all matrices are the first's", "wrong base", "quantize_channels", "matrix * config.problem.hidden", "0"),
     in_mxfp8("words of channels lie in their order", "wrong order", "quantize_channels", "utccp_row(2 * pair + side)", "(2 * pair + side)"),
     in_mxfp8(
-        "the next block overtakes one that is read",
+        "the next block's rows overtake words that are read",
         "missing order",
         "quantize_both_kernel",
         "if cutlass.const_expr(not config.problem.formats.promoted):\n    cute.arch.sync_threads()",
