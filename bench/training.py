@@ -2,8 +2,8 @@
 
     python bench/training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...] [--ways moe ...]      where the DSL is: compiles the kernels
     python bench/training.py run FOLDER [--points ...] [--ways moe ...] [--turns N] [--quack SITE] [--out FOLDER]      where a GPU is
-    python bench/training.py counters FOLDER [--points ...] [--out FOLDER]      where Nsight Compute is, too: each kernel of the BF16 layer
-    python bench/training.py table FILE      anywhere: the tables of docs/lab/training.md
+    python bench/training.py counters FOLDER [--points ...] [--quack SITE] [--out FOLDER]      where Nsight Compute is, too
+    python bench/training.py table FILE      anywhere: a table of docs/lab/training.md
 
 SITE has unpacked wheels of quack-kernels and einops, with CuTe DSL under a `site-packages`: sonic-moe's step by quack's GEMMs.
 
@@ -48,7 +48,7 @@ from megamoe_dsl.target import Target
 from moe_layers.quack_gemms import interleaved
 from moe_layers.quack_training import QuackGemms, QuackStep
 from records import save_each
-from training_tables import DENSE, OURS, table
+from training_tables import COUNTED, DENSE, KERNELS, OURS, QUACK, table
 
 TARGET = Target.typical("sm_90a")
 SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "sonic-1536": (1536, 256, 128, 8)}
@@ -57,20 +57,13 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
 LAUNCHES, SUSTAINED_US = 2, 60_000
-WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", "grouped_mm", "quack"
-_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, QUACK = WAYS
+WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", "grouped_mm", QUACK
+_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, _ = WAYS
 """`moe-fp8-quantized` has weights that are quantized before."""
 BF16_ERROR, FP8_ERROR = 0.006, 0.1
 """Relative, of gradients: BF16 rounds by 2 to 4 thousandths, E4M3 by 2 to 3 percent of each operand."""
 DENSE_SIZE = 8192
-COUNT_LIMIT_S = 120
-KERNELS = {
-    "forward": ("forward: gate and up", "forward: down", "sum of rows"),
-    **{"rows": ("rows",), "tokens": ("tokens", "tokens: sum of rows"), "w1": ("W1",), "w2": ("W2",), "dense": ("dense",)},
-}
-"""Those that count of a stage, in order."""
-COUNTED = ("gemm", "topk_sum", "nvjet")
-"""Parts of their names; the last is cuBLAS's."""
+COUNT_LIMIT_S = 240
 COUNTED_BY = {**COUNTERS, "dram": "dram__throughput.avg.pct_of_peak_sustained_elapsed"}
 PASSES = {"forward": 1, "backward": 2, "both": 3}
 """Times the FLOP of a forward pass."""
@@ -326,28 +319,34 @@ def run_point(point: TrainingPoint, turns: int, site: Path | None, ways: Sequenc
     }
 
 
-def launch_once(points: list[TrainingPoint]) -> None:
+def launch_once(points: list[TrainingPoint], site: Path | None) -> None:
     """What the profiler sees: of every point each stage in a range of its own, warm; prints the names of the kernels that count."""
     for point in points:
-        layer, dense = Layer(point, ways=(OURS,)), torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda")
+        shape = point.layer
+        quack = None if site is None else QuackGemms.of(site)
+        layer, dense = Layer(point, quack, (OURS,)), torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda")
         runs = {"forward": layer.forwards[OURS], **layer.stages(), DENSE: partial(torch.mm, *dense)}
-        for stage, names in KERNELS.items():
+        if QUACK in layer.forwards:
+            runs[QUACK] = partial(layer.gradients, QUACK)
+        for stage in (one for one in KERNELS if one in runs):
             runs[stage]()
             torch.cuda.synchronize()
             torch.cuda.cudart().cudaProfilerStart()
             runs[stage]()
             torch.cuda.synchronize()
             torch.cuda.cudart().cudaProfilerStop()
-            for name in names:
+            first, *others = KERNELS[stage]
+            parts = shape.hidden // shape.columns(point.tokens) if stage == "forward" else 1
+            for name in (first, *others * parts):
                 print(f"{point.name}:{point.tokens} {name}", flush=True)
         del layer, runs
         gc.collect()
 
 
-def count(points: list[TrainingPoint], folder: Path) -> Iterator[dict[str, Any]]:
+def count(points: list[TrainingPoint], folder: Path, site: Path | None) -> Iterator[dict[str, Any]]:
     """Counters of each kernel of the points, which this script launches again under the profiler."""
     names = [f"{point.name}:{point.tokens}" for point in points]
-    command = [sys.executable, __file__, "launch", str(folder), "--points", *names]
+    command = [sys.executable, __file__, "launch", str(folder), "--points", *names, *(() if site is None else ("--quack", str(site)))]
     printed, table = profiled(command, COUNT_LIMIT_S, COUNTED_BY)
     launched = [line for line in printed if line.split(" ")[0] in names]
     for one in read_counters(launched, table, COUNTED_BY, COUNTED):
@@ -387,10 +386,10 @@ def main() -> None:
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     if given.what == "launch":
-        launch_once(given.points)
+        launch_once(given.points, given.quack)
         return
     if given.what == "counters":
-        save_each(given.out, "training_counters", count(given.points, given.folder), counted)
+        save_each(given.out, "training_counters", count(given.points, given.folder, given.quack), counted)
         return
     records = save_each(given.out, "training", (run_point(point, given.turns, given.quack, given.ways) for point in given.points), summary)
     raise SystemExit(not all(record["passed"] for record in records))

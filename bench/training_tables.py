@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-OURS, DENSE = "moe", "dense"
-"""The way that others are compared with, and a dense product of torch."""
+OURS, QUACK, DENSE = "moe", "quack", "dense"
+"""The way that others are compared with, sonic-moe's, and a dense product of torch."""
+KERNELS = {
+    "forward": ("forward: gate and up", "forward: down", "sum of rows"),
+    **{"rows": ("rows",), "tokens": ("tokens", "tokens: sum of rows"), "w1": ("W1",), "w2": ("W2",), DENSE: (DENSE,)},
+    QUACK: tuple(f"sonic-moe: {one}" for one in ("gate and up", "down", "sum of rows", "rows", "W2", "W1", "tokens", "sum of rows")),
+}
+"""Those that count of a stage, in order."""
+COUNTED = ("gemm", "Gemm", "topk_sum", "nvjet")
+"""Parts of their names; the second is quack's, the last cuBLAS's."""
+TITLES = {QUACK: "sonic-moe", "moe-fp8": "FP8", "moe-fp8-quantized": "FP8, quantized before", "moe-recompute": "recomputed"}
+PASSES = ("forward", "backward", "both")
 
 
 def table(records: list[dict[str, Any]], names: list[str]) -> Iterator[str]:
-    """Of the forward pass, then of both, in this order of shapes; or of counters."""
+    """Of passes, in this order of shapes; or of counters."""
     if "point" not in records[0]:
         yield from lines_of([named(one["name"]) | counter_cells(one) for one in records])
         return
     records = sorted(records, key=lambda one: (names.index(one["point"].split(":")[0]), int(one["point"].split(":")[1])))
-    for cells in (forward_cells, both_cells):
-        points = (dict(zip(("Shape", "Tokens"), one["point"].split(":"), strict=True)) for one in records)
-        yield from lines_of([point | cells(one) for point, one in zip(points, records, strict=True)])
-        yield ""
+    points = (dict(zip(("Shape", "Tokens"), one["point"].split(":"), strict=True)) for one in records)
+    yield from lines_of([point | cells(one) for point, one in zip(points, records, strict=True)])
 
 
 def lines_of(rows: list[dict[str, str]]) -> list[str]:
@@ -35,23 +43,24 @@ def counter_cells(record: dict[str, Any]) -> dict[str, str]:
     return {title: f"{record[name]:.0f}" for name, title in names.items()}
 
 
-def mib(record: dict[str, Any], title: str, what: str) -> dict[str, str]:
-    return {f"{title}, `{way}`": f"{used[what] / 2**20:.0f}" for way, used in record["bytes"].items()}
+def by_way(ways: Sequence[str], what: str, cell: Callable[[str], str]) -> dict[str, str]:
+    return {f"{what}, {TITLES.get(way, f'`{way}`')}": cell(way) for way in ways}
 
 
-def us_of(record: dict[str, Any], what: str) -> dict[str, float]:
-    """Medians by way."""
-    return {way: record["us"][f"{way} {what}"]["median"] for way in record["bytes"]}
-
-
-def forward_cells(record: dict[str, Any]) -> dict[str, str]:
-    return {f"`{way}`": f"{us:.0f}" for way, us in us_of(record, "forward").items()} | mib(record, "MiB kept", "kept")
-
-
-def both_cells(record: dict[str, Any]) -> dict[str, str]:
-    us, own = us_of(record, "both"), record["us"][f"{OURS} both"]
-    spread = " to ".join(f"{own[end] / own['median']:.2f}" for end in ("low", "high"))
-    times = {f"`{way}`": f"{one:.0f}" for way, one in us.items()}
-    ratios = {f"`{way}` / `{OURS}`": f"**{one / us[OURS]:.2f}**" for way, one in us.items() if way != OURS}
-    rates = {"TFLOPS": f"{record['tflops'][f'{OURS} both']:.0f}", f"`{DENSE}`": f"{record['tflops'][DENSE]:.0f}"}
-    return {**times, "spread": spread, **ratios, **rates, **mib(record, "MiB", "peak")}
+def cells(record: dict[str, Any]) -> dict[str, str]:
+    """Microseconds of each pass; the spread of ours, and how many times as long others take; TFLOPS of both, ours, and as a part of a
+    dense product's; MiB kept between the passes, and at most allocated; the largest distance from float64 in percent of ways in FP8."""
+    us, used, ways = record["us"], record["bytes"], list(record["bytes"])
+    own, others = us[f"{OURS} both"], [way for way in ways if way != OURS]
+    found: dict[str, str] = {}
+    for one in PASSES:
+        found |= by_way(ways, one, lambda way, one=one: f"{us[f'{way} {one}']['median']:.0f}")
+    found["spread"] = " to ".join(f"{own[end] / own['median']:.2f}" for end in ("low", "high"))
+    found |= by_way(others, f"/ `{OURS}`", lambda way: f"**{us[f'{way} both']['median'] / own['median']:.2f}**")
+    rates = record["tflops"]
+    found |= by_way(ways, "TFLOPS", lambda way: f"{rates[f'{way} both']:.0f}")
+    found["of dense"] = f"{rates[f'{OURS} both'] / rates[DENSE]:.2f}"
+    found |= by_way(ways, "MiB kept", lambda way: f"{used[way]['kept'] / 2**20:.0f}")
+    found |= by_way(ways, "MiB", lambda way: f"{used[way]['peak'] / 2**20:.0f}")
+    scaled = [way for way in ways if "fp8" in way]
+    return found | by_way(scaled, "% off", lambda way: f"{100 * max(record['errors'][way].values()):.1f}")

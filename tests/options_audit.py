@@ -30,7 +30,6 @@ ASKED: Mapping[str, str] = {
     **dict.fromkeys(("GemmCombineConfig.block_m", "GemmCombineConfig.block_n"), SMALL),
     "slots_per_sorter": "a few slots have several sorters in the simulator",
     "task_tokens": "tuned/nvidia_h200-ep.json",
-    "GemmConfig.group_m": "tuned/nvidia_h200-gemm.json",
     "Sm100GemmConfig.group_m": "kernels/moe/halves/gemm_part.py",
     "split_k": "tuned/nvidia_h200-gemm.json",
     "DecodeConfig.num_stages": "packed weights have a deeper ring",

@@ -35,7 +35,7 @@ def simulate_stages(patch: pytest.MonkeyPatch, arch: str) -> list[object]:
     loaded = {
         "run_gemm": run_gemm,
         "launch_kernel": launch_kernel,
-        "loaded_kernel": lambda problem, device, **options: choose(problem, target, 1, **options),
+        "loaded_kernel": lambda device, kind, *fields, **options: choose(kind(*fields), target, 1, **options),
     }
     for module in (device_gradients, k_grouped_gemm):
         for name, function in loaded.items():

@@ -50,7 +50,11 @@ def refused(folder: Path, problem: Problem, match: str, **options: bool) -> Chec
     ],
 )
 def test_another_dtype_or_shape(tmp_path: Path, name: str, tensor: torch.Tensor, match: str) -> None:
-    error = refused(write(tmp_path, {**v4(), name: tensor}), FP4, match)
+    folder = write(tmp_path, {**v4(), name: tensor})
+    error = refused(folder, FP4, match)
+    with pytest.raises(CheckpointError, match=match) as seen:  # whoever looks at the headers alone sees it too
+        summarize(Checkpoint(folder))
+    assert seen.value.tensor == name
     assert error.tensor == name and error.expert == 2 and error.file is not None and error.file.parent == tmp_path
     assert str(error).startswith(f"{error.file}: {name}: ")
 
@@ -100,7 +104,9 @@ def test_nothing_there(tmp_path: Path) -> None:
     refused(tmp_path / "gone", FP4, "no such file or folder")
     refused(tmp_path, FP4, "a folder without")
     write(tmp_path, {"model.layers.3.mlp.gate.weight": torch.zeros(4, 4)})
-    refused(tmp_path, FP4, r"layer 3 has experts in no published layout; looked for layers\.3\.ffn\.experts\.0\.w2\.weight")
+    refused(tmp_path, FP4, r"layer 3 has experts in no published layout; looked for layers\.3\.ffn\.experts\.0\.w2\.weight, model")
+    write(tmp_path, {f"layers.{LAYER}.ffn.experts.0.w2.weight": torch.zeros(4, 4).half()})
+    refused(tmp_path, FP4, r"looked for layers\.3\.ffn\.experts\.0\.w2\.weight in F16, model")
 
 
 def test_another_problem(tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ def test_a_buffer_of_a_group(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None
     assert called[0][0].fc1_sf is shifted and called[0][1].shape == (2,)
     with pytest.raises(ProblemError, match=r"cumulative_local_expert_recv_stats.shape"):
         deep_gemm.fp8_mega_moe(y, l1, l2, made, stats)
+    with pytest.raises(ProblemError, match="base = 'given': must be None: a buffer has memory of its own"):
+        deep_gemm.SymmBuffer(OneRank(), *SHAPE, mma_type="fp8xfp8", base=made)  # type: ignore[arg-type]
     with pytest.raises(ProblemError, match="use_fp8_dispatch = False: must be True: tokens travel in E4M3"):
         deep_gemm.get_symm_buffer_for_sm90_mega_moe(OneRank(), *SHAPE, use_fp8_dispatch=False)
 

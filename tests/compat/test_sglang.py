@@ -199,11 +199,11 @@ def test_inputs_are_taken_as_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sglang.LAYERS, experts, CalledLayer())
     monkeypatch.setattr(sglang, "num_tokens_bound", lambda tokens: 5)
     options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2}
-    strided = [one.repeat_interleave(2, dim=1)[:, ::2] for one in (*parts[:2], parts[2].bfloat16())]
-    given, _ = sglang.run_mega_routed_experts(experts, *strided, **options, num_tokens=3)
-    assert all(
-        one.is_contiguous() and torch.equal(one, part) for one, part in zip(given, (*parts[:2], parts[2].bfloat16().float()), strict=True)
-    )
+    wanted = (*parts[:2], parts[2].bfloat16().float())
+    for strided in ([one.T.contiguous().T for one in parts], [one.repeat_interleave(2, dim=1)[:, ::2] for one in parts]):
+        given, _ = sglang.run_mega_routed_experts(experts, *strided[:2], strided[2].bfloat16(), **options, num_tokens=3)
+        for one, want in zip(given, wanted, strict=True):
+            assert one.is_contiguous() and one.dtype == want.dtype and torch.equal(one, want)
     for routing in ((None, None), (parts[1][:0], None)):
         given, _ = sglang.run_mega_routed_experts(experts, parts[0][:0], *routing, **options, num_tokens=0)
         assert [(one.dtype, tuple(one.shape)) for one in given[1:]] == [(torch.int32, (0, 2)), (torch.float32, (0, 2))]
@@ -258,10 +258,10 @@ def test_activations(name: str, arch: Arch) -> None:
         ("constants of situ", {}, {"activation": "situ", "gemm1_alpha": 5.0, "gemm1_clamp_limit": 25.0}),
         ("constants of swigluoai", {}, {"gemm1_alpha": 1.5, "gemm1_beta": 1.0, "gate_up_interleaved": False}),
         ("gate_up_interleaved", {}, {"gemm1_alpha": 1.702, "gemm1_beta": 1.0}),
-        ("is_gated", {}, {"is_gated": False}),
-        ("moe_tp_size = 2", {"moe_tp_size": 2}, {}),
-        ("with_bias", {"with_bias": True}, {}),
-        ("apply_router_weight_on_input", {}, {"apply_router_weight_on_input": True}),
+        ("is_gated = False: must be True with MEGAMOE_SGLANG=1", {}, {"is_gated": False}),
+        ("moe_tp_size = 2: must be 1", {"moe_tp_size": 2}, {}),
+        ("with_bias = True: must be False", {"with_bias": True}, {}),
+        ("apply_router_weight_on_input = True: must be False", {}, {"apply_router_weight_on_input": True}),
         ("activation = 'gelu'", {"_minimax_activation": "gelu"}, {}),
         ("experts = 'mxf4xmxf4'.*on sm_90a", {"_mega_moe_w4a4": True}, {}),
     ],
@@ -272,6 +272,18 @@ def test_what_no_kernel_computes_is_refused(message: str, attributes: dict[str, 
     with pytest.raises(ProblemError, match=message):
         sglang.build(experts, sglang.FP8_NAMES)
     assert not experts._mega_moe_weights_built and experts not in sglang.LAYERS
+
+
+def test_a_load_into_the_same_parameters_keeps_the_layer(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs hold its addresses."""
+    made, adopted = [], []
+    monkeypatch.setattr(sglang, "layer_of", lambda problem, device: made.append((problem, device)) or object())
+    monkeypatch.setattr(sglang, "adopt", lambda layer, parameters: adopted.append((layer, sorted(parameters))))
+    experts = sglang_experts(PROBLEM, random_weights(PROBLEM, 0, 1))
+    for _ in range(2):
+        sglang.build(experts, sglang.FP8_NAMES)
+    assert made == [(PROBLEM, torch.device("cpu"))] and adopted == [(sglang.LAYERS[experts], ["fc1", "fc1_sf", "fc2", "fc2_sf"])] * 2
+    assert experts._mega_moe_weights_built
 
 
 def test_results_travel_as_a_variable_says(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,10 +241,11 @@ def test_a_layer_of_experts_is_theirs(name: str) -> None:
     """With weights in each order that models have, biases and scales; the model's own stay as they are."""
     experts = fp8_experts()[0] if name == "FP8" else tiny(name, num_hidden_layers=1).model.layers[0].mlp.experts
     hidden, before = experts.down_proj.shape[2 if name == "GptOss" else 1], {key: one.clone() for key, one in experts.named_parameters()}
-    layer = adapter.layer_of(experts, 2, 9, launch="moe")
     given = torch.randn(9, hidden).bfloat16(), torch.rand(9, 4).topk(2).indices, torch.rand(9, 2)
     forward = adapter.fp8_experts_forward if name == "FP8" else adapter.experts_forward
-    assert torch.equal(layer(*given), forward(experts, *given)) and layer.problem.max_tokens_per_rank == 9
+    with torch.device("meta"):  # where a program's default device is does not matter
+        layer = adapter.layer_of(experts, 2, 9, launch="moe")
+        assert torch.equal(layer(*given), forward(experts, *given)) and layer.problem.max_tokens_per_rank == 9
     assert all(torch.equal(one, before[key]) for key, one in experts.named_parameters())
     assert name != "Qwen3Moe" or layer.experts._given["w1"].data_ptr() == experts.gate_up_proj.data_ptr()
     setattr(experts, adapter.KNOWN, None)

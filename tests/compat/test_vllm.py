@@ -111,16 +111,21 @@ def test_activations(name: str, engine: dict[str, type]) -> None:
         ("activation = 'gelu'", {"name": "gelu"}, {}, MXFP4),
         ("constants of silu", {"swiglu_alpha": 1.5}, {}, MXFP4),
         ("constants of situ", {"name": "situ", "activation_situ_beta": 5.0}, {}, MXFP4),
-        ("tensor_parallel_size of experts = 2", {"tp_size": 2}, {}, MXFP4),
-        ("data_parallel_size without expert parallelism = 2", {"dp_size": 2}, {}, MXFP4),
-        ("prefill_context_parallel_size = 2", {"pcp_size": 2}, {}, MXFP4),
-        ("in_dtype", {"in_dtype": torch.float16}, {}, MXFP4),
-        ("is_lora_enabled", {"is_lora_enabled": True}, {}, MXFP4),
-        ("elastic_ep_max_dp_size", {"elastic_ep_max_dp_size": 4}, {}, MXFP4),
-        ("skip_final_all_reduce", {"skip_final_all_reduce": True}, {}, MXFP4),
+        ("tensor_parallel_size of experts = 2: must be 1", {"tp_size": 2}, {}, MXFP4),
+        ("data_parallel_size without expert parallelism = 2: must be 1", {"dp_size": 2}, {}, MXFP4),
+        ("prefill_context_parallel_size = 2: must be 1", {"pcp_size": 2}, {}, MXFP4),
+        ("in_dtype = torch.float16: must be torch.bfloat16 with MEGAMOE_VLLM=1", {"in_dtype": torch.float16}, {}, MXFP4),
+        ("is_lora_enabled = True: must be False", {"is_lora_enabled": True}, {}, MXFP4),
+        ("elastic_ep_max_dp_size = 4: must be None", {"elastic_ep_max_dp_size": 4}, {}, MXFP4),
+        ("skip_final_all_reduce = True: must be False", {"skip_final_all_reduce": True}, {}, MXFP4),
         ("num_experts = 4: must be a multiple of num_ranks = 3", {"ep_size": 3, "use_ep": True}, {}, MXFP4),
-        ("apply_router_weight_on_input", {}, {"apply_router_weight_on_input": True}, MXFP4),
-        ("expert_placement_strategy", {}, {"expert_map_manager": SimpleNamespace(placement_strategy="round_robin")}, MXFP4),
+        ("apply_router_weight_on_input = True: must be False", {}, {"apply_router_weight_on_input": True}, MXFP4),
+        (
+            "expert_placement_strategy = 'round_robin': must be linear",
+            {},
+            {"expert_map_manager": SimpleNamespace(placement_strategy="round_robin")},
+            MXFP4,
+        ),
         ("quantization = 'ModelOptNvFp4FusedMoE': must be block FP8 or MXFP4", {}, {}, "vllm.modelopt.ModelOptNvFp4FusedMoE"),
     ],
 )
@@ -216,6 +221,19 @@ def test_every_field_of_a_layer_is_its_own(recipe: str, engine: dict[str, type])
     assert ExpertsMethod(vllm_method(kind), routed_experts(), moe_config(problem)).problem == problem
     alone = moe_config(problem, ep_size=2, use_ep=False)
     assert ExpertsMethod(vllm_method(kind), routed_experts(), alone).problem == replace(problem, num_ranks=1)
+
+
+def test_a_load_into_the_same_parameters_keeps_the_layer(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs hold its addresses."""
+    made, adopted = [], []
+    monkeypatch.setattr(vllm, "layer_of", lambda problem, device: made.append((problem, device)) or object())
+    monkeypatch.setattr(vllm, "adopt", lambda layer, parameters: adopted.append((layer, sorted(parameters))))
+    method, experts = ExpertsMethod(vllm_method(FP8), routed_experts(), moe_config(PROBLEM)), torch.nn.Module()
+    for name in method.names.values():
+        experts.register_parameter(name, torch.nn.Parameter(torch.zeros(1)))
+    for _ in range(2):
+        method.process_weights_after_loading(experts)
+    assert made == [(PROBLEM, torch.device("cpu"))] and adopted == [(LAYERS[experts], ["fc1", "fc1_sf", "fc2", "fc2_sf"])] * 2
 
 
 def test_parameters_are_vllms(engine: dict[str, type]) -> None:

@@ -99,7 +99,10 @@ GRADIENT_RUNS = tuple(
     GradientRun(f"fp8-{order}", (70, 0, 130), 128, 128, {**GRADIENT_FP8, "gradient": order}, {"dynamic_schedule": True, "k_in_flight": 2})
     for order in ("gate_first", "interleaved")
 )
-GRADIENT_RUNS += (GradientRun("fp8-pairs", (70, 0, 130), 128, 256, {**GRADIENT_FP8, "gradient": "up_first"}, IN_PAIRS),)
+GRADIENT_RUNS += (
+    GradientRun("fp8-pairs", (70, 0, 130), 128, 256, {**GRADIENT_FP8, "gradient": "up_first"}, IN_PAIRS),
+    GradientRun("silu-pairs", (70, 0, 300), 128, 128, {**GRADIENT, "gradient": "gate_first"}, IN_PAIRS),
+)
 PAIR_VARLEN_K_RUNS = (
     PairVarlenKRun("right", (70, 0, 1, 130), 288, 160),
     PairVarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT, {"block_m": 256}),

@@ -87,7 +87,7 @@ def test_bits_are_those_of_four_launches() -> None:
     given = ExpertWeightsFp8(weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
     own = ExpertLayer(512, 256, 4, 3, recipe=RECIPE)
     call = ExpertCall(own, case.x[0], case.topk_idx[0], case.topk_weights[0], given)
-    found, _ = simulate_experts([artifact(one) for one in own.configs(Target.typical("sm_100a"), 12)], call)
+    found, _ = simulate_experts([artifact(one) for one in own.configs(Target.typical("sm_100a", 4), 12)], call)
     assert torch.equal(y[0], found)
 
 

@@ -97,7 +97,7 @@ def test_bits_are_those_of_four_launches():
     given = ExpertWeightsFp8(weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
     own = ExpertLayer(512, 256, 4, 3, recipe="bf16xbf16")
     call = ExpertCall(own, case.x[0], case.topk_idx[0], case.topk_weights[0], given)
-    y, _ = simulate_experts([artifact(one) for one in own.configs(Target.typical("sm_90a"), 12)], call)
+    y, _ = simulate_experts([artifact(one) for one in own.configs(Target.typical("sm_90a", 4), 12)], call)
     assert rank.unequal == 0 and torch.equal(y, case.reference().y[0])
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from drop_in_mutants import BUFFERS, OPTIONS, WEIGHTS
 from engine_mutants import ENGINES
 from host_mutant import case
 from mutant import Mutant
 
 CALLS = "tests/compat/test_deep_gemm.py"
-WEIGHTS = "tests/compat/test_deep_gemm_weights.py"
-OPTIONS = "tests/compat/test_deep_gemm_options.py"
 deep_gemm = partial(case, "deep_gemm")
 Host = partial(Mutant, archs=())
 
@@ -386,4 +385,4 @@ CALLED = (
         (f"{CALLS}::test_bad_buffers",),
     ),
 )
-MUTANTS = ORDERS + CALLED + ENGINES
+MUTANTS = ORDERS + CALLED + BUFFERS + ENGINES

@@ -201,11 +201,13 @@ LAUNCHED = (
     launched("sums go to the first call's y", "stale buffer", SUM, "last.values.weights = topk_weights", fp8("x, another")),
     launched("routing has another call's arguments", "stale buffer", "first.restore(prepared.route)", "", fp8("fewer tokens")),
     launched("sums have another call's arguments", "stale buffer", "last.restore(total)", "", fp8("one token less")),
-    launched("Linear2 has no counter", "wrong launch", "self._fc2.launch(fc2, counter)", "self._fc2.launch(fc2, 0)", TURNS),
+    launched(
+        "Linear2 has no counter", "wrong launch", "self._fc2.launch(fc2, counter, **groups)", "self._fc2.launch(fc2, 0, **groups)", TURNS
+    ),
     launched(
         "Linear2 is Linear1 again",
         "wrong launch",
-        "self._fc2.launch(fc2, counter)",
+        "self._fc2.launch(fc2, counter, **groups)",
         "self._fc1.launch(prepared.fc1, counter, **fc1)",
         f"{MOE}each_launch_gets_what_the_one_before_leaves",
     ),

@@ -6,6 +6,7 @@ from host_mutant import MOE, case, host
 
 PLACES = "tests/kernels/test_ep_scatter_indices.py::test_bad_indices_are_named"
 GATHER = "tests/kernels/test_gather_gemm.py::test_"
+SYMMETRIC, RAILS = "tests/runtime/test_symmetric_memory.py::test_", "tests/runtime/test_rails.py::test_"
 RANKS = (
     host("places of other experts pass for its own", "missing check", "check_scatter_indices", "places.clamp(-1, most)", "places", PLACES),
     host(
@@ -145,5 +146,77 @@ TENSORS = (
         "len({one.dtype for one in biases}) > 1",
         "False",
         "tests/compat/test_transformers.py::test_training_gpt_oss_falls_back",
+    ),
+    host(
+        "addresses of other ranks are those of their allocations",
+        "wrong base",
+        "SymmetricBuffer.allocate",
+        "address + offset",
+        "address",
+        f"{SYMMETRIC}a_group_maps_every_ranks_buffer",
+    ),
+    host(
+        "several ranks without a group have a buffer each",
+        "missing check",
+        "SymmetricBuffer.allocate",
+        "group is None and problem.num_ranks == 1",
+        "group is None",
+        f"{SYMMETRIC}several_ranks_have_no_buffer_without_a_group",
+    ),
+    host(
+        "a rail has as many ranks as a node",
+        "wrong base",
+        "rails_of",
+        "every[number::ranks]",
+        "every[number :: world // ranks]",
+        f"{RAILS}a_rank_is_of_its_node_and_of_its_rail",
+    ),
+    host(
+        "a host waits for ever for NCCL",
+        "missing check",
+        "Rails.wait",
+        "time.monotonic() > end",
+        "False",
+        f"{RAILS}the_host_waits_as_long_as_a_collective_may",
+    ),
+    host(
+        "a launch asked for by name is chosen by measurements",
+        "wrong launch",
+        "domain_layer",
+        "launch or choose_launch(problem, target, tokens)",
+        "choose_launch(problem, target, tokens)",
+        "tests/runtime/test_moe_layer.py::test_a_gpus_layer_is_of_the_class_that_was_asked_for",
+    ),
+    host(
+        "experts of one rank are taken for all",
+        "wrong number",
+        "MoE.of",
+        "experts * ranks",
+        "experts",
+        "tests/runtime/test_moe_layer.py::test_the_problem_of_weights",
+    ),
+    host(
+        "a node needs fewer experts than a token has",
+        "missing check",
+        "node_problem",
+        "problem.topk > experts",
+        "False",
+        f"{RAILS}a_node_has_the_experts_of_a_token",
+    ),
+    host(
+        "parts of lost ranks are played while others are at work",
+        "missing order",
+        "Understudy.end_launches",
+        "any(not torch.equal(now[name], before[name]) for name in STATE)",
+        "False",
+        "tests/kernels/test_lost_ranks.py::test_parts_are_played_when_nothing_has_changed_for_long",
+    ),
+    host(
+        "tables of every rank are those of rank 0",
+        "wrong base",
+        "EpMoE.bind",
+        "self.memory.tables_arguments(peers, 0, rank, self.watchdog_ns)",
+        "self.memory.tables_arguments(peers, 0, 0, self.watchdog_ns)",
+        "tests/runtime/test_ep_bindings.py::test_launches_have_their_ranks_arguments",
     ),
 )

@@ -136,9 +136,9 @@ def train_step(
     """y and gradients as autograd has them made, in whose functions a mode of torch is off."""
     names = {"recompute": False, "gate_up": "gate_first", "activation": "silu", "quantizes": recipe == "fp8xfp8", **layout}
     made = (None,) * expert_gradients.MADE
-    y, stored = experts._training(*tensors, *totals, *made, *names.values())
+    y, *kept = experts._training(*tensors, *totals, *made, *names.values())
     needed = [True, False, True, *[not frozen] * 2]
-    ctx = SimpleNamespace(**names, saved_tensors=(*tensors, stored, *made), totals=totals, needs_input_grad=needed)
+    ctx = SimpleNamespace(**names, saved_tensors=(*tensors, *kept, *made), totals=totals, needs_input_grad=needed)
     with torch.no_grad():
         found = expert_gradients._backward(ctx, dy, None)
     return (y, *(one for one in found if one is not None))

@@ -62,6 +62,28 @@ def test_separate_launches_compute_the_fused_layer(recipe: str, fields: dict[str
     assert want.norm() > 0 and (found - want).norm() < (0.06 if problem.formats.scaled else 0.02) * want.norm()
 
 
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16", "fp8xmxfp4", "nvfp4xnvfp4"])
+def test_torchs_default_device_does_not_matter(recipe: str) -> None:
+    """Programs set it to CUDA: whatever a layer makes is where its tensors are, forwards and backwards."""
+    problem = replace(PROBLEM, recipe=recipe, biases=True, activation_clamp=2.0)
+    weights, given = random_weights(problem, 0, 0), call()
+    x, router = given[0].clone().requires_grad_(), Router(torch.randn(8, 256))
+    w1, w2 = torch.randn(8, 256, 256).bfloat16() / 16, torch.randn(8, 256, 128).bfloat16() / 16
+
+    def results() -> list[torch.Tensor]:
+        fused = MegaMoE(problem, weights, symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
+        launches = [MoE(problem, weights, launch="moe", router=router)(given[0])] if recipe in ("fp8xfp8", "bf16xbf16") else []
+        x.grad = None
+        moe(x, w1, None, w2, None, *given[1:]).float().square().sum().backward()
+        assert x.grad is not None
+        return [fused(*given), *launches, x.grad]
+
+    want = results()
+    with torch.device("meta"):
+        found = results()
+    assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
+
+
 @pytest.mark.parametrize("recipe", ["nvfp4xnvfp4", "mxfp8xmxfp8"])
 def test_scales_that_the_tensor_core_applies_are_put_in_order_once(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With rows of gate and up beside one another, and factors of each expert."""

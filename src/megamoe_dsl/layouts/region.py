@@ -8,6 +8,7 @@ A field is row-major over its shape.  Only fields of different alternatives of a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -187,7 +188,7 @@ class MBarrier:
 
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
     """The largest number whose `num_bytes`, which grow with it, are no more than `capacity`; 0 when one is too many."""
-    count = 0
-    while num_bytes(count + 1) <= capacity:
-        count += 1
-    return count
+    above = 1
+    while num_bytes(above) <= capacity:
+        above *= 2
+    return bisect_right(range(1, above), capacity, key=num_bytes)

@@ -218,7 +218,7 @@ def order_rows_sm90(w: torch.Tensor, inverse: bool = False, outputs: str = E4M3)
 def rows_sm90(problem: "Problem") -> torch.Tensor:
     """int64 [rows of fc1 in whole tiles]: for each row of `order_rows_sm90` the row of [gate | up]."""
     parts, rows, _ = tiled_shapes(problem)["fc1"]
-    return order_rows_sm90(torch.arange(parts * rows).view(-1, 1)).flatten()
+    return order_rows_sm90(torch.arange(parts * rows, device="cpu").view(-1, 1)).flatten()
 
 
 def tile_sm90(w: torch.Tensor) -> torch.Tensor:

@@ -44,7 +44,7 @@ def activation_gradient(
     gate, up = (half.clone() for half in gate_up.chunk(2, dim=1))
     kept = torch.ones_like(gate, dtype=torch.bool), torch.ones_like(up, dtype=torch.bool)
     if clamp is not None:
-        limit = float(torch.tensor(clamp).bfloat16()) if gate.dtype == torch.float32 else clamp
+        limit = float(gate.new_tensor(clamp).bfloat16()) if gate.dtype == torch.float32 else clamp
         kept = gate <= limit, up.abs() <= limit
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     s = fast_sigmoid(form, gate) if fast_math else (form.slope * gate).sigmoid()

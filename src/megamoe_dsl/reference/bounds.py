@@ -113,7 +113,7 @@ def _clamped_ends(total: torch.Tensor, error: torch.Tensor, low: float | None, h
     """The BF16 value of `total` and the farthest that BF16 and clamp move it within +-error."""
     center, ends = _bf16(total), [_bf16(total - error), _bf16(total + error)]
     if high is not None:
-        limits = {"min": None if low is None else _bf16(torch.tensor(low)).item(), "max": _bf16(torch.tensor(high)).item()}
+        limits = {"min": None if low is None else _bf16(total.new_tensor(low)).item(), "max": _bf16(total.new_tensor(high)).item()}
         center, ends = center.clamp(**limits), [end.clamp(**limits) for end in ends]
     return center, torch.maximum((ends[0] - center).abs(), (ends[1] - center).abs())
 

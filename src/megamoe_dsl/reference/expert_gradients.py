@@ -51,13 +51,13 @@ def expert_sums(rows: Scaled, weights: Scaled, counts: torch.Tensor) -> torch.Te
     """The sums of each expert's rows, [rows, K] with weights [E, N, K]: [rows, N]; of E4M3 scales are [rows, K / 128] and [E, N / 128,
     K / 128]."""
     (codes, sf), (b, b_sf) = rows, weights
-    own = [(expert, part) for expert, part in enumerate(torch.arange(len(codes)).split(counts.tolist())) if len(part)]
+    own = [(expert, part) for expert, part in enumerate(torch.arange(len(codes), device=codes.device).split(counts.tolist())) if len(part)]
     if codes.dtype == torch.float8_e4m3fn:
         codes = codes.view(torch.uint8)
         sums = [promoted_matmul(codes[part].view(b.dtype), sf[part], b[expert], b_sf[expert], "hopper") for expert, part in own]
     else:
         sums = [dot(codes[part], b[expert]) for expert, part in own]
-    return torch.cat(sums) if sums else torch.zeros(0, b.shape[1])
+    return torch.cat(sums) if sums else torch.zeros(0, b.shape[1], device=b.device)
 
 
 def row_gradients(

@@ -56,7 +56,7 @@ class LayerInputs:
 
     def jobs(self, routing: Routing) -> Iterator[ExpertInputs]:
         """The inputs of every expert that received tokens, in expert order, rows in pool order; tensors on the device of the weights."""
-        first = torch.tensor([0] + [one.shape[0] for one in self.x]).cumsum(0)
+        first = torch.tensor([0] + [one.shape[0] for one in self.x], device="cpu").cumsum(0)
         # float8 tensors cannot be indexed on every torch build; their bytes can.
         all_x = torch.cat([one.view(torch.uint8) for one in self.x])
         all_sf, all_weights = torch.cat([ue8m0_bytes(one) for one in self.x_sf]), torch.cat(list(self.topk_weights))

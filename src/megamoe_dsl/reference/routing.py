@@ -56,7 +56,7 @@ def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:
     for rank, idx in enumerate(topk_idx):
         _check_topk_idx(problem, rank, idx)
     slots = tuple(tuple((idx == expert).nonzero() for idx in topk_idx) for expert in range(problem.num_experts))
-    counts = torch.tensor([[len(pairs) for pairs in per_rank] for per_rank in slots], dtype=torch.int64)
+    counts = torch.tensor([[len(pairs) for pairs in per_rank] for per_rank in slots], dtype=torch.int64, device="cpu")
     return Routing(slots, counts)
 
 
@@ -84,4 +84,4 @@ def expert_rows(routing: Routing, expert: int) -> torch.Tensor:
     order = dispatch_order(routing.counts[expert].tolist())
     slots = [pairs.tolist() for pairs in routing.slots[expert]]
     rows = [[rank, *slots[rank][index]] for rank, index in order]
-    return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, 3)

@@ -27,7 +27,7 @@ def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
             rows_of_x = x.view(torch.uint8)[sources].view(x.dtype), x_sf[sources]
             sums = with_bias(scaled_matmul(*rows_of_x, w.w1[expert], w.w1_sf[expert], "hopper"), w.w1_bias, expert)
             stored.append(sums.bfloat16())
-            h, h_sf = requantize(activate(layer.fc1, gate_then_up(sums, layer.gate_up), torch.ones(len(sums))), layer.recipe)
+            h, h_sf = requantize(activate(layer.fc1, gate_then_up(sums, layer.gate_up), None), layer.recipe)
             rows.append(with_bias(scaled_matmul(h, h_sf, w.w2[expert], w.w2_sf[expert], "hopper"), w.w2_bias, expert).bfloat16())
     if call.preactivations is not None and stored:
         call.preactivations[: len(metadata.sources)] = torch.cat(stored)

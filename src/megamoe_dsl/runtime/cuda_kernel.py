@@ -130,12 +130,13 @@ class CudaKernel:
 
     early      False: launches begin after the one before them, though the kernel would wait itself; to compare with
     arguments  what the next launch passes; threads of the host take turns (`LAUNCHES`)
+    spec       names of those that are no tensor maps
     """
 
     def __init__(self, artifact: Artifact, early: bool = True) -> None:
         self.artifact = artifact
         config, kernel = artifact.config, kernel_of(artifact.config)
-        self.arguments = ArgumentBlock(kernel.parameter_spec(config))
+        self.arguments, self.spec = ArgumentBlock(kernel.parameter_spec(config)), kernel.arguments(config)
         torch.cuda.current_stream()  # makes torch's context current
         self._device, self._stream = torch.cuda.current_device(), 0
         self._library = call(driver.cuLibraryLoadData, artifact.cubin, [], [], 0, [], [], 0)
@@ -188,5 +189,5 @@ class CudaKernel:
 
 def fill(kernel: CudaKernel, arguments: Mapping[str, int]) -> ArgumentBlock:
     """The next launch's arguments, by name, of a kernel without tensor maps."""
-    kernel.arguments.fill(kernel.artifact.kernel.arguments(kernel.artifact.config).pack(**arguments))
+    kernel.arguments.fill(kernel.spec.pack(**arguments))
     return kernel.arguments

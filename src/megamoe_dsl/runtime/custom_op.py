@@ -58,12 +58,12 @@ def new_output(x: torch.Tensor, rows: int, hidden: int) -> torch.Tensor:
     return torch.empty((x.shape[0] if rows < 0 else rows, hidden), dtype=torch.bfloat16, device=x.device)
 
 
-def is_plain_call(x: torch.Tensor) -> bool:
-    """Whether nobody looks at operators (a compiler, a tracer, a mode, a tensor of another kind, autograd), so that a call may leave out
-    the operator and the time it takes."""
+def is_plain_call(x: torch.Tensor, traces: bool = False) -> bool:
+    """Whether nobody looks at operators (a compiler, a tracer, a mode, a tensor of another kind, and autograd unless the call `traces`
+    itself for it), so that a call may leave out the operator and the time it takes."""
     if torch.compiler.is_compiling() or type(x) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
-    return torch._C._len_torch_dispatch_stack() == 0 and not (x.requires_grad and torch.is_grad_enabled())
+    return torch._C._len_torch_dispatch_stack() == 0 and (traces or not (x.requires_grad and torch.is_grad_enabled()))
 
 
 def functionalized(call: Callable[..., torch.Tensor], *given: Any) -> Any:

@@ -5,6 +5,7 @@ waits for.  Tensors are those of a forward pass that has been checked, and what 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -44,10 +45,10 @@ def route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, quantizes: bool
     made = {name: topk_idx.new_empty(shape, dtype=torch.int32) for name, shape in shapes.items()}
     codes, scales = new_quantized(x, tokens if quantizes else 0)
     indices = I32 if topk_idx.dtype == torch.int32 else I64
-    problem = RoutingProblem(x.shape[1], experts, topk, FP8 if quantizes else "bf16xbf16")
+    problem = RoutingProblem, x.shape[1], experts, topk, FP8 if quantizes else "bf16xbf16"
     given = {**made, "topk_idx": topk_idx, "x": x, "x_q": codes, "x_sf": scales}
     counter = tile_counters(topk_idx.device).address()
-    launch_kernel(loaded_kernel(problem, topk_idx.device, indices=indices), given, {"counter": counter, "num_tokens": tokens})
+    launch_kernel(loaded_kernel(topk_idx.device, *problem, indices=indices), given, {"counter": counter, "num_tokens": tokens})
     return made["ends"], made["sources"], made["positions"], codes, scales
 
 
@@ -71,8 +72,8 @@ def quantize_weights(w: torch.Tensor, transposed: bool) -> tuple[torch.Tensor, t
     bind_context()
     check_aligned("w", w, TMA_ALIGNMENT)
     codes, scales = new_weights(w, transposed)
-    problem = QuantizeWeightsProblem(w.shape[1], w.shape[2], transposed)
-    launch_kernel(loaded_kernel(problem, w.device), {"w": w, "codes": codes, "scales": scales}, {"num_matrices": len(w)})
+    kernel = loaded_kernel(w.device, QuantizeWeightsProblem, w.shape[1], w.shape[2], transposed)
+    launch_kernel(kernel, {"w": w, "codes": codes, "scales": scales}, {"num_matrices": len(w)})
     return codes, scales
 
 
@@ -100,6 +101,8 @@ def row_gradients(
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dH, w A and dw (reference/expert_gradients.py); w2 is transposed."""
+    bind_context()
+    check_aligned("dy", dy, TMA_ALIGNMENT)
     (experts, own, hidden), rows, places = w2.shape, len(stored), positions.flatten().long()
     # A masked slot's row is -1: one more than there are.
     of_rows, dw = topk_weights.new_empty(rows + 1), topk_weights.new_zeros(rows + 1)
@@ -134,7 +137,7 @@ def sum_rows(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor)
     (tokens, topk), hidden = positions.shape, rows.shape[1]
     found = rows.new_empty(tokens, hidden)
     given = {"rows": rows, "positions": positions, "weights": weights, "y": found}
-    launch_kernel(loaded_kernel(SumProblem(hidden, topk), rows.device), given, {"num_tokens": tokens})
+    launch_kernel(loaded_kernel(rows.device, SumProblem, hidden, topk), given, {"num_tokens": tokens})
     return found
 
 
@@ -179,7 +182,7 @@ def launch_kernel(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers:
 
 
 @lru_cache
-def loaded_kernel(problem: TokensProblem, device: torch.device, **options: str) -> CudaKernel:
-    """The kernel of a problem, compiled or from the cache."""
-    config = choose(problem, gpu_target(device), 1, **options)
+def loaded_kernel(device: torch.device, kind: type[TokensProblem], *fields: Any, **options: str) -> CudaKernel:
+    """The kernel of a problem with these fields, compiled or from the cache."""
+    config = choose(kind(*fields), gpu_target(device), 1, **options)
     return CudaKernel(ArtifactStore(cache_folder()).get(config))

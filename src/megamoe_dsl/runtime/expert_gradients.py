@@ -1,8 +1,9 @@
 """`moe` with gradients: operators of the forward pass that keeps gate and up, and of the stages of the backward pass.
 
-Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row; or the backward pass computes
-gate and up again.  The first stage makes dH, and w A, which stand until the gradients of tokens and weights are made.  A stage runs only
-where somebody asks for what it makes.  In FP8 rows of experts are padded, and a pass quantizes its weights, or `quantize_experts` has.
+Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row; or the backward pass routes
+again, and computes gate and up.  The first stage makes dH, and w A, which stand until the gradients of tokens and weights are made.  A
+stage runs only where somebody asks for what it makes.  In FP8 rows of experts are padded, and a pass quantizes its weights, or
+`quantize_experts` has.
 
 CPU tensors take the reference (reference/expert_gradients.py), CUDA tensors kernels (device_gradients.py).
 """
@@ -131,7 +132,7 @@ def _sums(
 
 def _preactivations(*given: torch.Tensor) -> torch.Tensor:
     routing, sums = _sums(*given)
-    found = torch.zeros(len(given[-1]), given[2].shape[1], dtype=torch.bfloat16)
+    found = sums.new_zeros(len(given[-1]), given[2].shape[1], dtype=torch.bfloat16)
     found[: len(routing.sources)] = sums
     return found
 
@@ -158,7 +159,7 @@ def _row_gradients(
 def _token_gradients(
     rows: torch.Tensor, rows_sf: torch.Tensor, w1: torch.Tensor, w1_sf: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    routing, sums = _sums(rows, rows_sf, w1, w1_sf, ends, torch.arange(len(rows)))
+    routing, sums = _sums(rows, rows_sf, w1, w1_sf, ends, torch.arange(len(rows), device=rows.device))
     return reference.token_gradients(sums.bfloat16(), replace(routing, positions=positions))
 
 
@@ -233,17 +234,30 @@ MADE = 8  # tensors of `QuantizedExperts`
 ARGUMENTS = 5 + 2 + MADE + 4  # of the operator: x, routing and weights; totals; weights in E4M3; what is no tensor
 
 
+def kept_between_passes(
+    x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, recompute: bool, quantizes: bool
+) -> tuple[torch.Tensor, ...]:
+    """What the forward pass writes for the backward pass: gate and up of every row, and ends, sources and positions; empty where the
+    backward pass makes them again."""
+    routes = recompute or quantizes or x.device.type == "cpu"
+    tokens, topk = topk_idx.shape
+    shapes = ((0,), (0,), (0, topk)) if routes else ((len(w1),), (tokens * topk,), (tokens, topk))
+    routed = (topk_idx.new_empty(shape, dtype=torch.int32) for shape in shapes)
+    return x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1]), *routed
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.recompute, ctx.gate_up, ctx.activation, ctx.quantizes = inputs
-    stored = output[1]
-    ctx.save_for_backward(*tensors[:5], stored, *tensors[7:])
+    _, *kept = output
+    ctx.save_for_backward(*tensors[:5], *kept, *tensors[7:])
     ctx.totals = tensors[5:7]  # not among what is saved: every backward pass changes them
-    ctx.mark_non_differentiable(stored)
+    ctx.mark_non_differentiable(*kept)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
-    x, idx, weights, w1, w2, stored, *made = ctx.saved_tensors
+def _backward(ctx: Any, dy: torch.Tensor | None, *_: object) -> tuple[Any, ...]:
+    x, idx, weights, w1, w2, stored, *kept = ctx.saved_tensors
+    routed, made = kept[:3], kept[3:]
     if dy is None:
         return (None,) * ARGUMENTS
     if torch.is_grad_enabled():
@@ -252,7 +266,7 @@ def _backward(ctx: Any, dy: torch.Tensor | None, _: object) -> tuple[Any, ...]:
         needed = zip((x, idx, weights, w1, w2), ctx.needs_input_grad, strict=False)
         return (*(torch.zeros_like(one) if need else None for one, need in needed), *[None] * (ARGUMENTS - 5))
     dy, scaled = dy.contiguous(), ctx.quantizes
-    ends, sources, positions, *scaled_dy = route(dy, idx, len(w1), scaled)
+    ends, sources, positions, *scaled_dy = routed if routed[0].numel() else route(dy, idx, len(w1), scaled)
     if ctx.recompute:
         rows = route(x, idx, len(w1), True)[3:] if scaled else unscaled(x)
         stored = preactivations(*rows, *(in_e4m3(w1, made[:2]) if scaled else unscaled(w1)), ends, sources)
@@ -332,15 +346,24 @@ def _add_columns(left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor, 
 
 
 def define_training(forward: Any) -> Any:
-    """The operator of `forward`, which gives y, and gate and up of every row, or with `recompute` of none; with `quantizes` in FP8."""
+    """The operator of `forward`, which gives y and what it keeps; with `quantizes` in FP8."""
     tensors = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor w2, Tensor? w1_total, Tensor? w2_total"
     made = ", ".join(f"Tensor? made_{number}" for number in range(MADE))
-    schema = f"({tensors}, {made}, bool recompute, str gate_up, str activation, bool quantizes) -> (Tensor, Tensor)"
+    schema = f"({tensors}, {made}, bool recompute, str gate_up, str activation, bool quantizes) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 
-    def fake(
-        x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, w1: torch.Tensor, *others: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        recompute = others[-4]
-        return torch.empty_like(x), x.new_empty(0 if recompute else idx.numel(), w1.shape[1])
+    def fake(x: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, w1: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
+        return torch.empty_like(x), *kept_between_passes(x, idx, w1, others[-4], others[-1])
 
-    return differentiate(define("moe_training", schema, forward, fake), _backward, _keep)
+    class Training(torch.autograd.Function):
+        """The operator's passes without the operator, which takes the host longer than a launch."""
+
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> Any:
+            output = forward(*given)
+            _keep(ctx, given, output)
+            return output
+
+        backward = staticmethod(_backward)
+
+    operator = differentiate(define("moe_training", schema, forward, fake), _backward, _keep)
+    return lambda *given: (Training.apply if is_plain_call(given[0], traces=True) else operator)(*given)

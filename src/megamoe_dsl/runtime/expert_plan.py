@@ -89,20 +89,38 @@ class DeviceExperts:
         return PreparedLaunches(route, self._fc1.prepare(call.fc1), tuple(parts))
 
     def launch(
-        self, prepared: PreparedLaunches, counter: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int]
+        self,
+        prepared: PreparedLaunches,
+        counter: int,
+        x: int,
+        topk_idx: int,
+        topk_weights: int,
+        y: int,
+        fc1: Mapping[str, int],
+        routed: Sequence[int] = (),
     ) -> None:
         """The four launches, with the caller's tensors at these addresses, `fc1` those among the arguments of Linear1, and one counter for
-        all: launches of a stream follow one another, and each leaves it 0."""
-        first, last = self._route.arguments, self._sum.arguments
+        all: launches of a stream follow one another, and each leaves it 0.  `routed`: where ends, sources and positions go, if not to the
+        workspace."""
+        first, last, groups = self._route.arguments, self._sum.arguments, {}
         first.restore(prepared.route)
+        if routed:
+            first.values.ends, first.values.sources, first.values.positions = routed
+            groups = {"groups": routed[0]}
+            fc1 = {**fc1, **groups, "sources": routed[1]}
         first.values.x, first.values.topk_idx, first.values.counter = x, topk_idx, counter
         self._route.launch()
         self._fc1.launch(prepared.fc1, counter, **fc1)
         for column, fc2, total in prepared.parts:
-            self._fc2.launch(fc2, counter)
+            self._fc2.launch(fc2, counter, **groups)
             last.restore(total)
             last.values.weights, last.values.y = topk_weights, y + 2 * column
+            if routed:
+                last.values.positions = routed[2]
             self._sum.launch()
+        if routed:
+            first.forget()
+            last.forget()
 
 
 class DeviceDecode:
@@ -128,9 +146,7 @@ class DeviceDecode:
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, arguments, encode_tensor_map))
         return self._kernel.arguments.save()
 
-    def launch(
-        self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, fc1: Mapping[str, int] | None = None
-    ) -> None:
+    def launch(self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, *_: Any) -> None:
         """The launch, with the caller's tensors at these addresses, and the stream's `memory`."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)
@@ -152,9 +168,9 @@ class ExpertPlan:
         self._weights_at = self._chosen.offset("topk_weights")
         self._prepared: dict[tuple[int, ...], Any] = {}
 
-    def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> torch.Tensor:
-        """y, without looking at the tensors' layouts again; `routing` is topk_idx and topk_weights, or what the router takes.  Raises
-        `ProblemError` for the wrong device or alignment."""
+    def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands, routed: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+        """y, without looking at the tensors' layouts again; `routing` is topk_idx and topk_weights, or what the router takes; `routed` are
+        int32 ends, sources and positions, to be written.  Raises `ProblemError` for the wrong device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
         if index != torch._C._cuda_getDevice():
             check_current(self._device)
@@ -183,7 +199,8 @@ class ExpertPlan:
                 topk_idx, topk_weights = start, start + self._weights_at
                 self._router.launch(*routing, topk_idx, topk_weights)
             state = self._experts.stream_state.of(stream, capturing)
-            self._experts.launch(prepared, state, place, topk_idx, topk_weights, y.data_ptr(), fc1)
+            kept = [one.data_ptr() for one in routed]
+            self._experts.launch(prepared, state, place, topk_idx, topk_weights, y.data_ptr(), fc1, kept)
         return y
 
     def _prepare(self, key: tuple[int, ...], memory: torch.Tensor, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands) -> Any:

@@ -35,6 +35,7 @@ from .expert_gradients import (
     check_weights,
     define_training,
     in_e4m3,
+    kept_between_passes,
     quantize_weights,
     refuse_transforms,
 )
@@ -188,7 +189,7 @@ def train(
     if main_grads is not None:
         check_main_grads(main_grads, *tensors[3:])
     made = (None,) * MADE if quantized is None else (*quantized[:4], *quantized.transposed)
-    y, _ = moe_training_op(*tensors, *(main_grads or (None, None)), *made, recompute, *layout)
+    y, *_ = moe_training_op(*tensors, *(main_grads or (None, None)), *made, recompute, *layout)
     return y
 
 
@@ -221,14 +222,16 @@ def layer_of(
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations, **fields)
 
 
-def launch(x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *given: Any) -> torch.Tensor:
-    """`moe` of chosen experts, with its operands and then its layouts, as an operator or without one."""
+def launch(
+    x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *given: Any, routed: Sequence[torch.Tensor] = ()
+) -> torch.Tensor:
+    """`moe` of chosen experts, with its operands and then its layouts, as an operator or without one; on a GPU routing goes to `routed`."""
     routing, own, layouts = (topk_idx, topk_weights), LayerOperands(*given[:-4]), given[-4:]
     if not x.numel():
         return call_of(x, routing, own, *layouts).y
     if x.device.type == "cpu":
         return layer_on_cpu(call_of(x, routing, own, *layouts))
-    return _PLANS.of((x, *routing, *own), layouts)(x, routing, own)
+    return _PLANS.of((x, *routing, *own), layouts)(x, routing, own, routed)
 
 
 def call_of(
@@ -282,17 +285,18 @@ _OTHERS = "Tensor? factors, str gate_up, str activation, float? activation_clamp
 
 def _training(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, *others: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
     *_, recompute, gate_up, activation, quantizes = others
     if x.is_cuda:
         if quantizes and device_arch(x.device) != SM90:
             raise ProblemError("recipe", FP8, f"None on {x.device}, where gradients are in BF16")
         bind_context()  # of a thread that checkpoints call again
-    stored = x.new_empty(0 if recompute else topk_idx.numel(), w1.shape[1])
+    stored, *routed = kept_between_passes(x, topk_idx, w1, recompute, quantizes)
     made = (w1, others[2:4]), (w2, others[4:6])
     (w1, w1_sf), (w2, w2_sf) = ((in_e4m3(one, own) if quantizes else (one, None)) for one, own in made)
     own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
-    return launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, None), stored
+    y = launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, None, routed=routed if routed[0].numel() else ())
+    return y, stored, *routed
 
 
 moe_op = define("moe", f"({_CHOSEN}, {_WEIGHTS}, Tensor? preactivations, {_OTHERS}) -> Tensor", launch, _fake)

@@ -196,7 +196,7 @@ def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, rec
     if count:
         named = dict(zip(("codes", "scales", "codes_t", "scales_t"), made, strict=True))
         given = {"x": x} if sources is None else {"x": x, "sources": sources}
-        kernel = loaded_kernel(QuantizeProblem(x.shape[1], sources is not None, rows, recipe), x.device)
+        kernel = loaded_kernel(x.device, QuantizeProblem, x.shape[1], sources is not None, rows, recipe)
         launch_kernel(kernel, {**given, **named}, {"sources": 0, "num_rows": count})
     return made
 

@@ -73,7 +73,7 @@ class Rails:
         self.traffic.counts += counts.numel() * counts.element_size() * (self.nodes - 1) * self.ranks
         with self.naming_lost_ranks("counts of rows"):
             dist.all_gather(list(every.unbind()), counts, group=self.group)
-            found = torch.empty(every.shape, dtype=every.dtype, pin_memory=every.is_cuda).copy_(every, non_blocking=True)
+            found = torch.empty(every.shape, dtype=every.dtype, device="cpu", pin_memory=every.is_cuda).copy_(every, non_blocking=True)
             self.wait()
         return found.view(self.nodes, self.ranks, *counts.shape)
 

@@ -68,13 +68,15 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
         tile = {"block_n": 256, "cluster": target.pair} if problem.k >= DEEP_K else {"block_n": 128, "k_in_flight": 2}
         return {"block_m": 128, **tile, "dynamic_schedule": True}
     if problem.transposed_b:
-        return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "dynamic_schedule": True}
+        fields: Choice = {"cluster": target.pair, "group_m": 4 if problem.gradient else 8, "dynamic_schedule": True}
+        return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, **fields}
     if problem.sums_rows:
         # Scales of columns leave a thread no registers for more.
         columns = COLUMNS if problem.gathers else COLUMNS[-1:]
         block_n = min(columns, key=lambda one: -(-problem.tile_columns // one) * one)
         pairs = target.num_sms % 2 == 0 and pairs_tiles(problem, 128, block_n)
-        return {"block_m": 128, "block_n": block_n, "cluster": 2 if pairs else 1, "dynamic_schedule": True}
+        buffers = 1 if problem.gathers and not problem.accumulate else 2
+        return {"block_m": 128, "block_n": block_n, "cluster": 2 if pairs else 1, "epilogue_buffers": buffers, "dynamic_schedule": True}
     if problem.gate_up:
         tile = {"block_n": GATE_UP_ROWS, "dynamic_schedule": True}
         if room(expected) <= GROUP_ROWS:

@@ -163,11 +163,14 @@ class GemmConfig(BaseGemmConfig):
         sums = self.problem.sums_rows
         where = "where K are the rows of groups" if sums else "where rows of shared memory are K"
         self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
-        more = {"block_m": 2 * K_ROWS, "split_k": False} if sums else {"cluster": 1}
-        for field, value in {"swap_ab": False, "burst": 1, "half_tiles": False, **more}.items():
+        more = {"block_m": 2 * K_ROWS} if sums else {}
+        for field, value in {"swap_ab": False, "split_k": False, "burst": 1, "half_tiles": False, **more}.items():
             self.require(field, getattr(self, field) == value, f"{value} {where}")
-        pairs = not sums or self.cluster == 1 or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0)
-        self.require("cluster", pairs, "1 where rows of tiles make an odd number of them, or columns of a tile of boxes")
+        boxes = self.block_n % (2 * K_ROWS) == 0
+        pairs = boxes and (not sums or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0))
+        self.require(
+            "cluster", pairs or self.cluster == 1, "1 where rows of tiles make an odd number of them, or columns of a tile of boxes"
+        )
 
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Boolean, Int32, Int64
 
 from ...device.ring import SCALE_BYTES, Stage
 from ...device.tma import load_tile_cta, load_tile_multicast
@@ -94,17 +94,31 @@ class ColumnTile(WeightTile):
                 load_tile_cta(destination + box * BOX_BYTES, fetch.map, full, self.column + box * ROW_BYTES, y)
 
 
-def column_tile(ctx: GemmContext, tile: GemmTile, row: Any) -> ColumnTile:
-    """A tile's columns of B, from this row on."""
-    columns = ctx.config.block_n
-    fetch = Fetch.alone(ctx.maps.weights)
-    if ctx.config.fetchers > 1:
-        fetch = Fetch(ctx.maps.weights, ctx.cta_rank * (columns // K_ROWS // 2), ctx.place.everyone, True)
-    return ColumnTile(fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2))
+@dataclass(frozen=True)
+class SharedColumnTile(ColumnTile):
+    """The same where the CTAs of a cluster may have other columns: one that is `apart` fetches all boxes for itself."""
+
+    apart: Boolean
+
+    @cute.jit
+    def load(self, destination: Int32, full: Int32, k: Int32):
+        super().load(destination, full, k)
+        if self.apart:
+            half = self.num_bytes // 2
+            rest = ColumnTile(Fetch.alone(self.weights.map), self.row, 0, half, self.column + half // K_ROWS)
+            rest.load(destination + half, full, k)
+
+
+def column_tile(ctx: GemmContext, tile: GemmTile, row: Any, shared: Any = True) -> ColumnTile:
+    """A tile's columns of B, from this row on; `shared`: whether the other CTA of a cluster has the same."""
+    columns, maps = ctx.config.block_n, ctx.maps
+    fetch = Fetch.of(OperandMaps(maps.weights, maps.weights, columns // K_ROWS // 2), ctx.place, False, shared)
+    fields = fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2)
+    return ColumnTile(*fields) if shared is True or ctx.place.size == 1 else SharedColumnTile(*fields, shared == 0)
 
 
 def transposed_tile(ctx: GemmContext, tile: GemmTile) -> ColumnTile:
-    return column_tile(ctx, tile, tile.group * ctx.config.problem.k)
+    return column_tile(ctx, tile, tile.group * ctx.config.problem.k, tile.same_weights)
 
 
 def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile) -> None:

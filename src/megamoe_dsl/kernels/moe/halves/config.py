@@ -100,6 +100,8 @@ class EpConfig(ABC):
         object.__setattr__(self, "cluster", self.cluster or min(part.allowed["cluster"]))
         for name, values in part.allowed.items():
             require(getattr(self, name) in values, name, getattr(self, name), f"one of {list(values)} for {self.arch}")
+        least = min(part.allowed["cluster"])
+        require(self.cluster == least or not self.transposed, "cluster", self.cluster, f"{least} in a backward pass")
         require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
         require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
