@@ -200,7 +200,7 @@ LAUNCHED = (
     launched("weights are the first call's", "stale buffer", SUM, "last.values.y = y + 2 * column", fp8("topk_weights, another")),
     launched("sums go to the first call's y", "stale buffer", SUM, "last.values.weights = topk_weights", fp8("x, another")),
     launched("routing has another call's arguments", "stale buffer", "first.restore(prepared.route)", "", fp8("fewer tokens")),
-    launched("sums have another call's arguments", "stale buffer", "last.restore(total)", "", fp8("fewer tokens")),
+    launched("sums have another call's arguments", "stale buffer", "last.restore(total)", "", fp8("one token less")),
     launched(
         "Linear2 has no counter", "wrong launch", "self._fc2.launch(fc2, counter, **groups)", "self._fc2.launch(fc2, 0, **groups)", TURNS
     ),

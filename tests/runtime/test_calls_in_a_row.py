@@ -102,6 +102,7 @@ def _moe_changes(call: Call) -> dict[str, Call]:
         **changes_of_place(call),
         "another layer of the shape": call.but(**layer),
         "fewer tokens": call.but(**fewer),
+        "one token less": call.but(**{name: call.arguments[name][:-1] for name in fewer}),
         "more tokens": call.but(**more),
         "up first": call.but(gate_up="up_first"),
         "another activation": call.but(activation="swigluoai"),

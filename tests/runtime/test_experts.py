@@ -45,6 +45,8 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"topk_weights": torch.ones(6, 3)}, r"topk_weights.shape = \(6, 3\): must be \(6, 2\)"),
         ({"topk_weights": None}, "topk_idx, topk_weights = None: must be tensors, or router_logits given"),
         ({"topk": 2}, "router_logits = None: must be logits, or router given, beside topk, score_bias, token_ids, hash_table or replicas"),
+        ({"score_bias": torch.zeros(4)}, "router_logits = None: must be logits, or router given"),
+        ({"token_ids": torch.zeros(6).long()}, "router_logits = None: must be logits, or router given"),
         ({"router_logits": torch.zeros(6, 4), "topk": 2}, "topk_idx = 'a tensor': must be None with router_logits"),
         ({"preactivations": torch.zeros(12, 256, dtype=torch.bfloat16)}, r"preactivations.shape = \(12, 256\): must be \(12, 512\)"),
         ({"w1_sf": None}, "w1_sf = None: must be scales beside torch.float8_e4m3fn; only torch.bfloat16 has none"),
