@@ -171,6 +171,16 @@ MUTANTS = (
                 PAIR_GRADIENT,
             ),
             (
+                "MXFP8: the left side of every group is the first's",
+                ("wrong base", "gemm.sm100.load:load_tokens", "ctx.first_k_block_of(tile)", "0"),
+                PAIR_IN_MXFP8,
+            ),
+            (
+                "MXFP8: the first rows' scales stand for all rows",
+                ("wrong base", "gemm.sm100.load:load_tokens", "begin & -SF_ATOM_ROWS", "0"),
+                PAIR_IN_MXFP8,
+            ),
+            (
                 "MXFP8: the right side of every group is the first's",
                 ("wrong base", "summed_weights", "ctx.first_k_block_of(tile)", "0"),
                 PAIR_IN_MXFP8,
