@@ -321,8 +321,8 @@ def test_warnings_beside_a_pass_are_explained() -> None:
 
 def test_a_finding_fails_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "print_reports", lambda *_, **__: None)
-    for findings, right in (([], True), (["a race"], False)):
-        reports: list[Any] = [SimpleNamespace(findings=[]), SimpleNamespace(findings=findings)]
+    for first, second, right in (([], [], True), ([], ["a race"], False), (["a race"], [], False)):
+        reports: list[Any] = [SimpleNamespace(findings=first), SimpleNamespace(findings=second)]
         console = Console(record=True, width=80)
         assert tables.conclude(console, True, reports, "all of it", race=True) == right
         assert ("PASS: all of it; no race found" if right else "FAIL") in console.export_text()

@@ -54,6 +54,14 @@ def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed)
     assert isinstance(error, ValueError)
 
 
+def test_a_rank_receives_a_token_once_for_each_of_its_experts_at_most():
+    """With one expert a rank there are fewer copies of a token than top-k times ranks."""
+    most = (1 << 27) // 8 - 1
+    assert replace(GOOD, num_ranks=8, num_experts=8, topk=6, max_tokens_per_rank=most).max_tokens_per_rank == most
+    with pytest.raises(ProblemError, match=r"less than 2\^27 / 8"):
+        replace(GOOD, num_ranks=8, num_experts=8, topk=6, max_tokens_per_rank=most + 1)
+
+
 def test_topk_is_bounded_by_the_experts():
     with pytest.raises(ProblemError, match=r"topk = 6: must be at most num_experts = 4"):
         replace(GOOD, num_experts=4)

@@ -185,6 +185,14 @@ def options_after_pytest(parser: ArgumentParser, command: Sequence[str]) -> GpuO
     return read_options(GpuOptions, parser.parse_args(command[start + 1 :]))
 
 
+def test_what_prepares_finds_its_modules_by_itself() -> None:
+    """As the command runs it: with the package on the path, and not as pytest does."""
+    source = Path(validate.__file__).parents[1] / "src"
+    command = [sys.executable, prepare.__file__, "--help"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "silicon" in done.stdout, done.stderr
+
+
 def test_what_runs_was_prepared() -> None:
     """Folders that a step reads are made by one before it."""
     made: set[str] = set()

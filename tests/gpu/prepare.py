@@ -12,12 +12,16 @@ Then, on a host with four GPUs:  python -m pytest -m gpu tests/gpu [--recipe fp8
 from __future__ import annotations
 
 import argparse
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))  # soaks lie there
 
 import engine_configs
 import ep_ranks

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from test_calls_in_a_row import FAMILIES, changes
 
 from megamoe_dsl import gemm
+from megamoe_dsl.runtime import custom_op
 from recorded_gpu import Launched, recorded_gpu
 
 
@@ -21,6 +25,20 @@ def launches(family: str, change: str) -> list[Launched]:
 def test_padding_reaches_the_kernel_that_copies_tokens() -> None:
     copy, layer = (one.arguments for one in launches("MegaMoE", "padding"))
     assert (copy["num_tokens"], copy["padded_tokens"], layer["num_tokens"]) == (2, 3, 3)
+
+
+def test_an_operator_gives_a_layer_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hint and padding, with which a compiled call chooses its kernel, and y."""
+    given: list[Any] = []
+    layer = SimpleNamespace(launch=lambda *found: given.append(found) or torch.empty(6, 256, dtype=torch.bfloat16))
+    monkeypatch.setattr(custom_op, "layer_of", {3: layer}.__getitem__)
+    x, y = torch.zeros(5, 256, dtype=torch.bfloat16), torch.zeros(6, 256, dtype=torch.bfloat16)
+    tensors = x, torch.ones(5, 2), torch.zeros(5, 2, dtype=torch.int64), torch.ones(5, 2)
+    custom_op.mega_moe(*tensors, torch.zeros(1), 3, 8, 6)
+    custom_op.mega_moe_out(y, *tensors, torch.zeros(1), 3, 8, 6)
+    for (found, numbers, out), wanted in zip(given, (None, y), strict=True):
+        assert [one.data_ptr() for one in found] == [one.data_ptr() for one in tensors]
+        assert numbers == (8, 6) and (out is None) == (wanted is None) and (out is None or out.data_ptr() == y.data_ptr())
 
 
 def test_indices_of_32_bits_are_widened() -> None:
