@@ -43,7 +43,7 @@ WIDE = GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256), 128, 256, dynam
 PLAIN = [name for name in GATHER_BY_NAME if name not in (*ACTIVATED, *STORED, *BF16_ACTIVATED)]
 
 
-@sample("gather-bf16-swapped", "gather-scale-by-scale", "gather-swapped-bursts", "gather-one-row")
+@sample("gather-bf16-swapped", "gather-scale-by-scale", "gather-swapped-bursts", "gather-many-experts")
 @pytest.mark.parametrize("name", [rarely(name) if name in TWINS else name for name in PLAIN])
 def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""

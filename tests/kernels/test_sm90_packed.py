@@ -130,20 +130,20 @@ def test_rows_of_zeros_and_of_other_magnitudes(block_m):
     assert [one.unequal for one in layer.check(case)] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("block_m", "rows"), [(8, slice(None)), (128, slice(None)), (128, slice(11, None, 16))], ids=["8", "128", "128-second"]
-)
-def test_scales_as_far_apart_as_can_be(block_m, rows):
-    """All shifts from 0 to 14 in the 128 channels of every row, or of one of 16: from 12 on some E4M3 numbers are subnormal, and decode
-    warps look them up."""
+@pytest.mark.parametrize(("block_m", "one_word"), [(8, False), (128, False), (128, True)], ids=["8", "128", "128-one-word"])
+def test_scales_as_far_apart_as_can_be(block_m, one_word):
+    """All shifts from 0 to 14 in the 128 channels of every row: from 12 on some E4M3 numbers are subnormal, and decode warps look them up.
+    Or one such shift alone in a tile, in a thread's first word of Linear1 and its last of Linear2."""
     moe, draw = problem(9), torch.Generator().manual_seed(0)
     case = hopper_case(moe, (9, 5), 0, exact=False)
     for one in case.weights:
-        for sf in (one.fc1_sf, one.fc2_sf):
-            sf.fill_(120)
-            some = sf[:, rows]
-            some.copy_(torch.randint(110, 125, some.shape, generator=draw))
-            some[..., ::4], some[..., 1::4] = 124, 110
+        for sf, row, shifted in ((one.fc1_sf, 3, 1), (one.fc2_sf, 75, 3)):
+            if one_word:
+                sf.fill_(124)
+                sf[:, row::128, shifted::4] = 110
+            else:
+                sf.copy_(torch.randint(110, 125, sf.shape, generator=draw))
+                sf[..., ::4], sf[..., 1::4] = 124, 110
     layer = Layer.of(artifact(config(moe, block_m=block_m)), case)
     assert [one.unequal for one in layer.check(case)] == [0, 0]
 
