@@ -42,6 +42,13 @@ MUTANTS = (
         ("sm_90a",),
         equivalent="a row more is fetched and multiplied, of which nothing is stored: 128 bytes for each K block",
     ),
+    mutant(
+        "blocks of the experts before the last 32 are forgotten",
+        "wrong base",
+        "place_rows",
+        "blocks_before + shuffle(total, LANES - 1)",
+        "shuffle(total, LANES - 1)",
+    ),
     mutant("the second warp gathers what the first does", "wrong base", "gather_tile", "number * ROWS_PER_COPY", "0 * number"),
     mutant("chunks lie where no swizzle puts them", "wrong base", "gather_tile", "chunk ^ (row & 7)", "chunk"),
     mutant(

@@ -13,6 +13,30 @@ ROUTER = 'check_tensor("router", router, tuple(DTYPES), tuple(router.shape), x.d
 
 DRIVER = (
     host(
+        "gradients of masked slots are what lay there",
+        "stale buffer",
+        "row_gradients",
+        "topk_weights.new_zeros(rows + 1)",
+        "topk_weights.new_empty(rows + 1)",
+        "tests/runtime/test_fp8_training.py::test_kernels_have_the_references_bits",
+    ),
+    host(
+        "only the last launch's races fail a simulation",
+        "missing check",
+        "conclude",
+        "any(report.findings for report in reports)",
+        "reports[-1].findings",
+        "tests/test_cli.py::test_a_finding_fails_what_is_right",
+    ),
+    host(
+        "a rank's experts do not limit a token's copies",
+        "too narrow",
+        "Problem.__post_init__",
+        "self.num_ranks * self.max_experts_per_token",
+        "self.num_ranks * self.topk",
+        "tests/test_problem.py::test_a_rank_receives_a_token_once_for_each_of_its_experts_at_most",
+    ),
+    host(
         "a kernel may not have its shared memory",
         "wrong launch",
         "CudaKernel.__init__",

@@ -74,7 +74,15 @@ PACKED_MUTANTS = (
         "TINY_BITS",
         "0x44444444",
         "0x40404040",
-        f"{FAR_APART}[128-second]",
+        f"{FAR_APART}[128-one-word]",
+    ),
+    mutant(
+        "subnormal numbers are looked up where a warp's last word has one",
+        "too narrow",
+        "decode_stage",
+        "tiny | (word & (word << 1))",
+        "word & (word << 1)",
+        f"{FAR_APART}[128-one-word]",
     ),
     mutant(
         "tokens are scaled without their weight tile's power of two",
