@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,13 @@ from megamoe_dsl.runtime import device_gradients, expert_gradients
 from runtime.test_expert_training import NAMES, assert_near, dy_of, layer
 from simulated_stages import simulate_stages
 from sweep import rarely
+from uninitialized import uninitialized_memory_is_garbage
+
+
+@pytest.fixture(autouse=True)
+def garbage() -> Iterator[None]:
+    with uninitialized_memory_is_garbage():
+        yield
 
 
 def gradients(given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:

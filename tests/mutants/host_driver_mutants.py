@@ -18,7 +18,7 @@ DRIVER = (
         "row_gradients",
         "topk_weights.new_zeros(rows + 1)",
         "topk_weights.new_empty(rows + 1)",
-        "tests/runtime/test_fp8_training.py::test_kernels_have_the_references_bits",
+        "tests/kernels/test_simulated_training.py::test_kernels_have_the_references_bits",
     ),
     host(
         "only the last launch's races fail a simulation",
