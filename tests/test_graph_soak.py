@@ -101,7 +101,7 @@ def test_cases_begin_early_and_read_in_bursts() -> None:
     assert any(one.burst > 1 and not one.prefetch_weights for one in gemms) and any(isinstance(one, DecodeConfig) for one in experts)
     assert any(one.burst > 1 and one.prefetch_weights for one in gemms)
     assert {name.split()[0] for name in found} == {"moe", "training", "fused", "unfused", "halves", "gemm", "decoding"}
-    assert {config.problem.recipe for configs in found.values() for config in configs if hasattr(config.problem, "recipe")} == {
+    assert {config.problem.recipe for configs in found.values() for config in configs if getattr(config.problem, "recipe", "")} == {
         "fp8xfp8",
         "bf16xbf16",
         "fp8xmxfp4",

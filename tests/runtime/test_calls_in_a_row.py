@@ -131,10 +131,15 @@ def _hashed_changes(call: Call) -> dict[str, Call]:
 
 
 def train_step(
-    tensors: Sequence[torch.Tensor], dy: torch.Tensor, totals: Any = (None, None), recipe: str = "", frozen: bool = False, **layout: Any
+    tensors: Sequence[torch.Tensor],
+    dy: torch.Tensor,
+    totals: Any = (None, None),
+    recipe: str = "bf16xbf16",
+    frozen: bool = False,
+    **layout: Any,
 ) -> tuple[torch.Tensor, ...]:
     """y and gradients as autograd has them made, in whose functions a mode of torch is off."""
-    names = {"recompute": False, "gate_up": "gate_first", "activation": "silu", "quantizes": recipe == "fp8xfp8", **layout}
+    names = {"recompute": False, "gate_up": "gate_first", "activation": "silu", "recipe": recipe, **layout}
     made = (None,) * expert_gradients.MADE
     y, *kept = experts._training(*tensors, *totals, *made, *names.values())
     needed = [True, False, True, *[not frozen] * 2]
