@@ -1,14 +1,12 @@
 """Memory that nobody has written holds NaN, and the largest integers."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 
-@contextmanager
 def uninitialized_memory_is_garbage() -> Iterator[None]:
-    """What `torch.empty` and its kin allocate on the CPU, so that a result that depends on it differs."""
+    """A fixture's function: what `torch.empty` and its kin allocate on the CPU, so that a result that depends on it differs."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         assert torch.utils.deterministic.fill_uninitialized_memory

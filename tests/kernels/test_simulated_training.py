@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,11 +15,7 @@ from simulated_stages import simulate_stages
 from sweep import rarely
 from uninitialized import uninitialized_memory_is_garbage
 
-
-@pytest.fixture(autouse=True)
-def garbage() -> Iterator[None]:
-    with uninitialized_memory_is_garbage():
-        yield
+garbage = pytest.fixture(autouse=True)(uninitialized_memory_is_garbage)
 
 
 def gradients(given: dict[str, Any], **more: Any) -> dict[str, torch.Tensor]:

@@ -14,7 +14,4 @@ def gpu() -> Iterator[type[SimulatedKernel]]:
         yield kernel
 
 
-@pytest.fixture(autouse=True)
-def garbage() -> Iterator[None]:
-    with uninitialized_memory_is_garbage():
-        yield
+garbage = pytest.fixture(autouse=True)(uninitialized_memory_is_garbage)
