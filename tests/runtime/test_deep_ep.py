@@ -16,6 +16,7 @@ from test_nodes import call_of, join, joined, problem_of, run_all
 from megamoe_dsl import MoE, Problem, ProblemError, quantize_e4m3_f32, random_weights
 from sweep import rarely
 
+CPU = torch.device("cpu")
 CALLS = ("free", "limited", "no tokens of a node", "nobody")
 
 
@@ -39,7 +40,7 @@ class Buffer:
     def low_latency_dispatch(self, x: torch.Tensor, idx: torch.Tensor, most: int, experts: int, *, use_fp8: bool) -> tuple[Any, ...]:
         assert idx.dtype == torch.int64
         room = most * dist.get_world_size(self.group)
-        rows = torch.full((self.local, room, x.shape[1]), 1000.0).bfloat16()
+        rows = torch.full((self.local, room, x.shape[1]), 1000.0, device=CPU).bfloat16()
         sources: list[list[tuple[int, int, int]]] = [[] for _ in range(self.local)]
         for rank, (tokens, chosen) in enumerate(self.all((x, idx))):
             for token, slot in (chosen >= 0).nonzero().tolist():
@@ -48,17 +49,18 @@ class Buffer:
                     rows[expert, len(sources[expert])] = tokens[token]
                     sources[expert].append((rank, token, slot))
         found: Any = rows
+        counts = torch.tensor([len(one) for one in sources], dtype=torch.int32, device=CPU)
         if use_fp8:
             codes, scales = quantize_e4m3_f32(rows.flatten(0, 1))
-            filled = (torch.arange(room) < torch.tensor([len(one) for one in sources])[:, None])[:, :, None]
-            by_column = torch.empty(self.local, scales.shape[1], room).mT  # as DeepEP's scales lie
+            filled = (torch.arange(room, device=CPU) < counts[:, None])[:, :, None]
+            by_column = torch.empty(self.local, scales.shape[1], room, device=CPU).mT  # as DeepEP's scales lie
             by_column.copy_(scales.view(self.local, room, -1).where(filled, float("nan")))
             found = codes.view(self.local, room, -1), by_column
-        return found, torch.tensor([len(one) for one in sources], dtype=torch.int32), sources, None, None
+        return found, counts, sources, None, None
 
     def low_latency_combine(self, y: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor, handle: Any) -> tuple[Any, ...]:
         own = [(source, y[expert, row]) for expert, sources in enumerate(handle) for row, source in enumerate(sources)]
-        total = torch.zeros(len(idx), y.shape[2])
+        total = torch.zeros(len(idx), y.shape[2], device=CPU)
         for (rank, token, slot), row in sorted((one for part in self.all(own) for one in part), key=lambda one: one[0]):
             if rank == self.rank:
                 total[token] += row.float() * weights[token, slot]
@@ -71,8 +73,11 @@ def run_rank(folder: Path, rank: int, ranks: int, recipe: str) -> None:
     module.Buffer = Buffer  # type: ignore[attr-defined]
     problem = problem_of(ranks, recipe)
     layer = MoE(problem, random_weights(problem, rank, seed=0), launch="deep_ep")
-    torch.save([layer(*call_of(routing, rank, ranks, 1)) for routing in CALLS], folder / f"{rank}.pt")
-    x, idx, weights = call_of("free", rank, ranks, 1)
+    calls = [call_of(routing, rank, ranks, 1) for routing in CALLS]
+    with torch.device("meta"):  # where a program's default device is does not matter
+        found = [layer(*given) for given in calls]
+    torch.save(found, folder / f"{rank}.pt")
+    x, idx, weights = calls[0]
     with pytest.raises(ProblemError, match=r"x.dtype"):
         layer(x.float(), idx, weights)
     with pytest.raises(ProblemError, match=r"topk_weights.requires_grad"):

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl import Problem, ProblemError, Target, random_weights
+from megamoe_dsl import Problem, ProblemError, Target, random_inputs, random_weights
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, pool_rows, symmetric_buffer
 from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep import layer as layers
 from megamoe_dsl.runtime.ep.buffers import EpBuffers, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
+from megamoe_dsl.runtime.ep.routing import RoutingTables
 
 PROBLEM = Problem(256, 128, 8, 2, 4, 16, recipe="bf16xbf16")
 RANK, PEERS, LIMIT_NS = 3, 12345, 77
@@ -80,3 +82,21 @@ def test_activations_of_another_layout_are_named(recipe: str) -> None:
         for wrong in (getattr(acts, name).to(torch.float64), getattr(acts, name).new_empty(3, 5)):
             with pytest.raises(ProblemError, match=rf"^mine.{name}.(dtype|shape) = "):
                 replace(acts, **{name: wrong}).check(problem, "mine.")
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4", "bf16xbf16"])
+def test_a_ranks_tokens_and_tables_go_into_its_buffer(recipe: str) -> None:
+    """The first rows of every field that the kernels read."""
+    problem = replace(PROBLEM, recipe=recipe, num_ranks=1)
+    memory, given = EpBuffers(problem, random_weights(problem, 0, 0)), Inputs(*random_inputs(problem, 0, 5, 1, mask=0.3))
+    (tables,) = RoutingTables.of(problem, [given.topk_idx])
+    memory.sym.fill_(7)
+    memory.store(given, tables)
+    for name in ("x", "x_sf", "topk_weights", "topk_idx"):
+        if name in memory.region and getattr(given, name).numel():
+            assert torch.equal(memory.view(name)[:5].view(torch.uint8), getattr(given, name).view(torch.uint8)), name
+            assert (memory.view(name)[5:].view(torch.uint8) == 7).all()
+    assert "topk_weights" in memory.region and ("x_sf" in memory.region) == problem.formats.scaled
+    for name, wanted in vars(tables).items():
+        assert torch.equal(getattr(memory.tables(5), name), wanted) and wanted.any()
+    assert [one.stop - one.start for one in memory.expert_slices()] == tables.expert_rows.tolist()

@@ -12,9 +12,10 @@ import torch
 
 from megamoe_dsl import MegaMoE, MoE, Problem, ProblemError, Router, moe, random_weights, top_experts, unscaled_weights
 from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.recipe import E2M1, E4M3, RECIPES
 from megamoe_dsl.reference import activate
 from megamoe_dsl.runtime import moe_layer
-from megamoe_dsl.runtime.moe_layer import choose_launch, domain_layer
+from megamoe_dsl.runtime.moe_layer import MoeLaunches, choose_launch, domain_layer, takes_moe
 from megamoe_dsl.runtime.nodes import ranks_of_a_domain
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
@@ -51,15 +52,19 @@ def test_it_computes_what_its_layer_does() -> None:
     assert torch.equal(torch.compile(found, fullgraph=True, backend="aot_eager")(*given), found(*given))
 
 
-@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4"])
 @pytest.mark.parametrize("fields", [{}, {"activation_clamp": 0.25}, {"activation": "swigluoai", "biases": True}])
 def test_separate_launches_compute_the_fused_layer(recipe: str, fields: dict[str, Any]) -> None:
-    """Whatever the activation is; each rounds in other places."""
+    """Whatever the activation and the number formats are; each rounds in other places.  Only Hopper's have biases."""
+    if RECIPES[recipe].scales_in_mma:
+        fields = {name: one for name, one in fields.items() if name != "biases"}
     problem = replace(PROBLEM, recipe=recipe, **fields)
     weights, given = random_weights(problem, 0, 0), call()
     fused = MegaMoE(problem, weights, symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
     want, found = fused(*given).float(), MoE(problem, weights, launch="moe")(*given).float()
-    assert want.norm() > 0 and (found - want).norm() < (0.06 if problem.formats.scaled else 0.02) * want.norm()
+    assert (
+        want.norm() > 0 and (found - want).norm() < ({E4M3: 0.06, E2M1: 0.25}.get(problem.formats.activations.element, 0.02)) * want.norm()
+    )
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16", "fp8xmxfp4", "nvfp4xnvfp4"])
@@ -89,15 +94,16 @@ def test_scales_that_the_tensor_core_applies_are_put_in_order_once(recipe: str, 
     """With rows of gate and up beside one another, and factors of each expert."""
     problem = replace(PROBLEM, recipe=recipe)
     weights, called = random_weights(problem, 0, 0), []
-    ordered = lambda codes, scales, gate_up: (codes, (id(scales), gate_up))  # noqa: E731
+    ordered = lambda codes, scales, arch, gate_up: (codes, (id(scales), arch, gate_up))  # noqa: E731
     monkeypatch.setattr(moe_layer, "gemm_weights", ordered)
     monkeypatch.setattr(moe_layer, "moe", lambda x, **given: called.append(given))
     x, idx, topk_weights = call()
     MoE(problem, weights, launch="moe").experts(x, idx, topk_weights)
     given = {name: one for name, one in called[0].items() if one is not None}
     assert given.pop("topk_idx") is idx and given.pop("topk_weights") is topk_weights and given.pop("activation") == "silu"
-    assert given.pop("w1") is weights.fc1 and given.pop("w1_sf") == (id(weights.fc1_sf), "gate_first")
-    assert given.pop("w2") is weights.fc2 and given.pop("w2_sf") == (id(weights.fc2_sf), "")
+    assert given.pop("recipe") == recipe
+    assert given.pop("w1") is weights.fc1 and given.pop("w1_sf") == (id(weights.fc1_sf), SM100, "gate_first")
+    assert given.pop("w2") is weights.fc2 and given.pop("w2_sf") == (id(weights.fc2_sf), SM100, "")
     if weights.factors is not None:
         factors = given.pop("factors")
         assert torch.equal(factors, weights.factors.T) and factors.is_contiguous()
@@ -174,7 +180,7 @@ def test_a_gpus_layer_is_of_the_class_that_was_asked_for(monkeypatch: pytest.Mon
     def found(problem: Problem, given: Any = weights, **others: Any) -> Any:
         return domain_layer(problem, given, "group", cuda, **others)
 
-    assert found(QWEN3) == ("MoeLaunches", (QWEN3, weights), {})
+    assert found(QWEN3) == ("MoeLaunches", (QWEN3, weights, SM90), {})
     assert found(deepseek, tokens=97, bounds=[3]) == ("MegaMoE", (deepseek, weights), {"group": "group", "bounds": [3]})
     assert found(deepseek, tokens=4000)[0] == "MoeLaunches"
     assert found(QWEN3, None) == ("MegaMoE", (QWEN3, None), {"group": "group"})
@@ -190,7 +196,6 @@ def test_a_gpus_layer_is_of_the_class_that_was_asked_for(monkeypatch: pytest.Mon
     for problem, given, others, message in (
         (QWEN3, weights, {"bounds": [3]}, "bounds = None: must be given, and no option, with launch = 'moe'"),
         (QWEN3, None, {"activation": torch.relu}, "weights = None: must be given, and no option, with launch = 'ep_moe'"),
-        (two, weights, {"launch": "moe"}, "launch = 'moe': must be another: moe takes no fp8xfp8 layer of 2 ranks"),
         (two, None, {"launch": "deep_ep"}, "launch = 'deep_ep': must be another without weights"),
         (two, weights, {"launch": "deep_ep", "activation": torch.relu}, "launch = 'deep_ep': must be another without weights"),
     ):
@@ -215,6 +220,33 @@ def test_the_problem_of_weights(recipe: str, ranks: int, biases: bool) -> None:
         assert layer.given == (problem, weights) and layer.others == {"group": one, "launch": "moe"}
 
 
+@pytest.mark.parametrize(
+    ("fields", "arch", "taken"),
+    [
+        ({}, SM90, True),
+        ({"num_ranks": 2}, SM90, False),
+        ({"hidden": 320}, SM90, False),
+        ({"hidden": 320, "recipe": "bf16xbf16"}, SM90, True),
+        ({"intermediate": 192, "recipe": "bf16xbf16"}, SM90, True),
+        ({"hidden": 320, "recipe": "bf16xbf16"}, SM100, False),
+        ({"intermediate": 192, "recipe": "bf16xbf16"}, SM100, False),
+        ({"biases": True}, SM90, True),
+        ({"biases": True, "recipe": "bf16xbf16"}, SM100, False),
+        ({"recipe": "fp8xmxfp4"}, SM90, False),
+        ({"recipe": "mxf4xmxf4"}, SM100, True),
+        ({"recipe": "mxf4xmxf4"}, SM90, False),
+    ],
+)
+def test_layers_that_moe_takes(fields: dict[str, Any], arch: Any, taken: bool) -> None:
+    problem = replace(PROBLEM, **fields)
+    assert takes_moe(problem, arch) == taken
+    if not taken:
+        with pytest.raises(
+            ProblemError, match=f"launch = 'moe': must be another: moe takes no {problem.recipe} layer of {problem.num_ranks}"
+        ):
+            MoeLaunches(problem, random_weights(problem, 0, 0), arch)
+
+
 def test_nobody_measured_this_gpu() -> None:
     assert choose_launch(QWEN3, Target(SM90, 132, "NVIDIA GPU"), 97) == "moe"
     assert choose_launch(replace(QWEN3, recipe="fp8xfp4"), Target(SM100, 148, "NVIDIA GPU"), 97) == "mega_moe"
@@ -232,12 +264,13 @@ def test_the_page_has_the_measured_times(gpu: str) -> None:
     [
         ({"launch": "fastest"}, "launch = 'fastest': must be one of moe, mega_moe, ep_moe, deep_ep"),
         ({"activation": torch.relu}, "activation = .*: must be None on the CPU"),
+        ({"launch": "moe", "problem": replace(PROBLEM, recipe="fp8xmxfp4")}, "launch = 'moe': must be another: moe takes no fp8xmxfp4"),
     ],
 )
 def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> None:
-    weights = random_weights(PROBLEM, 0, 0)
+    given = {"problem": PROBLEM, **options}
     with pytest.raises(ProblemError, match=message):
-        MoE(PROBLEM, weights, **options)
+        MoE(weights=random_weights(given["problem"], 0, 0), **given)
 
 
 def test_calls_and_groups_that_do_not_fit_are_named() -> None:

@@ -70,10 +70,10 @@ def random_case(
     Raises `ProblemError` when an argument does not fit `problem`, or `seed` is out of range, and `CaseError` when `exact` data cannot be
     found (a shape far beyond the ones of the presets).
     """
-    generator = torch.Generator().manual_seed(check_draw(problem, tokens, seed, mask))
+    counts, number = check_draw(problem, tokens, seed, mask)
+    generator = torch.Generator().manual_seed(number)
     tell = progress or (lambda step: None)
     make = GENERATORS[problem.recipe]
-    counts = check_tokens(problem, tokens)
     topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
     make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (normal_x, make.normal_weights)
     x, x_sf = zip(*(make_x(problem, count, generator) for count in counts), strict=True)
@@ -92,11 +92,10 @@ def random_case(
     return case
 
 
-def check_draw(problem: Problem, tokens: Sequence[SupportsIndex], seed: SupportsIndex, mask: float = 0.0) -> int:
-    """The seed as an int.  Raises the `ProblemError` that `random_case` raises for these arguments, before anything is drawn."""
-    check_tokens(problem, tokens)
+def check_draw(problem: Problem, tokens: Sequence[SupportsIndex], seed: SupportsIndex, mask: float = 0.0) -> tuple[list[int], int]:
+    """Tokens and the seed as ints.  Raises the `ProblemError` that `random_case` raises for these arguments, before anything is drawn."""
     check_mask(mask)
-    return integer_between("seed", seed, _LOWEST_SEED, _HIGHEST_SEED, "between -2^63 and 2^64 - 1")
+    return check_tokens(problem, tokens), integer_between("seed", seed, _LOWEST_SEED, _HIGHEST_SEED, "between -2^63 and 2^64 - 1")
 
 
 def _with_biases(problem: Problem, weights: ExpertWeights, generator: torch.Generator) -> ExpertWeights:

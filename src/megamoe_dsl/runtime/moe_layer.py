@@ -20,7 +20,6 @@ import torch.distributed as dist
 
 from ..arch import SM90, Arch
 from ..blocks.gemm.problem import SCALE_BLOCK
-from ..kernels.expert_routing.config import ROUTED
 from ..kernels.registry import find_kernel
 from ..predict.nodes import NETWORK_SMS, chunks_of
 from ..problem import CHANNEL_STEP, Problem, ProblemError
@@ -38,7 +37,7 @@ from .experts import moe
 from .gemm_weights import gemm_weights
 from .layer import MegaMoE
 from .nodes import NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
-from .symmetric_memory import SymmetricBuffer, device_arch, process_group
+from .symmetric_memory import SymmetricBuffer, arch_of_recipe, device_arch, process_group
 from .top_experts import router_logits_of, top_experts
 
 MOE, MEGA_MOE, EP_MOE, DEEP_EP = "moe", "mega_moe", "ep_moe", "deep_ep"
@@ -52,11 +51,16 @@ class MoeLaunches(torch.nn.Module):
 
     takes_scales = takes_bound = False
 
-    def __init__(self, problem: Problem, weights: ExpertWeights) -> None:
+    def __init__(self, problem: Problem, weights: ExpertWeights, arch: Arch) -> None:
+        """On a GPU, or as on a GPU, of this architecture.  Raises `ProblemError` where `moe` computes no such layer."""
         super().__init__()
+        if not takes_moe(problem, arch):
+            allowed = f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
+            raise ProblemError("launch", MOE, allowed)
         self.problem, w, scaled = problem, weights, problem.formats.scaled
         self.trained: tuple[torch.Tensor, ...] = () if scaled or problem.biases or problem.activation_clamp is not None else (w.fc1, w.fc2)
         self._given: dict[str, Any] = {"activation": problem.activation, "activation_clamp": problem.activation_clamp}
+        self._given["recipe"] = problem.recipe if scaled else None  # beside BF16 weights it would be what a pass quantizes
         if w.factors is not None:
             self._given["factors"] = w.factors.T.contiguous()
         for name, gate_up, codes, scales, bias in (
@@ -64,7 +68,7 @@ class MoeLaunches(torch.nn.Module):
             ("w2", "", w.fc2, w.fc2_sf, w.fc2_bias),
         ):
             if problem.formats.scales_in_mma:
-                codes, scales = gemm_weights(codes, scales, gate_up=gate_up)
+                codes, scales = gemm_weights(codes, scales, arch, gate_up=gate_up)
             self._given |= {name: codes, f"{name}_sf": scales if scaled else None, f"{name}_bias": bias}
 
     def forward(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **others: Any) -> torch.Tensor:
@@ -123,7 +127,7 @@ def takes_moe(problem: Problem, arch: Arch) -> bool:
     """Whether `moe` computes such a layer, all of whose experts are on one GPU, on an architecture."""
     step = CHANNEL_STEP if arch == SM90 and not problem.formats.scaled else SCALE_BLOCK
     shaped = not problem.hidden % step and not problem.intermediate % step and (arch == SM90 or not problem.biases)
-    return problem.num_ranks == 1 and problem.recipe in ROUTED[arch.name] and shaped
+    return problem.num_ranks == 1 and problem.recipe in find_kernel("gather_gemm").recipes[arch.name] and shaped
 
 
 def takes_fused(problem: Problem, arch: Arch) -> bool:
@@ -181,10 +185,7 @@ def domain_layer(
     if options or weights is None:
         raise ProblemError("weights" if weights is None else ", ".join(options), None, f"given, and no option, with launch = {chosen!r}")
     if chosen == MOE:
-        if not takes_moe(problem, target.arch):
-            allowed = f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
-            raise ProblemError("launch", launch, allowed)
-        return MoeLaunches(problem, weights)
+        return MoeLaunches(problem, weights, target.arch)
     own = activation or (lambda rows: activate(problem, rows.float(), None).bfloat16())
     return EpMoE(problem, weights, group=group, activation=own)
 
@@ -196,7 +197,7 @@ def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launc
         check_weights(problem, weights)
         every = gathered(weights, group, problem.num_ranks)
         if launch == MOE or not problem.formats.scaled:
-            found = MoeLaunches(alone, every)
+            found = MoeLaunches(alone, every, arch_of_recipe(alone))
             found.trained = found.trained if every is weights else ()
             return found
     elif problem.num_ranks > 1:

@@ -1,0 +1,79 @@
+"""`random_inputs`: each argument changes what it names, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl import Problem, ProblemError, random_inputs
+from megamoe_dsl.cases import TokenInputs, random_case
+
+PROBLEM = Problem(256, 128, 32, 2, num_ranks=4, max_tokens_per_rank=256, recipe="fp8xfp8")
+
+
+def draw(rank: int = 1, tokens: int = 256, seed: int = 3, **others: Any) -> TokenInputs:
+    return random_inputs(PROBLEM, rank, tokens, seed, **others)
+
+
+def same(one: TokenInputs, other: TokenInputs) -> list[bool]:
+    return [torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(one, other, strict=True)]
+
+
+def share_of_the_favorite(idx: torch.Tensor) -> tuple[int, float]:
+    counts = torch.bincount(idx.flatten(), minlength=PROBLEM.num_experts)
+    return int(counts.argmax()), float(counts.max() / counts.sum())
+
+
+def away(idx: torch.Tensor) -> float:
+    """The fraction of slots that name experts of other ranks than 1."""
+    return float((idx // PROBLEM.experts_per_rank != 1).float().mean())
+
+
+def test_each_argument_does_what_it_names() -> None:
+    found = draw()
+    assert [tuple(one.shape) for one in found] == [(256, 256), (256, 2), (256, 2), (256, 2)] and found.topk_idx.min() >= 0
+    assert same(found, draw()) == [True] * 4
+    for other in (draw(rank=2), draw(seed=4)):
+        assert not any(same(found, other))
+    assert [len(one) for one in draw(tokens=5)] == [5] * 4
+    assert (draw(mask=1.0).topk_idx == -1).all() and 0.4 < (draw(mask=0.5).topk_idx == -1).float().mean() < 0.6
+    assert same(found, draw(exact=True))[2] and not same(found, draw(exact=True))[0]
+    assert (draw(exact=True).x.float() * 8 % 1 == 0).all() and not (found.x.float() * 8 % 1 == 0).all()
+    favorites = [share_of_the_favorite(draw(rank=rank, skew=True).topk_idx) for rank in (0, 1)]
+    assert favorites[0][0] == favorites[1][0] and min(share for _, share in favorites) > 0.3 > 3 * share_of_the_favorite(found.topk_idx)[1]
+    assert abs(away(found.topk_idx) - 0.75) < 0.1
+    assert abs(away(draw(remote=0.25).topk_idx) - 0.25) < 0.1
+    assert (
+        same(random_inputs(PROBLEM, 1, 256, 3, "cpu", 0.5, True, True, 0.25), draw(mask=0.5, skew=True, exact=True, remote=0.25))
+        == [True] * 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rank": 4}, "rank = 4: must be between 0 and num_ranks - 1 = 3"),
+        ({"tokens": 257}, "num_tokens = 257: must be"),
+        ({"mask": 1.5}, "mask = 1.5: must be between 0 and 1"),
+        ({"remote": 1.0}, "remote = 1.0: must be None, or between 0 and 1"),
+        ({"seed": 1 << 60}, "seed = 1152921504606846976: must be between -2.63 and 2.64 - 1 when multiplied"),
+    ],
+)
+def test_what_does_not_fit_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        draw(**given)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mask", "message"),
+    [
+        ((1, 1, 1), 0.0, r"len\(tokens\) = 3: must be num_ranks = 4"),
+        ((1, 1, 257, 1), 0.0, r"tokens\[2\] = 257: must be"),
+        ((1, 1, 1, 1), -0.5, "mask = -0.5: must be between 0 and 1"),
+    ],
+)
+def test_tokens_of_ranks_that_do_not_fit_are_named(tokens: tuple[int, ...], mask: float, message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        random_case(PROBLEM, tokens, 0, mask)
