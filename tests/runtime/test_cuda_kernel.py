@@ -9,7 +9,7 @@ from cuda.bindings import driver
 
 from megamoe_dsl import SM90, GemmProblem, Target, choose
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.registry import kernel_of
+from megamoe_dsl.kernels.registry import KERNELS, kernel_of
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime import cuda_kernel
 from megamoe_dsl.runtime.cuda_kernel import CudaError, CudaKernel, bind_context, check_resident
@@ -88,6 +88,14 @@ def test_a_kernel_is_launched_as_its_artifact_says(
     monkeypatch.setattr(driver, "cuGetErrorString", lambda status: (None, b"failed"))
     with pytest.raises(CudaError, match="failed"):
         kernel.launch()
+
+
+def test_kernels_whose_ctas_wait_for_one_another_are_known() -> None:
+    """All CTAs of these must run at once; the others may begin before the launch before them has ended."""
+    waiting = ("mega_moe", "route", "moe_dispatch", "moe_combine", "dispatch_grouped_gemm", "grouped_gemm_combine")
+    early = ("gemm", "gather_gemm", "varlen_k_gemm", "top_experts", "decode", "route", "topk_sum", "quantize_both", "quantize_weights")
+    assert {one.name for one in KERNELS if one.resident} == set(waiting)
+    assert {one.name for one in KERNELS if one.early} == set(early)
 
 
 def test_a_thread_without_a_context_takes_the_current_devices(answers: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 from test_calls_in_a_row import FAMILIES, changes
 
-from megamoe_dsl import gemm
+from megamoe_dsl import MegaMoE, Problem, gemm
 from megamoe_dsl.runtime import custom_op
-from recorded_gpu import Launched, recorded_gpu
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.shared_experts import SharedExperts
+from recorded_gpu import SMS, Launched, recorded_gpu
 
 
 def launches(family: str, change: str) -> list[Launched]:
@@ -25,6 +28,45 @@ def launches(family: str, change: str) -> list[Launched]:
 def test_padding_reaches_the_kernel_that_copies_tokens() -> None:
     copy, layer = (one.arguments for one in launches("MegaMoE", "padding"))
     assert (copy["num_tokens"], copy["padded_tokens"], layer["num_tokens"]) == (2, 3, 3)
+
+
+PROBLEM = Problem(512, 256, 4, 2, 1, 64, recipe="fp8xfp8")
+STAGES = ["dispatch", "fc1", "swiglu", "fc2", "combine"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "recipe", "options", "copies", "computes"),
+    [
+        ("sm_90a", "fp8xfp8", {"shared_experts": 1}, {"first_shared": 4}, {}),
+        ("sm_90a", "fp8xfp8", {"watchdog_ns": 77}, {}, {"watchdog_ns": 77}),
+        ("sm_90a", "fp8xfp8", {"pool_rows": 256}, {}, {}),
+        ("sm_90a", "fp8xfp8", {"fused": False}, {}, {"results": "results"}),
+        ("sm_100a", "nvfp4xnvfp4", {"reserved_sms": 2}, {"factors": "factors"}, {"factors": "factors"}),
+    ],
+)
+def test_a_layer_s_options_reach_its_launches(
+    arch: str, recipe: str, options: dict[str, Any], copies: dict[str, Any], computes: dict[str, Any]
+) -> None:
+    """BF16 tokens are quantized into the buffer, from which the layer, or each of its stages, makes y."""
+    problem = replace(PROBLEM, recipe=recipe)
+    shared, pool_rows = options.get("shared_experts", 0), options.get("pool_rows")
+    given = {"x": torch.zeros(3, 512).bfloat16(), "topk_idx": torch.zeros(3, 2).long(), "topk_weights": torch.ones(3, 2)}
+    with recorded_gpu(arch) as gpu:
+        symmetric = SymmetricBuffer.allocate(SharedExperts(problem, shared).whole, pool_rows=pool_rows)
+        layer = MegaMoE(problem, symmetric=symmetric, **options)
+        gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog, stats=layer.stats, **vars(layer.memory.weights))
+        gpu.show(maps=layer.memory.maps, results=layer.memory.results)
+        copy, *layers = gpu.call(layer, **given)
+    places = {name: name for name in ("sym", "x", "topk_idx", "topk_weights")}
+    assert copy.arguments == {**places, "num_tokens": 3, "padded_tokens": 3, **copies}
+    assert (copy.config.quantized, copy.config.shared, copy.config.pool_rows) == (False, shared, pool_rows)
+    common = {name: name for name in ("sym", "peers", "y", "stats", "watchdog")}
+    common |= {"num_tokens": 3, "rank": 0, "watchdog_ns": 60 * 10**9, "trace": 0, **computes}
+    for one in layers:
+        assert {name: one.arguments[name] for name in common} == common
+        assert one.shape[0] == SMS - options.get("reserved_sms", 0) and one.config.pool_rows == pool_rows
+    assert [getattr(one.config, "stage", "fused") for one in layers] == (["fused"] if options.get("fused", True) else STAGES)
+    assert layers[0].arguments["maps"] == "maps"
 
 
 def test_an_operator_gives_a_layer_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

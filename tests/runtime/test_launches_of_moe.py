@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_calls_in_a_row import FEW, TOKENS, chosen, routed
+from test_calls_in_a_row import FEW, TOKENS, chosen, hashed, routed
 
+from calls_in_a_row import Call
 from megamoe_dsl import ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels import expert_layer
@@ -27,6 +28,10 @@ STREAM, OTHER = "memory of stream 0", "memory of stream 7"
 def launches(gpu: RecordedGpu, **changes: Any) -> list[dict[str, Any]]:
     """Arguments of each launch of a call."""
     return [one.arguments for one in gpu.call(moe, **{**GIVEN, **changes})]
+
+
+def launches_of(gpu: RecordedGpu, call: Call) -> list[dict[str, Any]]:
+    return [one.arguments for one in gpu.call(moe, **call.arguments)]
 
 
 def at(place: int) -> str:
@@ -77,10 +82,20 @@ def test_columns_of_linear2_are_summed_part_by_part(monkeypatch: pytest.MonkeyPa
 def test_experts_of_logits_lie_before_the_rest() -> None:
     weights = at(chosen_experts(TOKENS, 2).offset("topk_weights"))
     with recorded_gpu() as gpu:
-        top, route, _, _, total = (one.arguments for one in gpu.call(moe, **routed().arguments))
+        top, route, _, _, total = launches_of(gpu, routed())
     assert top == {"logits": "router_logits", "bias": "score_bias", "topk_idx": STREAM, "topk_weights": weights, "num_tokens": TOKENS}
     assert (route["x"], route["topk_idx"], total["weights"]) == ("x", STREAM, weights)
     assert route["x_q"] == at(chosen_experts(TOKENS, 2).size)
+
+
+@pytest.mark.parametrize("names", [("replicas",), ("token_ids", "hash_table"), ("token_ids", "hash_table", "replicas")])
+def test_a_router_s_launch_gets_the_tables_that_there_are(names: tuple[str, ...]) -> None:
+    tables = {name: hashed().arguments[name] for name in names}
+    with recorded_gpu() as gpu:
+        top, *_ = launches_of(gpu, routed().but(score_bias=None, scores="softmax", replica_shift=3, **tables))
+    wanted = {name: name if name in names else 0 for name in ("token_ids", "hash_table", "replicas")}
+    assert {name: top[name] for name in wanted} == wanted and top["bias"] == 0
+    assert (top["hash_rows"], top["replica_shift"]) == (9 if "hash_table" in names else 0, 3)
 
 
 def test_all_launches_may_begin_early() -> None:

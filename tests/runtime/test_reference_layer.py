@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from megamoe_dsl import MegaMoE, Problem, ProblemError, random_inputs, random_weights
+from megamoe_dsl import MegaMoE, Problem, ProblemError, WatchdogError, random_inputs, random_weights
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.reference import LayerInputs, mega_moe_stages
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
@@ -52,6 +53,22 @@ def test_calls_in_a_row_differ_in_one_thing() -> None:
     assert not torch.equal(layer(x, idx, weights), masked)
     assert torch.equal(layer(x, idx, weights), layer_of(PROBLEM, 1)(x, idx, weights))
     layer.symmetric.close()
+
+
+def test_to_synchronize_waits_for_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of its kernels' waits becomes the error."""
+    layer = layer_of(PROBLEM)
+
+    def trapped() -> None:
+        layer.memory.watchdog.fill_(1)
+        raise RuntimeError("unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", trapped)
+    layer.symmetric.sym = SimpleNamespace(is_cuda=True)  # type: ignore[assignment]
+    with pytest.raises(WatchdogError, match="rank 1"):
+        layer.synchronize()
+    with pytest.raises(WatchdogError, match="rank 1"):
+        layer.synchronize(limit_s=1.0)  # of one rank, which waits for no other
 
 
 def test_modes_of_torch_change_nothing() -> None:
