@@ -7,7 +7,7 @@ import torch
 from ..blocks.gemm.problem import INTERLEAVED, SCALE_BLOCK, GemmProblem
 from ..blocks.gemm.tile import SCALE_STEP
 from ..problem import ProblemError
-from ..quant import interleave_gate_up, inverse_utccp_scale_order, no_scales, ue8m0_bytes, utccp_scale_order
+from ..quant import interleave_gate_up, inverse_utccp_scale_order, no_scales, utccp_scale_order
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES, UE4M3
 from .buffers import check_aligned, check_tensor
@@ -86,8 +86,9 @@ def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
     8 of the second.  What is int32 is returned as it is."""
     if sf.dtype == torch.int32:
         return sf
-    apart = torch.cat([sf[..., ::2, :], sf[..., 1::2, :]], dim=-2) if gate_up == INTERLEAVED else sf
-    return scale_words(interleave_gate_up(apart.view(torch.uint8) if sf.dtype == torch.float8_e4m3fn else ue8m0_bytes(apart)))
+    rows = sf.view(torch.uint8)
+    apart = torch.cat([rows[..., ::2, :], rows[..., 1::2, :]], dim=-2) if gate_up == INTERLEAVED else rows
+    return scale_words(interleave_gate_up(apart))
 
 
 def gate_up_bytes(words: torch.Tensor, gate_up: str) -> torch.Tensor:
