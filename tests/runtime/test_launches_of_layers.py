@@ -10,8 +10,9 @@ import pytest
 import torch
 from test_calls_in_a_row import FAMILIES, changes
 
-from megamoe_dsl import MegaMoE, Problem, gemm
+from megamoe_dsl import MegaMoE, Problem, ProblemError, gemm, random_weights
 from megamoe_dsl.runtime import custom_op
+from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.shared_experts import SharedExperts
 from recorded_gpu import SMS, Launched, recorded_gpu
@@ -67,6 +68,32 @@ def test_a_layer_s_options_reach_its_launches(
         assert one.shape[0] == SMS - options.get("reserved_sms", 0) and one.config.pool_rows == pool_rows
     assert [getattr(one.config, "stage", "fused") for one in layers] == (["fused"] if options.get("fused", True) else STAGES)
     assert layers[0].arguments["maps"] == "maps"
+
+
+def test_a_pool_of_other_rows_and_copied_slots_are_refused() -> None:
+    with recorded_gpu():
+        symmetric = SymmetricBuffer.allocate(SharedExperts(PROBLEM, 1).whole)
+        with pytest.raises(ProblemError, match="pool_rows = 256: must be left out, or None as of `symmetric`"):
+            MegaMoE(PROBLEM, symmetric=symmetric, shared_experts=1, pool_rows=256)
+        layer = MegaMoE(PROBLEM, symmetric=symmetric, shared_experts=1)
+        with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 for a call that copies nothing"):
+            layer.input_buffers()
+
+
+def test_gradients_need_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which neither a graph's call nor one with a place for y has."""
+    problem = replace(PROBLEM, recipe="bf16xbf16")
+    given = {"x": torch.zeros(3, 512).bfloat16(), "topk_idx": torch.zeros(3, 2).long(), "topk_weights": torch.ones(3, 2)}
+    with recorded_gpu() as gpu:
+        layer = EpMoE(problem, random_weights(problem, 0, 0), activation=torch.nn.Identity())
+        monkeypatch.setattr(layer, "untraced_call", lambda *_: "trained")
+        layer.memory.weights.fc1.requires_grad_()
+        assert layer(**given) == "trained"
+        with pytest.raises(ProblemError, match=r"out = \(3, 512\): must be None where gradients are asked for"):
+            layer(**given, out=torch.zeros(3, 512).bfloat16())
+        gpu.capture = 1
+        with pytest.raises(ProblemError, match="capture = True: must be False where gradients are asked for"):
+            layer(**given)
 
 
 def test_an_operator_gives_a_layer_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

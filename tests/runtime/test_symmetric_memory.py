@@ -1,7 +1,9 @@
 """A group's buffer: what ranks must agree on, and who waits for whom when it is freed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,10 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import symmetric_memory
+from megamoe_dsl.runtime.ep.layer import EpMoE
+from megamoe_dsl.runtime.rank_kernel import RankKernel, UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from megamoe_dsl.runtime.watchdog import WatchdogError
 
 PROBLEM = Problem(256, 128, 4, 2, 2, 8, recipe="fp8xfp8")
 
@@ -105,6 +110,37 @@ def test_who_did_not_wait_is_asked_of_the_groups_store(monkeypatch: pytest.Monke
         buffer = SymmetricBuffer(PROBLEM, 1, torch.zeros(8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), group=of_group)
         assert buffer.silent_ranks() == silent
     assert asked == ["store", "megamoe_dsl watchdog five", 1, 2]
+
+
+def kernel_on(symmetric: SymmetricBuffer, record: Any) -> Any:
+    return SimpleNamespace(symmetric=symmetric, buffers=record, memory=record)
+
+
+@pytest.mark.parametrize("wait", [RankKernel.synchronize, EpMoE.synchronize, lambda kernel: UnfusedKernel.synchronize(stages_of(kernel))])
+def test_who_synchronizes_names_the_wait(wait: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def trapped() -> None:
+        raise RuntimeError("unspecified launch failure")
+
+    buffer = SymmetricBuffer(PROBLEM, 1, torch.zeros(8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    wait(kernel_on(buffer, SimpleNamespace()))
+    monkeypatch.setattr(torch.cuda, "synchronize", trapped)
+    buffer.sym = SimpleNamespace(is_cuda=True)  # type: ignore[assignment]
+    with pytest.raises(WatchdogError, match="rank 1 waited"):
+        wait(kernel_on(buffer, SimpleNamespace(watchdog_message=lambda: "rank 1 waited")))
+
+
+def stages_of(kernel: Any) -> Any:
+    return SimpleNamespace(stages=[SimpleNamespace(synchronize=lambda: RankKernel.synchronize(kernel))])
+
+
+def test_to_free_a_gpus_buffer_waits_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("device"))
+    monkeypatch.setattr(dist, "barrier", lambda group: waited.append(group))
+    buffer = SymmetricBuffer(PROBLEM, 0, torch.zeros(8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), group="group")
+    buffer.sym = SimpleNamespace(is_cuda=True)  # type: ignore[assignment]
+    buffer.close()
+    assert waited == ["device", "group"] and buffer.num_bytes == len(buffer.peers) == 0
 
 
 def test_ranks_free_it_together_and_survivors_alone(monkeypatch: pytest.MonkeyPatch) -> None:

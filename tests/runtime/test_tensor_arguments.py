@@ -56,6 +56,31 @@ def test_what_is_no_tensor_is_named(function: Callable[..., Any], name: str, opt
             function(**{**given, name: value})
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: quantize_both(A[None]), r"x.shape = \(1, 6, 128\): must be \[tokens, hidden\]"),
+        (lambda: k_grouped_gemm(SIDE[None], SCALES, SIDE, SCALES, ENDS), r"left.shape = \(1, 32, 128\): must be \[columns, rows of groups"),
+        (lambda: k_grouped_gemm(SIDE, SCALES, SIDE[0], SCALES, ENDS), r"right.shape = \(128,\): must be \[columns, rows of groups"),
+        (lambda: k_grouped_gemm(SIDE, SCALES, SIDE, SCALES, ENDS, out_dtype=torch.half), r"out.dtype = torch.float16: must be"),
+        (lambda: padded_rows(ENDS.long(), 128), "ends.dtype = torch.int64: must be torch.int32"),
+        (lambda: quantize_experts(B[0], B), r"w1.shape = \(256, 128\): must be \(experts, 2 \* intermediate, hidden\)"),
+    ],
+)
+def test_other_shapes_are_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ProblemError, match=f"^{message}"):
+        call()
+
+
+def test_no_columns_have_no_sums() -> None:
+    """Whatever is in the memory of the result; what is added to stays."""
+    sides = torch.zeros(32, 0).to(torch.float8_e4m3fn), torch.ones(0, 32)
+    given = (*sides, *sides, torch.zeros(2, dtype=torch.int32))
+    total = torch.rand(2, 32, 32)
+    assert not k_grouped_gemm(*given, torch.ones(2, 32, 32, dtype=torch.bfloat16)).any()
+    assert torch.equal(k_grouped_gemm(*given, total.clone()), total) and not k_grouped_gemm(*given, out_dtype=torch.float32).any()
+
+
 def test_other_errors_stay_as_they_are() -> None:
     class Wrong(torch.Tensor):
         def get_device(self) -> int:
