@@ -11,7 +11,7 @@ import torch
 from test_calls_in_a_row import FAMILIES, changes
 
 from megamoe_dsl import MegaMoE, Problem, ProblemError, gemm, random_weights
-from megamoe_dsl.runtime import custom_op
+from megamoe_dsl.runtime import custom_op, device_gradients
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.shared_experts import SharedExperts
@@ -94,6 +94,20 @@ def test_gradients_need_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         gpu.capture = 1
         with pytest.raises(ProblemError, match="capture = True: must be False where gradients are asked for"):
             layer(**given)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_weights_of_mxfp8_are_quantized_as_they_lie_or_transposed(transposed: bool) -> None:
+    """By the kernel of rows and columns, which is given what it has to make and 0 for the rest."""
+    w = torch.zeros(4, 256, 384, dtype=torch.bfloat16)
+    with recorded_gpu("sm_100a") as gpu:
+        (one,) = gpu.call(device_gradients.quantize_weights, w=w, transposed=transposed, recipe="mxfp8xmxfp8")
+    turned, kept = {"codes_t": "y0", "scales_t": "y1"}, {"codes": "y0", "scales": "y1"}
+    made = {**dict.fromkeys((*turned, *kept, "sources"), 0), **(turned if transposed else kept)}
+    assert one.arguments == {"x": "w", **made, "num_rows": 4 * 256}
+    problem = one.config.problem
+    found = problem.hidden, problem.matrix_rows, problem.gathered, problem.rows, problem.columns
+    assert found == (384, 256, False, not transposed, transposed)
 
 
 def test_an_operator_gives_a_layer_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
