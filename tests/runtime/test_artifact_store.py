@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,8 +15,9 @@ import pytest
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import store as artifact_store
-from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
+from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.json_file import FOLDER_VARIABLE, cache_folder
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
@@ -138,6 +140,42 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
     assert len(recwarn) == 1
 
 
+@pytest.mark.parametrize(("error", "why"), [(OSError(28, "No space left on device"), "No space left on device"), (OSError("odd"), "odd")])
+def test_a_kernel_that_cannot_be_saved_is_used(
+    error: OSError, why: str, tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ArtifactStore, "save", save)
+    with pytest.warns(ArtifactWarning, match=rf"^kernels cannot be stored in {tmp_path} \({why}\) and are compiled anew$") as warned:
+        assert [ArtifactStore(tmp_path).get(CONFIG).cubin for _ in range(2)] == [ARTIFACT.cubin] * 2
+    assert compiled == [CONFIG] * 2 and len(warned) == 1
+    monkeypatch.setattr(artifact_store, "make_own_folder", save)
+    assert ArtifactStore(tmp_path).why_unusable() == why
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("no flock"), OSError(37, "No locks available")])
+def test_a_file_system_without_locks_keeps_nobody_from_compiling(
+    error: Exception, tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def acquire(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", acquire)
+    store = ArtifactStore(tmp_path)
+    assert store.get(CONFIG).cubin == store.load(CONFIG).cubin and compiled == [CONFIG]
+
+
+@pytest.mark.parametrize(("command", "code"), [("false", 1), ("true", 0)])
+def test_a_process_that_compiles_no_more_is_an_error(command: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(sys, "executable", shutil.which(command))
+    with pytest.raises(CompileError, match=rf"^a compiling process ended with exit code (-9|{code}): Sm(90|100)Config"):
+        compile_into(tmp_path, [CONFIG, SM90], 2, done.append)
+    assert not done and not list(tmp_path.iterdir())
+
+
 def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     ArtifactStore(tmp_path).save(ARTIFACT)
@@ -155,7 +193,7 @@ PROCESS = """
 import sys, time
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.store import ArtifactStore, read_config
-from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.artifact import Artifact, CompileError
 import json
 config = read_config(json.loads(sys.argv[2]))
 def compile_kernel(config):

@@ -192,6 +192,22 @@ def test_a_router_that_is_trained_is_followed_on_a_gpu_too(trained: str, monkeyp
     assert router_logits_of(x, router).requires_grad == bool(trained) and bool(multiplied) == (not trained)
 
 
+@pytest.mark.parametrize(("dtype", "tokens", "products"), [(torch.bfloat16, 4, 1), (torch.float32, 1023, 0), (torch.float32, 1024, 1)])
+def test_logits_on_a_gpu_are_those_of_fp32(dtype: torch.dtype, tokens: int, products: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor cores multiply BF16: a router of FP32 is cut into three parts, where tokens are many."""
+    x, router = torch.randn(tokens, 64).bfloat16(), torch.randn(5, 64).to(dtype)
+    multiplied: list[torch.dtype] = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out_dtype: multiplied.append(b.dtype) or (a.double() @ b.double()).to(out_dtype))
+    found = router_logits_of(x.as_subclass(OnGpu), router.as_subclass(OnGpu))
+    assert multiplied == [torch.bfloat16] * products and found.dtype == torch.float32 and found.shape == (tokens, 5)
+    assert torch.allclose(found.double(), x.double() @ router.double().T, rtol=1e-6, atol=1e-5)
+
+
+def test_no_logits_choose_nothing() -> None:
+    idx, weights = top_experts(torch.zeros(0, 8), 2, scores="sigmoid")
+    assert (idx.shape, idx.dtype, weights.shape, weights.dtype) == ((0, 2), torch.int64, (0, 2), torch.float32)
+
+
 def test_no_token_has_gradients_of_zero() -> None:
     given = layer("w1", "w2")
     empty = {"x": torch.zeros(0, 256).bfloat16().requires_grad_(), "topk_idx": torch.zeros(0, 2).long(), "topk_weights": torch.zeros(0, 2)}

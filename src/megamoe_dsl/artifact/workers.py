@@ -73,8 +73,9 @@ def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig], done: Callable[
             try:
                 process.stdin.write(json.dumps(describe_config(config)) + "\n")
                 process.stdin.flush()
-            except BrokenPipeError:
-                pass  # its end is seen below
+            except BrokenPipeError:  # its end is seen below
+                with suppress(BrokenPipeError):
+                    process.stdin.close()  # else the rest would be written once more on the way out
             answer = process.stdout.readline().strip()
             if answer != DONE:
                 process.kill()

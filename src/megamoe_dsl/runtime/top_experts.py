@@ -205,9 +205,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Chosen) -> None:
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, _: object, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    if gradient is None:
-        return (None,) * 11
+def _backward(ctx: Any, _: object, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     logits, idx = ctx.saved_tensors
     of_chosen = top_experts_gradient(logits_of(logits, idx), gradient, ctx.scores, ctx.scale)
     return torch.zeros_like(logits).scatter_add(1, idx.clamp(min=0), of_chosen.to(logits.dtype)), *(None,) * 10
