@@ -141,7 +141,9 @@ def test_a_router_chooses() -> None:
     copies = [[7, 6], [5, 5], [4, 4], [3, 2]]  # of even and odd tokens
     assert idx.tolist() == [[copies[one][token % 2] for one in row] for token, row in enumerate(top_experts(few, 2)[0].tolist())]
     assert torch.equal(balanced(x), plain(x, idx, topk_weights))
-    of_rank_1, _ = Router(router[:4], replicas=places)(x, 2, None, 1)
+    of_rank_1, weights_of_1 = Router(router[:4], replicas=places)(x, 2, None, 1)
+    balanced.rank = 1
+    assert torch.equal(balanced(x), plain(x, of_rank_1, weights_of_1)) and not torch.equal(balanced(x), plain(x, idx, topk_weights))
     assert not torch.equal(of_rank_1, idx) and torch.equal(of_rank_1, top_experts(few, 2, replicas=places, replica_shift=1)[0])
 
 

@@ -3,13 +3,16 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from megamoe_dsl import ExpertLayer, MegaMoE, prepare_moe
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
+from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
+from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import preparation
@@ -18,6 +21,7 @@ from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, halve
 from megamoe_dsl.target import Target
 
 PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8")
+UNSCALED = replace(PROBLEM, recipe="bf16xbf16")
 TARGET = Target(SM90, 4)
 LAYER = ExpertLayer(256, 128, 8, 2)
 
@@ -42,18 +46,44 @@ def test_each_layer_asks_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     store, odd = ArtifactStore("folder"), replace(TARGET, num_sms=7)
     assert MegaMoE.prepare(PROBLEM, bounds=(8,), reserved_sms=3, target=odd, store=store, jobs=5) == 1
     assert EpMoE.prepare(PROBLEM, dispatch={"block_m": 64}, target=odd, store=store) == 2
+    others: tuple[dict[str, Any], ...] = {"bf16_inputs": False, "shared_experts": 1, "pool_rows": 256}, {"bounds": (8,), "fused": False}
+    assert [MegaMoE.prepare(PROBLEM, **one, target=TARGET) for one in others] == [1, 1]
+    assert EpMoE.prepare(UNSCALED, combine={"block_m": 64}, target=TARGET, jobs=2, train=True) == 2
     router = TopExpertsProblem(8, 2)
     assert prepare_moe(LAYER, 3, router=router, target=odd) == 3
     assert asked == [
         (layer_kernels(PROBLEM, TARGET, (8,)), store, 5),
         (halves_kernels(PROBLEM, replace(TARGET, num_sms=6), {"block_m": 64}), store, None),
+        *((layer_kernels(PROBLEM, TARGET, **one), None, None) for one in others),
+        (halves_kernels(UNSCALED, TARGET, None, {"block_m": 64}, True), None, 2),
         (expert_kernels(LAYER, odd, (1, 2, 3), router), None, None),
     ]
-    assert asked[2][0][0].problem == router
+    assert asked[5][0][0].problem == router
     with pytest.raises(ProblemError, match=r"reserved_sms = 6: must be between 0 and 5"):
         MegaMoE.prepare(PROBLEM, reserved_sms=6, target=odd)
     with pytest.raises(ProblemError, match=r"most_tokens = 0: must be at least 1"):
         prepare_moe(LAYER, 0, target=odd)
+
+
+def test_kernels_are_those_that_a_layer_takes() -> None:
+    """In a pool of so many rows, and of a backward pass where there is one."""
+    assert {one.pool_rows for one in layer_kernels(PROBLEM, TARGET, (), pool_rows=256)} == {256}
+    first, second, tables = halves_kernels(UNSCALED, TARGET, {"block_m": 64}, {"block_m": 128})
+    assert (first.block_m, second.block_m) == (64, 128) and tables == RoutingTablesConfig.of(first)
+    trained = halves_kernels(UNSCALED, TARGET, {"block_m": 64}, {"block_m": 128}, train=True)
+    assert trained == [first, second, tables, first.backward, second.backward]
+    tokens = [one.kernels(TARGET, number) for one in (LAYER,) for number in (1, 200)]
+    assert expert_kernels(LAYER, TARGET, (1, 200, 1)) == [config for configs in tokens for config in configs]
+
+
+def test_kernels_go_to_the_cache_unless_a_store_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_into", lambda folder, *_: folders.append(folder))
+    monkeypatch.setattr(preparation, "dsl_version", lambda: "4")
+    for store in (None, ArtifactStore(tmp_path / "own")):
+        assert compile_ahead(layer_kernels(PROBLEM, TARGET, ()), store, 2) == 3
+    assert folders == [tmp_path / "cache", tmp_path / "own"]
 
 
 def test_what_is_missing_is_compiled_in_parallel_with_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

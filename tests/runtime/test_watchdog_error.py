@@ -1,11 +1,17 @@
 """An error becomes a `WatchdogError` when a record explains it, and stays itself otherwise."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
+import torch
 from torch.distributed import HashStore
 
-from megamoe_dsl.runtime.watchdog import WatchdogError, name_silent, naming_the_wait, silent_ranks
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.runtime.lost_ranks import STATE, Understudy
+from megamoe_dsl.runtime.watchdog import WatchdogError, check_watchdog_ns, name_silent, naming_the_wait, silent_ranks
 
 
 @dataclass
@@ -54,3 +60,36 @@ def test_a_store_that_is_gone_is_no_error() -> None:
             raise RuntimeError("connection closed")
 
     assert silent_ranks(Gone(), "moe", 1, 2) is None
+
+
+def test_a_hosts_copies_have_ended_when_it_looks_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a stream of its own: a kernel that waits holds the others."""
+    fields = {name: torch.full((2,), number) for number, name in enumerate(STATE)}
+    host = Understudy(SimpleNamespace(view=lambda name: fields.get(name, torch.zeros(3, 2))), 3)
+    events: list[str] = []
+
+    @contextmanager
+    def on(stream: object) -> Iterator[None]:
+        events.append(f"on {stream}")
+        yield
+        events.append("off")
+
+    class Stream:
+        def synchronize(self) -> None:
+            events.append("ended")
+
+        def __str__(self) -> str:
+            return "its stream"
+
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(host, "_stream", Stream())
+    found = host.look()
+    assert events == ["on its stream", "off", "ended"] * len(STATE)
+    assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in fields.items()}
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1 << 63, 1.5, True, "1", None])
+def test_a_limit_of_waits_is_a_number_of_63_bits(limit: object) -> None:
+    assert check_watchdog_ns(1) == 1 and check_watchdog_ns((1 << 63) - 1) == (1 << 63) - 1
+    with pytest.raises(ProblemError, match=r"watchdog_ns = .*: must be a whole number of nanoseconds, from 1 to 2\^63 - 1"):
+        check_watchdog_ns(limit)  # type: ignore[arg-type]
