@@ -333,6 +333,8 @@ def test_the_layer_of_a_node() -> None:
     for ranks, chunks, message in ((2, 0, "chunks = 0: must be 1 or more"), (3, 1, "domain = 3: must be a divisor of the group's 4 ranks")):
         with pytest.raises(ProblemError, match=message):
             node_problem(problem, ranks, chunks)
+    with pytest.raises(ProblemError, match="topk = 4: must be at most the 3 experts of a node"):
+        node_problem(replace(problem, topk=4), 1)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +344,7 @@ def test_chunks_leave_sms_to_the_network(
     ranks: int, chunks: int | None, sms: int | None, made: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On GPUs, by default as many chunks as the model says; a launch that fills its SMs would keep the next exchange from running."""
-    problem, cuda, seen = problem_of(4, "fp8xfp8"), torch.device("cuda"), []
+    problem, cuda, seen, asked = problem_of(4, "fp8xfp8"), torch.device("cuda"), [], list[Any]()
 
     def rails(group: Any, ranks: int, device: torch.device, most: int) -> Rails:
         seen.append(most)
@@ -352,11 +354,21 @@ def test_chunks_leave_sms_to_the_network(
         seen.extend((node.max_tokens_per_rank, options.get("reserved_sms", 0)))
         return SimpleNamespace(takes_scales=True, takes_bound=True, trained=())
 
-    for name, stand_in in {"rails_of": rails, "domain_layer": inner, "chunks_of": lambda *_: 4, "device_arch": lambda _: SM90}.items():
+    for name, stand_in in {
+        "rails_of": rails,
+        "domain_layer": inner,
+        "chunks_of": lambda *given: asked.append(given) or 4,
+        "device_arch": lambda _: SM90,
+    }.items():
         monkeypatch.setattr(moe_layer, name, stand_in)
     monkeypatch.setattr(moe_layer, "gpu_target", lambda _: Target.typical("sm_90a"))
     others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0, **({} if sms is None else {"reserved_sms": sms})}
     layer = moe_layer.node_layer(problem, None, None, cuda, ranks, chunks, None, **others)
+    if chunks is None:
+        router, target = moe_layer.Router(torch.zeros(12, 256), groups=4, topk_groups=2), Target.typical("sm_90a")
+        moe_layer.node_layer(problem, None, None, cuda, ranks, None, router, **{**others, "tokens": 5})
+        assert asked == [(problem, ranks, 7, target, 1, 1), (problem, ranks, 5, target, 4, 2)]
+        del seen[3:]
     assert (layer.chunks, seen) == (made[0], [made[1], -(-7 // made[0]) * 4 // ranks, made[1]])
     for refused in ({"reserved_sms": 0}, {"launch": "ep_moe"}):
         with pytest.raises(ProblemError, match="chunks = 2: must be 1 on nodes of several GPUs, unless MegaMoE"):
