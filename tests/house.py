@@ -21,7 +21,7 @@ BOUNDS = {
     "kernels: ancestors of a configuration class": (3, 3),
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
-    "kernels: modules below kernels/moe/sm90/kernel.py": (43, 40),
+    "kernels: modules below kernels/moe/sm90/kernel.py": (40, 40),
     "package: lines": (55_130, 48_000),
     "package: modules": (386, None),
     "package: modules under 40 lines": (54, None),

@@ -105,12 +105,12 @@ def test_a_ticket_given_back_without_a_look_at_it_is_overtaken(monkeypatch: pyte
 @pytest.mark.parametrize("block_m", [8, 32])
 def test_token_scales_read_again_for_the_last_rows_are_overtaken(monkeypatch: pytest.MonkeyPatch, block_m: int) -> None:
     """What the kernel did once: the last block's scales, loaded when its products were there, came back from another K block."""
-    promote = share.promote
+    promote = share.ColumnShare.promote
 
-    def read_again(sums: Any, partial: Any, token_scales: Any, row_scales: Any) -> Any:
-        return promote(sums, partial, [load_shared_f32x2(one.address) for one in token_scales], row_scales)
+    def read_again(me: Any, sums: Any, partial: Any, token_scales: Any, row_scales: Any) -> Any:
+        return promote(me, sums, partial, [load_shared_f32x2(one.address) for one in token_scales], row_scales)
 
     monkeypatch.setattr(share, "load_pair", Pair.load)
-    monkeypatch.setattr(share, "promote", read_again)
+    monkeypatch.setattr(share.ColumnShare, "promote", read_again)
     found = compile_kernel(config_of("flash", block_m)).overtaken_loads
     assert found and {one.by.opcode for one in found} == {"SYNCS.ARRIVE.TRANS64.A1T0"}

@@ -15,7 +15,7 @@ from sm90_runs import HopperCase, config, hopper_case, prove
 from sm90_runs import problem as fp8_problem
 
 from megamoe_dsl import Target, choose
-from megamoe_dsl.blocks.sm90 import decode, decoded_share, packed_share
+from megamoe_dsl.blocks.sm90 import load, packed_share
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.device import e2m1
 from megamoe_dsl.device.ring import release_stage
@@ -184,12 +184,12 @@ def always(stage, lane, condition):
 WRONG = {
     "entry swapped": (8, packed_share, "decode", swapped),
     "stage kept": (8, packed_share, "release_stage", nothing),
-    "entry swapped by decode warps": (128, decode, "decode", swapped),
-    "codes kept": (128, decode, "release_stage", nothing),
-    "no fence after decoding": (128, decode, "fence_async_shared", nothing),
-    "lanes not together after decoding": (128, decode, "sync_warp", nothing),
-    "last stage given back twice": (128, decoded_share, "release_if", always),
-    "exponents' stage kept": (128, decoded_share, "release_stage", nothing),
+    "entry swapped by decode warps": (128, load, "decode", swapped),
+    "codes kept": (128, load, "release_stage", nothing),
+    "no fence after decoding": (128, load, "fence_async_shared", nothing),
+    "lanes not together after decoding": (128, load, "sync_warp", nothing),
+    "last stage given back twice": (128, packed_share, "release_if", always),
+    "exponents' stage kept": (128, packed_share, "release_stage", nothing),
 }
 
 

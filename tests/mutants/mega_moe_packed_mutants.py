@@ -200,7 +200,7 @@ PACKED_MUTANTS = (
     mutant(
         "sums are added while they are multiplied",
         "missing order",
-        "multiply_stage",
+        "multiply_decoded",
         "wgmma.wait(partial, 0, tokens)",
         "wgmma.wait(partial, 1, tokens)",
         IN_PAIRS,
@@ -208,7 +208,7 @@ PACKED_MUTANTS = (
     mutant(
         "the next K block's tokens are loaded before they are there",
         "missing order",
-        "multiply_stage",
+        "multiply_decoded",
         "if cutlass.const_expr(ends): following.wait_full()",
         "",
         IN_PAIRS,
@@ -216,7 +216,7 @@ PACKED_MUTANTS = (
     mutant(
         "every K block has the first one's tokens",
         "stale buffer",
-        "multiply_stage",
+        "multiply_decoded",
         "me.fragment(following)",
         "me.fragment(stage)",
         IN_PAIRS,
@@ -232,7 +232,7 @@ PACKED_MUTANTS = (
     mutant(
         "both chunks of many tokens have the first one's weights",
         "wrong base",
-        "multiply_stage",
+        "multiply_decoded",
         "weights + c * me.chunk_bytes",
         "weights",
         IN_PAIRS,

@@ -7,13 +7,13 @@ from .sm90.load import TokenTile as TokenTile
 from .sm90.load import WeightTile as WeightTile
 from .sm90.load import load_tokens as load_tokens
 from .sm90.load import load_weights as load_weights
-from .sm90.math_thread import MathThread as MathThread
-from .sm90.math_thread import ScaleMatrix as ScaleMatrix
-from .sm90.math_thread import WeightScales as WeightScales
 from .sm90.share import CHUNK_ROWS as CHUNK_ROWS
 from .sm90.share import ColumnShare as ColumnShare
+from .sm90.share import MathThread as MathThread
 from .sm90.share import RowShare as RowShare
+from .sm90.share import ScaleMatrix as ScaleMatrix
 from .sm90.share import Share as Share
+from .sm90.share import WeightScales as WeightScales
 from .tiles import Walk as Walk
 from .tiles import advance_to_valid as advance_to_valid
 from .tiles import next_block as next_block

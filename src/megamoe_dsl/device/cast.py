@@ -124,7 +124,7 @@ def scale_exponent(amax: Any, largest: float = E4M3_MAX) -> Any:
 
 def inverse_scale(exponent: Any) -> Any:
     """2^(127 - e), as a float built from its bits."""
-    return emit_to(Float32, "mov.b32 {}, {};", (Uint32(254) - exponent) << 23)
+    return f32_of_bits((Uint32(254) - exponent) << 23)
 
 
 def inverse_scale_bf16(exponent: Any) -> Any:

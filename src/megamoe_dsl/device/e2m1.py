@@ -67,7 +67,7 @@ def store_table(table: Int32):
     """A warp writes the whole table, a lane the entry of one shift: the eight magnitudes times 2^(6 - shift)."""
     lane = cute.arch.lane_idx()
     if lane < SHIFTS:
-        factor = emit_to(Float32, "mov.b32 {}, {};", (Int32(127 + HIGHEST) - lane) << 23)
+        factor = cast.f32_of_bits((Int32(127 + HIGHEST) - lane) << 23)
         low, high = (cast.pack_e4m3(*[factor * Float32(value) for value in half]) for half in (LOW_MAGNITUDES, HIGH_MAGNITUDES))
         store_shared_v2(table + lane * ENTRY_BYTES, low, high)
 

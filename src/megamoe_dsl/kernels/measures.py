@@ -13,7 +13,7 @@ WGMMAS_OF_A_HALF_TILE = 4  # one piece
 STORES, SENDERS = ("STG.E.128", "STG.E.64"), (".finish_fc2", ".send", ".send_passes")
 DECODED_WORDS = 64  # of E4M3, by a thread in a K block
 STEPS = 4  # wgmmas of a part of a K block
-TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/decoded_share.py, which needs the DSL)
+TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/packed_share.py, which needs the DSL)
 
 
 def measure_gemm(find: Measurer) -> list[Measure]:
@@ -126,7 +126,7 @@ def measure_decode(find: Measurer) -> list[Measure]:
     looks decoded values up."""
     if not find.config.decoded:
         return []
-    loop = find.inner("decode.", PRMT=DECODED_WORDS)
+    loop = find.inner("load.decode", PRMT=DECODED_WORDS)
     look_up = next(i for i in sorted(loop.body, reverse=True) if find.code[i].opcode == "LDS.64")  # the first are of shifts
     usual = loop.body - find.flow.side(look_up, max(loop.body))
     return [find.measure("decode_k_block", "decode", "K block", Loop(loop.head, usual), 1)]
@@ -139,8 +139,8 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    decoded = "decoded_share.multiply_stage" if find.config.decoded and find.config.halves_decoding else "decoded_share."
-    share = decoded if find.config.decoded else "packed_share." if find.config.packed else "share."
+    packed = "packed_share.multiply_decoded" if find.config.halves_decoding else "packed_share."
+    share = packed if find.config.packed else "share."
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile = find.around(k_loop)
     elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)

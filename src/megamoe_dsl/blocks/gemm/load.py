@@ -21,9 +21,8 @@ from ...hardware.packed_tile import TILE_LINES, PackedPart, lines_of
 from ...layouts.arith import select
 from .. import tiles
 from ..sm90 import load
-from ..sm90.decode import CodeStage, decode_tile
-from ..sm90.load import Fetch, OperandMaps, TokenTile, WeightTile
-from ..sm90.math_thread import MathThread
+from ..sm90.load import CodeStage, Fetch, OperandMaps, TokenTile, WeightTile, decode_tile
+from ..sm90.share import MathThread
 from .context import GemmContext, GemmTile
 from .problem import UP_FIRST
 from .tile import SCALE_STEP, part

@@ -21,9 +21,8 @@ from ...device.tma import wait_group_read
 from ...hardware.packed_tile import PackedPart
 from ...layouts.arith import ceil_div, div, select
 from ...layouts.records import Activity, Role
-from ..sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ..sm90.packed_share import PackedBlock, PackedShare
-from ..sm90.share import ColumnShare, RowShare, Share, accumulate_tile, multiply_ahead
+from ..sm90.share import ColumnShare, MathThread, RowShare, ScaleMatrix, Share, WeightScales, accumulate_tile, multiply_ahead
 from . import store
 from .context import GemmContext, GemmTile, next_tile
 from .problem import SCALE_BLOCK

@@ -37,9 +37,8 @@ from ...device.ring import TileQueue
 from ...device.tma import commit_group, store_tile, wait_group_read
 from ...device.warp import in_cta, store_async_v4, sync_warp
 from ...hardware.operand_tile import CHUNK, Swizzle
-from ..sm90.math_thread import MathThread
 from ..sm90.packed_share import PackedShare
-from ..sm90.share import BLOCK_ROWS, ColumnShare, RowShare
+from ..sm90.share import BLOCK_ROWS, ColumnShare, MathThread, RowShare
 from .arguments import BiasArguments
 from .context import GemmContext, GemmTile
 from .problem import BF16, GATE_FIRST, INTERLEAVED

@@ -199,7 +199,7 @@ class DecodedWeights(PackedWeights):
         )
 
     def share(self, share: Any) -> Any:
-        return find(f"blocks.sm90.decoded_share.{'DecodedRows' if self.tall else 'DecodedShare'}")(**vars(share))
+        return find(f"blocks.sm90.packed_share.{'DecodedRows' if self.tall else 'DecodedShare'}")(**vars(share))
 
     decode = late("blocks.gemm.load.decode_weights")
 

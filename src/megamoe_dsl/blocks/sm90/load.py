@@ -1,8 +1,18 @@
-"""The loops of the loader warps of SM90: token tiles with their scales, and weight tiles, stage by stage (article 4.2, 4.3): they wait for
-empty and signal full, with the bytes that TMA brings.
+"""The loops of the warps of SM90 that fill stages: loaders, and warps that decode E2M1 weights once for all tokens of a tile.
 
-CTAs of a cluster may fetch together what they share: each fetches a part for all of them.  The whole warp runs the loop, and one lane is
-elected only where instructions are issued.
+Loaders load token tiles with their scales, and weight tiles, stage by stage (article 4.2, 4.3): they wait for empty and signal full, with
+the bytes that TMA brings.  CTAs of a cluster may fetch together what they share: each fetches a part for all of them.  The whole warp runs
+the loop, and one lane is elected only where instructions are issued.
+
+Decode warps turn packed tiles (hardware/packed_tile.py) into E4M3 under SW128, as a main loop with tokens as rows reads them
+(packed_share.py):
+
+waits     codes_full and empty, per stage
+signals   full and codes_empty, per warp and stage; the other CTA's full, in bytes
+
+CTAs of a cluster that have one tile of weights for different tokens each decode a half of it and copy that to the other.  A warp has 16
+rows of every 64.  `ldmatrix` gives each thread all 32 values of one of them that share a shift: the table's entry is made once for eight
+words of E4M3, which are twice 16 bytes of the row.
 """
 
 from __future__ import annotations
@@ -12,15 +22,31 @@ from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Boolean, Int32, Int64, Uint32
 
-from ...device.mbarrier import arrive_expect
-from ...device.ring import Stage
-from ...device.tma import load_tile_cta, load_tile_multicast
-from ...device.warp import ClusterPlace, elect
+from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
+from ...device.mbarrier import arrive, arrive_expect
+from ...device.memory import fence_async_shared, load_four, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
+from ...device.ring import Stage, release_stage
+from ...device.tma import copy_to_cta, load_tile_cta, load_tile_multicast
+from ...device.warp import ClusterPlace, ballot, elect, in_cta, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
-from ...hardware.packed_tile import GROUP, TILE_BYTES, TILE_LINES, WHOLE_TILE
+from ...hardware.packed_tile import (
+    EXPONENTS_OFFSET,
+    GROUP,
+    HALF_BYTES,
+    RECORD_BYTES,
+    SCALE_OFFSET,
+    TILE_BYTES,
+    TILE_LINES,
+    TINY_BITS,
+    WHOLE_TILE,
+    PackedPart,
+    record_index,
+    unit_of,
+)
 from ...layouts.arith import select
+from .share import CHUNK_ROWS, MathThread
 
 
 @dataclass(frozen=True)
@@ -186,3 +212,145 @@ def load_weights_in_bursts(stage: Stage, tile: WeightTile, k_blocks: Int32, burs
                     tile.load_box(box, one.shared("weights"), one.full, k + i)
         stage = stages[-1].next()
     return stage
+
+
+BLOCKS, HALVES = 2, 2
+AHEAD = 2  # units of codes whose loads come before the stores of another
+CHUNK_BYTES = CHUNK_ROWS * ROW_BYTES
+BLOCK_BYTES = CHUNK_BYTES // BLOCKS
+WARP_BYTES = BLOCK_BYTES // 4  # the rows of a block that one of four warps decodes
+CODE_FIELDS = {"weights": "codes", "full_barrier": "codes_full_barrier", "empty_barrier": "codes_empty_barrier"}
+
+
+@dataclass(frozen=True)
+class CodeStage(Stage):
+    """A stage of the ring of packed tiles: `codes` and mbarriers of its own in the place of a stage's weights."""
+
+    @staticmethod
+    def of(stage: Stage) -> CodeStage:
+        """At the position of another ring's stage, which has the same depth."""
+        return CodeStage(stage.plan, 1, stage.smem, stage.ring)
+
+    def shared(self, name: str) -> Any:
+        return super().shared(CODE_FIELDS[name])
+
+
+@dataclass(frozen=True)
+class Half:
+    """A half of a tile that both CTAs of a cluster multiply: the group of 128 rows that this CTA, number `rank`, decodes for both."""
+
+    rank: Int32
+
+    def there(self, address: Any) -> Any:
+        return in_cta(address, 1 - self.rank)
+
+
+@cute.jit
+def decode_tile(
+    stage: Stage, me: MathThread, table: Int32, k_blocks: Int32, part: cutlass.Constexpr[PackedPart] = WHOLE_TILE, half: Half | None = None
+):
+    """One of four warps: its rows of `k_blocks` stages, each with a part of a tile of whole groups, or of a `half` of the whole tile.
+    Returns the stage after them."""
+    for k in cutlass.range(k_blocks, unroll=1):
+        codes = CodeStage.of(stage)
+        codes.wait_full()
+        shifts = shifts_of_stage(codes, me, part, half)
+        stage.wait_empty()
+        if (me.warp == 0) & (me.lane == 0):
+            store_shared_u32(stage.shared("sfb"), load_shared_u32(record_of(codes, me, part, 0) + SCALE_OFFSET))
+        if k + 1 == k_blocks:
+            send_exponents(codes, stage, me, part)
+        decode_stage(codes, stage, me, table, shifts, half)
+        fence_async_shared()
+        sync_warp()
+        if me.lane == 0:
+            if cutlass.const_expr(half is not None):
+                send_rows(stage, me, half)  # type: ignore[arg-type]
+            arrive(stage.full)
+        release_stage(codes, me.lane)
+        stage = stage.next()
+    return stage
+
+
+def record_of(codes: Stage, me: MathThread, part: PackedPart, group: Any) -> Any:
+    """Shared address of that of the rows that a thread decodes."""
+    return codes.shared("weights") + (part.code_bytes + record_index(group, me.warp, row_of(me.lane)) * RECORD_BYTES)
+
+
+def shifts_of_stage(codes: Stage, me: MathThread, part: PackedPart, half: Half | None) -> tuple[Any, ...]:
+    """Words of the rows that a thread decodes, block by block."""
+    groups = range(part.groups) if half is None else (half.rank,)
+    return tuple(word for g in groups for word in load_shared_v2(record_of(codes, me, part, g)))
+
+
+def rows_of(stage: Stage, half: Half | None) -> Any:
+    """Shared address of the E4M3 rows of a stage that are decoded here."""
+    weights = stage.shared("weights")
+    return weights if half is None else weights + half.rank * CHUNK_BYTES
+
+
+def send_rows(stage: Stage, me: MathThread, half: Half) -> None:
+    """One lane: what its warp has decoded, into the same stage of the other CTA, whose `full` counts the bytes.  That stage is free, too:
+    `empty` counts the math warps of both."""
+    full, rows = half.there(stage.full), rows_of(stage, half) + me.warp * WARP_BYTES
+    for block in range(BLOCKS):
+        source = rows + block * BLOCK_BYTES
+        copy_to_cta(half.there(source), source, WARP_BYTES, full)
+
+
+@cute.jit
+def send_exponents(codes: Stage, stage: Stage, me: MathThread, part: cutlass.Constexpr[PackedPart]):
+    """The rows' powers of two, for which only the last stage of a tile is asked."""
+    if (me.lane & 3) == 0:
+        for g in cutlass.range_constexpr(part.groups):
+            place = stage.shared("row_exponents") + 4 * record_index(g, me.warp, row_of(me.lane))
+            store_shared_u32(place, load_shared_u32(record_of(codes, me, part, g) + EXPONENTS_OFFSET))
+
+
+@cute.jit
+def decode_stage(codes: Stage, stage: Stage, me: MathThread, table: Int32, shifts: Any, half: Half | None):
+    """The warp's rows of one K block."""
+    packed, tiny = codes.shared("weights"), Uint32(0)
+    if cutlass.const_expr(half is not None):
+        packed = packed + half.rank * GROUP.code_bytes  # type: ignore[union-attr]
+    for word in shifts:
+        tiny = tiny | (word & (word << 1))
+    if ballot(tiny & Uint32(TINY_BITS)) == 0:
+        decode_rows(packed, rows_of(stage, half), me, table, shifts, by_table=False)
+    else:
+        decode_rows(packed, rows_of(stage, half), me, table, shifts, by_table=True)
+
+
+def row_of(lane: Any) -> Any:
+    """The row, or the one 8 further, that a lane decodes.  Eight lanes that store together have two such pairs of rows, 4 apart, so that
+    their eight chunks under SW128 are in different banks."""
+    return (lane & 4) | (lane >> 3)
+
+
+def decode_rows(packed: Any, weights: Any, me: MathThread, table: Any, shifts: tuple[Any, ...], by_table: bool) -> None:
+    """All rows of the warp; without a table where no shift makes subnormal numbers."""
+    lane = me.lane
+    # Row `lane % 8` of matrix `lane / 8`: the unit of thread `lane / 8` of the quad whose row lanes 4 (lane % 8) and further decode.
+    source = packed + (me.warp * 32 + unit_of(4 * row_of(4 * (lane & 7)) + (lane >> 3))) * 16
+    # A lane has word `lane % 4` of four units: of the second of two rows if it is odd, and step `word / 2` of a half's two.  The first four
+    # values of all four are 16 bytes, chunk `word` of the row's half; the others are the chunk beside it.
+    row, word = row_of(lane), lane & 3
+    second, step = word & 1, word >> 1
+    first = weights + ((me.warp * 16 + second * 8 + row) * ROW_BYTES + ((word ^ row) << 4))
+    own = [shifts_of_pair(shifts[BLOCKS * g], shifts[BLOCKS * g + 1], second, step) for g in range(len(shifts) // BLOCKS)]
+    units = [(half, g, block) for half in range(HALVES) for g in range(len(shifts) // BLOCKS) for block in range(BLOCKS)]
+
+    def load(unit: tuple[int, int, int]) -> tuple[Any, ...]:
+        half, g, block = unit
+        return load_four(source + ((g * BLOCKS + block) * HALVES + half) * HALF_BYTES)
+
+    # Neither compiler moves a load over a store: ahead of other units' stores, a load has their arithmetic to come back.
+    loaded = [load(unit) for unit in units[:AHEAD]]
+    for i, (half, g, block) in enumerate(units):
+        number = BLOCKS * half + block
+        entry = entry_by_table(table, own[g], number) if by_table else normal_entry(own[g], number)
+        pairs = [decode(one, entry) for one in loaded[i]]
+        loaded += [load(unit) for unit in units[i + AHEAD : i + AHEAD + 1]]
+        place, offset = first ^ (64 * half), g * CHUNK_BYTES + 64 * block * ROW_BYTES
+        store_shared_v4(place + offset, tuple(pair[0] for pair in pairs))
+        store_shared_v4((place ^ 16) + offset, tuple(pair[1] for pair in pairs))

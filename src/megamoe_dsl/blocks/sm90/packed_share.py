@@ -1,33 +1,36 @@
-"""Tiles of up to 64 tokens by 256 rows of E2M1 weights, or a half or a quarter of them: weights are the wgmma's A, from registers, and
-tokens its columns.
+"""Main loops of SM90 with E2M1 weights; partial sums of 128 of K are scaled by token and tile and added in FP32.
 
 waits     full, per stage
 signals   empty, per warp and stage
 
-While the tensor core multiplies a block of 64 weight rows, the warps decode the next.  Partial sums of 128 of K are scaled by token and
-tile and added in FP32; what is left of the scales, a power of two per row, is applied once at the end.
+Up to 64 tokens are the wgmma's columns (`PackedShare`): weights are its A, from registers, 256 rows of a tile or a half or a quarter of
+them.  While the tensor core multiplies a block of 64 weight rows, the warps decode the next.
+
+Weights of more tokens are decoded into the stage by other warps (load.py): the main loop is that of tokens as rows (`RowShare`), and a K
+block has one weight scale, its tile's (`DecodedShare`).  The last stage is given back when its exponents have been read.
+
+What is left of the scales, a power of two per weight row, is applied once at the end, to decoded weights if it is not 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Uint32
+from cutlass import Boolean, Int32, Uint32
 
 from ...device import wgmma
+from ...device.cast import f32_of_bits
 from ...device.e2m1 import decode, entry_by_table, rows_of_shifts
-from ...device.memory import load_shared_v4
-from ...device.ptx import emit_to
+from ...device.memory import load_four, load_shared_f32, load_shared_v2, load_shared_v4
 from ...device.ring import Stage, release_stage
-from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, WHOLE_TILE, PackedPart, record_index, unit_of
+from ...device.warp import ballot, shuffle
+from ...hardware.operand_tile import ROW_BYTES
+from ...hardware.packed_tile import HALF_BYTES, RECORD_BYTES, TILE_ROWS, WHOLE_TILE, PackedPart, record_index, unit_of
 from ...layouts.arith import select
-from .math_thread import MathThread, PromotedSums
-from .share import load_pair
-
-BLOCKS = 2  # of 64 weight rows per warpgroup
+from .share import BLOCKS, CHUNK_ROWS, CHUNKS, GROUP_ROWS, MathThread, PromotedSums, RowShare, load_pair
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class PackedShare(MathThread):
     table: Int32  # shared address of the decoded magnitudes (device.e2m1)
     part: cutlass.Constexpr[PackedPart]  # of a packed tile, that a stage has
 
+    has_own_weights: ClassVar[bool] = True
+
     @staticmethod
     def of(me: MathThread, tokens: int, table: Any, part: PackedPart = WHOLE_TILE) -> PackedShare:
         return PackedShare(me.group, me.warp, me.lane, tokens, table, part)
@@ -48,10 +53,6 @@ class PackedShare(MathThread):
     @property
     def blocks(self) -> int:
         return BLOCKS
-
-    @property
-    def has_own_weights(self) -> bool:
-        return True
 
     @cute.jit
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
@@ -82,7 +83,7 @@ class PackedShare(MathThread):
         return tuple(words)
 
     def token_scales(self, stage: Stage, tile_scale: Any) -> list[tuple[Any, ...]]:
-        address, factor = stage.token_scales + self.pair * 4, emit_to(Float32, "mov.b32 {}, {};", tile_scale)
+        address, factor = stage.token_scales + self.pair * 4, f32_of_bits(tile_scale)
         return [tuple(one * factor for one in load_pair(stage, address + 32 * j)) for j in range(self.tokens // 8)]
 
 
@@ -145,5 +146,206 @@ def promote(sums: Any, partial: Any, scales: Any) -> tuple[Any, ...]:
 
 def scale_rows(parts: Any, exponents: Any) -> tuple[tuple[Any, ...], ...]:
     """Sums times the power of two of their rows: UE8M0 bytes, block by block."""
-    factors = [emit_to(Float32, "mov.b32 {}, {};", (exponents >> (8 * i) & Uint32(255)) << 23) for i in range(4)]
+    factors = [power_of_byte(exponents, i) for i in range(4)]
     return tuple(tuple(value * factors[2 * b + i // 2 % 2] for i, value in enumerate(part)) for b, part in enumerate(parts))
+
+
+WARPS = 4
+ONES = 0x7F7F7F7F  # four exponents of powers of two that are 1
+
+
+@dataclass(frozen=True)
+class DecodedShare(RowShare):
+    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale."""
+
+    place: Any = None  # of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
+
+    @staticmethod
+    def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
+        """The share of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
+        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, wgmma.K_MAJOR)
+        return replace(share, place=share.fragment_place()) if in_registers and not half else share
+
+    def fragment_place(self) -> Any:
+        """Where the first 32 of K of its tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
+        first of which are 16 bytes of rows 0 to 7 and of rows 8 to 15, then the 16 bytes beside them."""
+        matrix, row = self.lane >> 3, self.lane & 7
+        token = self.warp_token + ((matrix & 1) * 8 + row)
+        # From here on it is nothing that ptxas could compute again in each K block, while the tensor core waits.
+        return shuffle(token * ROW_BYTES + ((matrix >> 1 ^ row) << 4), self.lane)
+
+    def fragment(self, stage: Stage) -> tuple[Any, ...]:
+        """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
+        first = stage.shared("tokens") + self.place
+        return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
+
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32) -> tuple[Any, Stage]:
+        sums, following = RowShare.multiply_tile(self, stage, scales, k_blocks)
+        return self.scale_rows(sums, following.previous()), following
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
+        """One K block, as of a `RowShare`; tokens that are multiplied twice are read once."""
+        if cutlass.const_expr(self.place is None):
+            return RowShare.multiply(self, stage, acc, scales, k, more)
+        tokens, weights = self.fragment(stage), stage.shared("weights")
+        token_scale = stage.token_scales + self.token * 4
+        following = stage.next()
+        ((factor,), *_) = self.block_scales(stage, scales, k)
+        sums, partial = [], acc.partial
+        for c in cutlass.range_constexpr(self.chunks):
+            partial = wgmma.issue_registers(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
+            if cutlass.const_expr(c == 0):
+                per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
+            if cutlass.const_expr(c == self.chunks - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial, 0, tokens)
+            old = acc.parts[c]
+            sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
+
+    def block_scales(self, stage: Stage, scales: None, k: Any) -> tuple[tuple[Any, ...], ...]:
+        return ((load_shared_f32(stage.shared("sfb")),),) * self.chunks
+
+    def release(self, stage: Stage, more: Any) -> None:
+        release_if(stage, self.lane, more)
+
+    @cute.jit
+    def scale_rows(self, parts: Any, last: Stage):
+        """Sums times the powers of two of their weight rows, which are in the tile's `last` stage; gives that back."""
+        words = self.exponents(last)
+        others = Uint32(0)
+        for word in words:
+            others = others | (word ^ Uint32(ONES))
+        if ballot(others) != 0:
+            parts = self.scaled(parts, words)
+        release_stage(last, self.lane)
+        return parts
+
+    def exponents(self, last: Stage) -> list[Any]:
+        """Words of four weight rows: of each chunk and warp's 16 rows, rows `pair` and `pair + 1` with the three 8, 64 and 72 further."""
+        address = last.shared("row_exponents")
+        words: list[Any] = []
+        for c in range(self.chunks):
+            for w in range(WARPS):
+                words += load_shared_v2(address + 4 * record_index(self.first_chunk + c, w, self.pair))
+        return words
+
+    def scaled(self, parts: Any, words: list[Any]) -> tuple[tuple[Any, ...], ...]:
+        """All sums times the powers of `exponents`."""
+        out = []
+        for c, part in enumerate(parts):
+            values = list(part)
+            for w in range(WARPS):
+                pair = words[2 * (c * WARPS + w) :][:2]
+                for b in range(2):
+                    for h in range(2):
+                        factors = [power_of_byte(word, 2 * b + h) for word in pair]
+                        first = 4 * (8 * b + 2 * w + h)
+                        for i in range(4):
+                            values[first + i] = values[first + i] * factors[i % 2]
+            out.append(tuple(values))
+        return tuple(out)
+
+
+@cute.jit
+def release_if(stage: Stage, lane: Int32, condition: cutlass.Boolean):
+    if condition:
+        release_stage(stage, lane)
+
+
+def power_of_byte(word: Any, index: int) -> Any:
+    return f32_of_bits((word >> (8 * index) & Uint32(255)) << 23)
+
+
+@dataclass(frozen=True)
+class DecodedAhead(DecodedShare):
+    """The share of a thread: 64 tokens of its warpgroup, both chunks of weight rows.  A stage is given back when the tensor core has read
+    it, before the sums of its last product are promoted."""
+
+    @staticmethod
+    def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
+        share = DecodedShare.of(me, half=False, in_registers=True)
+        return DecodedAhead(**vars(share))
+
+    @cute.jit
+    def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
+        acc, tokens = self.zero(), self.fragment(stage)
+        for _ in cutlass.range(k_blocks - 1, unroll=1):
+            acc, tokens, stage = multiply_decoded(stage, self, acc, tokens, True)
+        acc, tokens, stage = multiply_decoded(stage, self, acc, tokens, False)
+        return self.scale_rows(acc.parts, stage.previous()), stage
+
+
+@cute.jit
+def multiply_decoded(stage: Stage, me: DecodedAhead, acc: PromotedSums, tokens: Any, more: cutlass.Constexpr[bool]):
+    """One K block, whose tokens are loaded.  Returns the sums, the next stage's tokens, and that stage; if there are no `more`, this one is
+    not given back."""
+    weights, following = stage.shared("weights"), stage.next()
+    token_scale = stage.token_scales + me.token * 4
+    ((factor,), *_) = me.block_scales(stage, None, 0)
+    sums, partial = [], acc.partial
+    for c in cutlass.range_constexpr(CHUNKS):
+        ends = c == CHUNKS - 1 and more
+        partial = wgmma.issue_registers(tokens, wgmma.descriptor((weights + c * me.chunk_bytes) >> 4), partial)
+        if cutlass.const_expr(c == 0):
+            per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
+        if cutlass.const_expr(ends):
+            following.wait_full()
+        partial = wgmma.wait(partial, 0, tokens)
+        if cutlass.const_expr(ends):
+            release_stage(stage, me.lane)
+            tokens = me.fragment(following)
+        old = acc.parts[c]
+        sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
+    return PromotedSums(tuple(sums), partial), tokens, following
+
+
+TOKEN_CHUNKS = 2
+
+
+@dataclass(frozen=True)
+class DecodedRows(DecodedShare):
+    """The share of a thread; parts of its sums are chunks of 64 tokens, of which `chunk` is the one that its addresses are of."""
+
+    chunk: cutlass.Constexpr[int] = 0
+
+    @property
+    def first_token(self) -> Any:
+        return (self.group * TOKEN_CHUNKS + self.chunk) * GROUP_ROWS
+
+    def zero(self) -> PromotedSums:
+        return PromotedSums.zero(TOKEN_CHUNKS, CHUNK_ROWS // 2)
+
+    def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
+        return [(replace(self, chunk=chunk), sums[chunk : chunk + 1]) for chunk in range(TOKEN_CHUNKS)]
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
+        weights = wgmma.descriptor(stage.shared("weights") >> 4)
+        tokens = stage.shared("tokens") + self.first_token * ROW_BYTES
+        token_scale = stage.token_scales + self.token * 4
+        ((factor,),) = self.block_scales(stage, scales, k)
+        following = stage.next()
+        sums, partial = [], acc.partial
+        for t in cutlass.range_constexpr(TOKEN_CHUNKS):
+            partial = wgmma.issue(wgmma.descriptor((tokens + t * (GROUP_ROWS * ROW_BYTES)) >> 4), weights, partial)
+            if cutlass.const_expr(t == 0):
+                per_token = [
+                    load_shared_f32(token_scale + 4 * (GROUP_ROWS * c + 8 * h)) * factor for c in range(TOKEN_CHUNKS) for h in range(2)
+                ]
+            if cutlass.const_expr(t == TOKEN_CHUNKS - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            old = acc.parts[t]
+            sums.append(tuple(old[i] + partial[i] * per_token[2 * t + i // 2 % 2] for i in range(len(old))))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
+
+    def exponents(self, last: Stage) -> list[Any]:
+        """Those of the weight rows, once for each chunk of tokens."""
+        return super().exponents(last) * TOKEN_CHUNKS

@@ -17,19 +17,98 @@ from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Boolean, Float32, Int32, Int64
 
 from ...device import wgmma
-from ...device.memory import load_shared_f32, load_shared_f32x2
+from ...device.memory import load_f32, load_shared_f32, load_shared_f32x2
 from ...device.ring import Stage, release_stage
+from ...device.warp import shuffle_f32
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import select
-from .math_thread import MathThread, PromotedSums, WeightScales
 
+LANES = 32
 CHUNKS = 2
 CHUNK_ROWS = 128
 GROUP_ROWS = 64  # of a wgmma: tokens of a warpgroup
 WARP_ROWS = 16
+BLOCKS = 2  # of 64 weight rows per warpgroup
+BLOCK_ROWS = 64
+BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
+
+
+@dataclass(frozen=True)
+class MathThread:
+    """`group` counts the tile's two warpgroups, `warp` the warps of a warpgroup; both are uniform in a warp."""
+
+    group: Int32
+    warp: Int32
+    lane: Int32
+
+    @property
+    def pair(self) -> Any:
+        """The first of the thread's two columns in every group of 8 columns of an accumulator."""
+        return (self.lane & 3) * 2
+
+    @property
+    def row(self) -> Any:
+        """The first of the thread's two rows among the warp's 16 rows of an accumulator; the other is 8 further."""
+        return self.lane >> 2
+
+    @cute.jit
+    def multiply_tile(self: Any, stage: Stage, scales: Any, k_blocks: Int32):
+        """Multiplies `k_blocks` > 0 stages with a share's `multiply`; the first must be full.  Returns the sums, one tuple for each part of
+        the share, and the stage after the last."""
+        acc = self.zero()
+        for k in cutlass.range(k_blocks, unroll=1):
+            acc, stage = self.multiply(stage, acc, scales, k, k + 1 < k_blocks)
+        return acc.parts, stage
+
+
+@dataclass(frozen=True)
+class PromotedSums:
+    """A thread's sums of a tile, in `parts` that the tensor core computes one after another, and the registers of the temporary
+    accumulator."""
+
+    parts: tuple[tuple[Float32, ...], ...]
+    partial: tuple[Float32, ...]
+
+    @staticmethod
+    def zero(parts: int, values: int) -> PromotedSums:
+        part = tuple(Float32(0.0) for _ in range(values))
+        return PromotedSums((part,) * parts, part)
+
+
+@dataclass(frozen=True)
+class ScaleMatrix:
+    """f32 [row blocks, k_blocks] in global memory; `most_k_blocks` bounds `k_blocks`, which may be known at run time only."""
+
+    address: Int64
+    k_blocks: Int32
+    most_k_blocks: cutlass.Constexpr[int]
+
+    def load(self, row: Any, lane: Any) -> tuple[Float32, ...]:
+        """A row of the matrix, spread over the lanes of a warp: lane l has K blocks l, l + 32, ..."""
+        starts = range(0, self.most_k_blocks, LANES)
+        return tuple(load_f32(self.address + Int64(row * self.k_blocks + cutlass.min(lane + s, self.k_blocks - 1)) * 4) for s in starts)
+
+
+@dataclass(frozen=True)
+class WeightScales:
+    """One or two scales per K block, loaded before the K loop: a load in every K block would make the warp wait for it before it waits for
+    the wgmma.  For as many kinds of weight rows of a warpgroup, each spread over the lanes by `ScaleMatrix.load`."""
+
+    values: tuple[tuple[Float32, ...], ...]
+    # the two kinds are gate and up, which alternate every 8 rows; if not, they are those before and after a multiple of 128
+    alternating: Boolean
+
+    def at(self, k: Any) -> list[Any]:
+        out = []
+        for parts in self.values:
+            value = parts[0]
+            for i, part in enumerate(parts[1:]):
+                value = Float32(cutlass.select_(k >= LANES * (i + 1), part, value))
+            out.append(shuffle_f32(value, k & (LANES - 1)))
+        return out
 
 
 @dataclass(frozen=True)
@@ -58,9 +137,7 @@ class RowShare(MathThread):
         mn_major: wgmma.MnMajor = wgmma.K_MAJOR,
     ) -> RowShare:
         """The share of a thread; by default of two chunks of 128, or one of a half tile."""
-        if chunks is None:
-            chunks = 1 if half else CHUNKS
-        return RowShare(me.group, me.warp, me.lane, half, chunks, chunk_rows, split, mn_major)
+        return RowShare(me.group, me.warp, me.lane, half, chunks or (1 if half else CHUNKS), chunk_rows, split, mn_major)
 
     @property
     def has_own_weights(self) -> bool:
@@ -131,7 +208,6 @@ class RowShare(MathThread):
         """The sums, of shares whose addresses are theirs."""
         return [(self, sums)]
 
-    # --- for several K blocks at a time
     def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
         a, b = self.mn_major
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, a)
@@ -157,9 +233,7 @@ class RowShare(MathThread):
 
     def kind(self, chunk: int, j: int) -> int:
         """Which of its chunk's scales a group of 8 weight rows has: even and odd ones differ, or those before and after the split."""
-        if self.split is None:
-            return j % 2
-        return self.scale_row(chunk, j) - self.scale_row(chunk, 0)
+        return j % 2 if self.split is None else self.scale_row(chunk, j) - self.scale_row(chunk, 0)
 
     def scale_row(self, chunk: int, j: int) -> int:
         """The row of scales of a group of 8 weight rows, where a split says it."""
@@ -188,11 +262,6 @@ class ColumnScaledShare(RowShare):
         return tuple(sums[i] + partial[i] * (token_scales[i // 2 % 2] * scales[i // 4][i % 2]) for i in range(count))
 
 
-BLOCKS = 2  # of 64 weight rows per warpgroup
-BLOCK_ROWS = 64
-BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
-
-
 @dataclass(frozen=True)
 class ColumnShare(MathThread):
     """The share that a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and `blocks` times 64 of the weight rows.
@@ -203,15 +272,12 @@ class ColumnShare(MathThread):
     tokens: cutlass.Constexpr[int]
     blocks: cutlass.Constexpr[int]
 
+    has_own_weights: ClassVar[bool] = True
     mn_major: ClassVar[wgmma.MnMajor] = wgmma.K_MAJOR
 
     @staticmethod
     def of(me: MathThread, tokens: int, blocks: int = BLOCKS) -> ColumnShare:
         return ColumnShare(me.group, me.warp, me.lane, tokens, blocks)
-
-    @property
-    def has_own_weights(self) -> bool:
-        return True
 
     def zero(self) -> PromotedSums:
         return PromotedSums.zero(self.blocks, self.tokens // 2)
@@ -235,11 +301,10 @@ class ColumnShare(MathThread):
                 if more:
                     following.wait_full()
             partial = wgmma.wait(partial)
-            sums.append(promote(acc.parts[b], partial, per_token, row_scales))
+            sums.append(self.promote(acc.parts[b], partial, per_token, row_scales))
         release_stage(stage, self.lane)
         return PromotedSums(tuple(sums), partial), following
 
-    # --- for several K blocks at a time
     def operands(self, stage: Stage, block: int = 0) -> tuple[Any, Any]:
         weights = wgmma.descriptor((stage.shared("weights") + (self.group * self.blocks + block) * BLOCK_BYTES) >> 4)
         return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
@@ -249,7 +314,14 @@ class ColumnShare(MathThread):
         return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
 
     def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
-        return promote(sums, partial, token_scales, rows)
+        """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""
+        out = []
+        for j, per_token in enumerate(token_scales):
+            for h in range(2):
+                for q in range(2):
+                    i = 4 * j + 2 * h + q
+                    out.append(sums[i] + partial[i] * (per_token[q] * rows[h % len(rows)]))
+        return tuple(out)
 
 
 def load_pair(stage: Stage, address: Any) -> tuple[Any, Any]:
@@ -258,17 +330,6 @@ def load_pair(stage: Stage, address: Any) -> tuple[Any, Any]:
         first, second = load_shared_f32x2(address)
         return first, second
     return load_shared_f32(address), load_shared_f32(address + 4)
-
-
-def promote(sums: Any, partial: Any, token_scales: list[Any], row_scales: list[Any]) -> tuple[Any, ...]:
-    """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""
-    out = []
-    for j, per_token in enumerate(token_scales):
-        for h in range(2):
-            for q in range(2):
-                i = 4 * j + 2 * h + q
-                out.append(sums[i] + partial[i] * (per_token[q] * row_scales[h % len(row_scales)]))
-    return tuple(out)
 
 
 Share = RowShare | ColumnShare

@@ -16,9 +16,8 @@ from cutlass import Boolean, Float32, Int32, Int64, Uint32
 
 from ...blocks.gemm.problem import INTERLEAVED, SCALE_BLOCK, UP_FIRST
 from ...blocks.gemm.tile import GROUP_ROWS
-from ...blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
 from ...blocks.sm90.packed_share import PackedShare
-from ...blocks.sm90.share import ColumnShare, accumulate_tile, multiply_ahead
+from ...blocks.sm90.share import ColumnShare, MathThread, ScaleMatrix, WeightScales, accumulate_tile, multiply_ahead
 from ...blocks.swiglu import activate
 from ...blocks.weighted_sum import PER_LANE, add_row, load_row, packed_sum
 from ...device.cast import pack_bf16

@@ -15,12 +15,11 @@ from operator import or_
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
 from ...device import cast
 from ...device.cast import add_bf16, fma, unpack_bf16
 from ...device.memory import load_shared_u8, load_shared_v2, load_shared_v4, store_u8, store_u16, store_v2, store_v4
-from ...device.ptx import emit_to
 from ...device.warp import shuffle_xor_among, store_where
 from .layouts.smem_plan import CombineRow, vector_address
 
@@ -78,7 +77,7 @@ class E4m3Results:
         """The lane's sums of a vector of the piece in a slot, with the piece's values added, times a weight if there is one; the
         piece's first scale has the shared address slot + `first_scale`."""
         scale = load_shared_u8(slot + first_scale + 2 * vector + (lane >> 4))
-        factor = emit_to(Float32, "mov.b32 {}, {};", scale << 23)
+        factor = cast.f32_of_bits(scale << 23)
         values = [v for word in load_shared_v2(vector_address(slot, lane, vector, 1)) for v in cast.unpack_e4m3(word)]
         if weight is not None:
             return [cast.fma(value * factor, weight, old) for old, value in zip(sums, values, strict=True)]

@@ -22,7 +22,7 @@ from ....blocks.swiglu import activate
 from ....device import cast
 from ....device.mbarrier import arrive
 from ....device.memory import fence_async_shared, load_f32, load_f32x2, load_shared_f32x2, load_shared_v4, store_f32, store_transposed_b16
-from ....device.ptx import emit, emit_to
+from ....device.ptx import emit
 from ....device.warp import named_barrier, sync_warp
 from ....hardware.operand_tile import SW128
 from ..context import Context, WorkTile
@@ -77,7 +77,7 @@ class E4m3Columns:
             exponents = [cast.scale_exponent(a) for a in amax]
             if (warp == 0) & (me.lane < 4):
                 for q in cutlass.range_constexpr(2):
-                    store_f32(scales + g * 32 + q * 4, emit_to(cutlass.Float32, "mov.b32 {}, {};", exponents[q] << 23))
+                    store_f32(scales + g * 32 + q * 4, cast.f32_of_bits(exponents[q] << 23))
             inverse = [cast.inverse_scale(e) for e in exponents]
             # Bytes: token 0 of both blocks, token 1 of both blocks.
             words.append(cast.pack_e4m3(*(outputs[g][b][q] * inverse[q] for q in range(2) for b in range(2))))

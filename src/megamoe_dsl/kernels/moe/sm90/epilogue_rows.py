@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
 from ....blocks.sm90.share import CHUNK_ROWS, CHUNKS, GROUP_ROWS, ROW_BYTES, WARP_ROWS, RowShare
 from ....blocks.swiglu import activate
@@ -37,7 +37,6 @@ from ....device.memory import (
     store_shared_f32,
     store_v4,
 )
-from ....device.ptx import emit_to
 from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
 from ..context import Context, WorkTile
@@ -152,7 +151,7 @@ class E4m3Rows:
             exponent = cast.scale_exponent(peaks[h])
             inverse = cast.inverse_scale(exponent)
             if ((me.lane & 3) == 0) & (me.first_chunk == 0):
-                store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+                store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), cast.f32_of_bits(exponent << 23))
             words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
         # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
         token = me.warp_token + (me.lane & 15)

@@ -1,4 +1,4 @@
-"""The warps of SM90 that move tiles: loaders, whose loops are blocks (blocks/sm90/load.py, decode.py), and the one that stores.
+"""The warps of SM90 that move tiles: loaders, whose loops are blocks (blocks/sm90/load.py), and the one that stores.
 
 | role         | waits                                                                     | signals                     |
 |---|---|---|
@@ -23,9 +23,8 @@ from cutlass import Int32
 
 from ....blocks import tiles
 from ....blocks.sm90 import load
-from ....blocks.sm90.decode import CodeStage, Half, decode_tile
-from ....blocks.sm90.load import Fetch, GroupsOfTile, OperandMaps, TokenTile, WeightTile
-from ....blocks.sm90.math_thread import MathThread
+from ....blocks.sm90.load import CodeStage, Fetch, GroupsOfTile, Half, OperandMaps, TokenTile, WeightTile, decode_tile
+from ....blocks.sm90.share import MathThread
 from ....blocks.tiles import each_tile
 from ....device.mbarrier import arrive, wait
 from ....device.ring import Ring, Stage

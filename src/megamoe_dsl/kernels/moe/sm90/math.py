@@ -17,10 +17,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm90.decoded_share import DecodedAhead, DecodedShare
-from ....blocks.sm90.math_thread import MathThread, ScaleMatrix, WeightScales
-from ....blocks.sm90.packed_share import PackedShare
-from ....blocks.sm90.share import ColumnShare, RowShare, Share, accumulate_tile
+from ....blocks.sm90.packed_share import DecodedAhead, DecodedShare, PackedShare
+from ....blocks.sm90.share import ColumnShare, MathThread, RowShare, ScaleMatrix, Share, WeightScales, accumulate_tile
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
 from ....device.ring import Ring, Stage

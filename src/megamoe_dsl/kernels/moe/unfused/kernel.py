@@ -12,9 +12,8 @@ from cutlass import Int32
 from ....arch import SM90, SM100
 from ....blocks.cta import WarpRole, acquire_maps, end_together, init_barriers, run_roles, set_up_together, warp_group
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm90.math_thread import MathThread
 from ....blocks.sm90.packed_share import PackedShare
-from ....blocks.sm90.share import Share
+from ....blocks.sm90.share import MathThread, Share
 from ....blocks.sm100.pair_warps import end_pair
 from ....blocks.tiles import SharedTable
 from ....device.e2m1 import store_table

@@ -22,14 +22,13 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
 from ....blocks.swiglu import activate_bf16
 from ....blocks.tiles import SharedTable
 from ....device import cast
 from ....device.mbarrier import wait
 from ....device.memory import load_constant_v4, load_u64, store_f32, store_u8, store_v2, store_v4
-from ....device.ptx import emit_to
 from ....device.warp import shuffle_xor_f32
 from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import div, minimum
@@ -134,7 +133,7 @@ def activate_part(ctx: StageContext, row: Int32, part: Int32):
     if block < blocks:
         store_v4(ctx.at("fc2_acts", row, block * 128 + sixteen * 16), tuple(words))
         if sixteen == 0:
-            store_f32(ctx.at("fc2_sf", block, row), emit_to(Float32, "mov.b32 {}, {};", exponent << 23))
+            store_f32(ctx.at("fc2_sf", block, row), cast.f32_of_bits(exponent << 23))
 
 
 LANE_CHANNELS = 16
