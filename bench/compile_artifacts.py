@@ -27,9 +27,10 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.kernels.registry import find_kernel
-from megamoe_dsl.options.option import add_options, at_least, naming_options, option, read_options
+from megamoe_dsl.options.option import at_least, naming_options, option
 from megamoe_dsl.options.points import PRESETS, PROBLEM, TOKENS, PointOptions
 from megamoe_dsl.problem import ProblemError
+from script_options import add_options, read_options
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import sys
 from functools import partial
 
 from megamoe_dsl.fuzz.run import run_fuzz
-from megamoe_dsl.options.option import add_options, read_options
 from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.problem import ProblemError
+from script_options import add_options, read_options
 
 
 def main() -> int:

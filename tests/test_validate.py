@@ -33,10 +33,11 @@ from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.config import stage_results
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
-from megamoe_dsl.options.option import add_options, options_of, read_options
+from megamoe_dsl.options.option import options_of
 from megamoe_dsl.options.points import TuneOptions
 from megamoe_dsl.problem import Problem
 from script_help import help_of
+from script_options import add_options, read_options
 from script_points import shares_of
 
 ABSENT = ("cutlass", "typer", "rich", "hypothesis", "filelock")

@@ -11,10 +11,10 @@ from engine_checks import work
 from engines import ENGINES
 from gpu_options import GpuOptions
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.options.option import read_options
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from outcomes import Outcomes
 from ranks_on_gpus import CONCURRENT
+from script_options import read_options
 
 pytestmark = pytest.mark.gpu
 LIMIT_S = 100.0

@@ -6,7 +6,7 @@ import pytest
 
 from gemm_silicon import Check, checks, wrong
 from gpu_options import GpuOptions
-from megamoe_dsl.options.option import read_options
+from script_options import read_options
 
 pytestmark = pytest.mark.gpu
 

@@ -7,8 +7,8 @@ import torch
 
 from gpu_options import GpuOptions
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.options.option import read_options
 from outcomes import Outcomes
+from script_options import read_options
 from silicon import Verdict, judge, points, read, run_on_one_gpu, work
 
 pytestmark = pytest.mark.gpu

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from ..config_error import ConfigError, parse_integer
 from ..problem import ProblemError
-
-Kind = TypeVar("Kind")
 
 TYPED = {"num_ranks": "ranks", "num_experts": "experts", "max_tokens_per_rank": "tokens"}
 """Fields of a problem, and the options that they come from."""
@@ -38,14 +36,6 @@ class Option:
     @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def argument(self) -> dict[str, Any]:
-        if self.type is bool:
-            return {"action": "store_true", "help": self.text}
-        shown = self.shown if self.shown is not None else self.default
-        note = "" if shown is None else f" [default: {shown}]"
-        return {"type": self.type, "default": self.default, "help": f"{self.text}{note}".replace("%", "%%")}
 
 
 def options_of(kind: type) -> list[Option]:
@@ -80,17 +70,6 @@ def numbers(field: str, text: str, least: int) -> list[int]:
         if one < least:
             raise ProblemError(field, one, f"at least {least}")
     return found
-
-
-def add_options(add: Callable[..., Any], kind: type) -> None:
-    """Declares the options of a dataclass with `add`, which takes what argparse's `add_argument` takes."""
-    for one in options_of(kind):
-        add(one.flag, **one.argument)
-
-
-def read_options(kind: type[Kind], given: Namespace) -> Kind:
-    """The dataclass of what was given; an option that nobody declared has its default."""
-    return kind(**{one.name: getattr(given, one.name, one.default) for one in options_of(kind)})
 
 
 def as_typed(error: ProblemError | ConfigError, flags: Mapping[str, str], words: Iterable[str]) -> ProblemError | ConfigError:
