@@ -10,7 +10,7 @@ Tiles are taken from a counter, so that whoever waits for a tile of Linear1 wait
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import cutlass
@@ -37,13 +37,13 @@ from ...device.memory import (
     store_shared_v2,
     store_shared_v4,
 )
-from ...device.ring import Stage, publish
+from ...device.ring import Ring, Stage, publish
 from ...device.tma import load_box_5d_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div, select
 from .config import GROUPS
-from .context import LAST, DecodeContext, DecodeTile, TileOrder, Turns, any_absent, next_tile
+from .context import LAST, DecodeContext, DecodeTile, GroupStage, any_absent, next_tile
 from .problem import FC1, FC2
 
 AT_ONCE = 4  # parts of rows that a lane has on their way from memory
@@ -91,6 +91,57 @@ def rows_of(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any
         return plain_rows(ctx, phase, expert, n_block, part)
     packed = (maps.fc1_codes, maps.fc1_records) if phase == FC1 else (maps.fc2_codes, maps.fc2_records)
     return packed_lines(source.part, packed, expert * source.lines(ctx.config, phase), n_block, k_blocks)
+
+
+@dataclass(frozen=True)
+class TileOrder:
+    """Tiles, and their numbers: all of Linear1 come first, an expert's one after another; its last `halved` ones have two numbers each."""
+
+    whole: Int32
+    halved: Int32
+    fc2: Int32
+
+    @staticmethod
+    def of(ctx: DecodeContext, blocks: Any) -> TileOrder:
+        """For so many tiles of rows.  Where the last tiles of Linear1 are too few for all CTAs, halves are more even."""
+        fc1, sms = blocks * ctx.config.n_blocks(FC1), ctx.config.num_sms
+        last = fc1 - div(fc1, sms) * sms if not ctx.config.source.whole else Int32(0)
+        halved = select(2 * last <= sms, last, Int32(0))
+        return TileOrder(fc1 - halved, halved, blocks * ctx.config.n_blocks(FC2))
+
+    @property
+    def total(self) -> Any:
+        return self.whole + 2 * self.halved + self.fc2
+
+    def place(self, ctx: DecodeContext, number: Any) -> tuple[Any, ...]:
+        """Linear, part, block of rows and n_block of the tile with this number."""
+        fc1, fc2, behind = ctx.config.n_blocks(FC1), ctx.config.n_blocks(FC2), number - self.whole
+        is_fc2, is_half = behind >= 2 * self.halved, (behind >= 0) & (behind < 2 * self.halved)
+        within = select(is_fc2, behind - 2 * self.halved, select(is_half, self.whole + (behind >> 1), number))
+        block = select(is_fc2, div(within, fc2), div(within, fc1))
+        part = select(is_half, (behind & 1) + 1, Int32(0))
+        return select(is_fc2, Int32(FC2), Int32(FC1)), part, block, within - block * select(is_fc2, Int32(fc2), Int32(fc1))
+
+
+@dataclass(frozen=True)
+class Turns:
+    """For the weight loader, which takes tiles of all warpgroups in turn: the next stage of the tile's ring, and where each ring is."""
+
+    stage: GroupStage
+    index: tuple[Int32, ...]
+    phase: tuple[Int32, ...]
+
+    def after(self, stage: GroupStage) -> Turns:
+        """At the next warpgroup's tile, where this one's has ended before `stage`."""
+        mine = stage.group
+        index = tuple(select(mine == group, stage.ring.index, old) for group, old in enumerate(self.index))
+        phase = tuple(select(mine == group, stage.ring.phase, old) for group, old in enumerate(self.phase))
+        following = select(mine == GROUPS - 1, Int32(0), mine + 1)
+        ring = Ring(stage.ring.depth, index[0], phase[0])
+        for group in range(1, GROUPS):
+            own = following == group
+            ring = Ring(ring.depth, select(own, index[group], ring.index), select(own, phase[group], ring.phase))
+        return Turns(replace(stage, ring=ring, group=following), index, phase)
 
 
 @cute.jit
