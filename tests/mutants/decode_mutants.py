@@ -16,7 +16,7 @@ MUTANTS = (
     mutant(
         "an expert past the last has rows",
         "off by one",
-        "decode.kernel:expert_of",
+        "decode.row_blocks:expert_of",
         "name < config.problem.num_experts",
         "name <= config.problem.num_experts",
         ROWS,
