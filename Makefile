@@ -4,7 +4,7 @@
 #   make quick     lint, types, tests of what touches no compiler: a minute
 #   make lint      ruff and mypy
 #   make format    ruff, in place
-#   make golden    takes the compiled kernels' present figures and digests as those to compare with (tests/golden)
+#   make golden    takes the compiled kernels' present figures and digests, and the host's plans, as those to compare with (tests/golden)
 #   make engines   the adapters against the Python files of the engines' newest wheels, which it downloads (tests/engine_wheels)
 #   make docs      the site of all pages and of the API (build/site), to read without a network
 #   make docs-check  opens every page of it in headless Chromium (Debian: chromium, chromium-driver)
@@ -67,6 +67,7 @@ quick: lint
 golden: $(INSTALLED)
 	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -m 'sweep or not sweep' -k figures
 	cd tests/golden && $(abspath $(BIN))/python ptx_digests.py
+	cd tests/golden && $(abspath $(BIN))/python plan_digests.py
 	git diff --stat -- tests/golden
 
 engines: $(INSTALLED)

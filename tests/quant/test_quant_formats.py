@@ -167,8 +167,57 @@ def test_pack_order_and_round_trip():
             lambda: quant.dequantize_e4m3(torch.zeros(2, 64, dtype=torch.uint8), torch.zeros(2, 1, dtype=torch.uint8)),
             r"sf: shape \(2, 1\), allowed: \(2, 2\)",
         ),
+        (lambda: quant.quantize_e4m3(torch.zeros(2, 32), 0), "x: last dimension 32, allowed: a multiple of the scale block 0"),
+        (lambda: quant.encode_ue8m0(torch.zeros(1, dtype=torch.float64)), "scale: dtype torch.float64, allowed: torch.float32"),
+        (lambda: quant.encode_ue8m0(torch.tensor([1.0, math.inf])), "scale: holds infinities or NaN"),
+        (lambda: quant.e2m1_scale_byte(torch.zeros(1, dtype=torch.float64)), "amax: dtype torch.float64, allowed: torch.float32"),
+        (lambda: quant.decode_ue8m0(torch.zeros(1)), "code: dtype torch.float32, allowed: torch.uint8"),
+        (lambda: quant.decode_e4m3(torch.zeros(1)), "code: dtype torch.float32, allowed: torch.float8_e4m3fn, torch.uint8"),
+        (lambda: quant.encode_e2m1(torch.zeros(1).half()), "x: dtype torch.float16, allowed: torch.float32, torch.float64"),
+        (lambda: quant.pack_e2m1(torch.zeros(2, dtype=torch.int32)), "code: dtype torch.int32, allowed: torch.uint8"),
+        (lambda: quant.pack_e2m1(torch.zeros(3, dtype=torch.uint8)), "code: last dimension 3, allowed: a multiple of the scale block 2"),
+        (lambda: quant.unpack_e2m1(torch.zeros(2, dtype=torch.int8)), "packed: dtype torch.int8, allowed: torch.uint8"),
+        (
+            lambda: quant.dequantize_e4m3(torch.zeros(48, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)),
+            "x: last dimension 48, allowed: a multiple of the scale block 32",
+        ),
+        (
+            lambda: quant.dequantize_e4m3(torch.zeros(32, dtype=torch.uint8), torch.zeros(1)),
+            "sf: dtype torch.float32, allowed: torch.uint8, torch.float8_e8m0fnu",
+        ),
+        (
+            lambda: quant.dequantize_e2m1(torch.zeros(24, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)),
+            "packed: last dimension 48, allowed: a multiple of the scale block 32",
+        ),
+        (
+            lambda: quant.dequantize_e2m1(torch.zeros(16, dtype=torch.uint8), torch.zeros(2, dtype=torch.uint8)),
+            r"sf: shape \(2,\), allowed: \(1,\)",
+        ),
     ],
 )
 def test_errors_name_field_value_and_allowed(call, match):
     with pytest.raises(ValueError, match=match):
         call()
+
+
+@pytest.mark.parametrize("quantize", [quant.quantize_e4m3, quant.quantize_e2m1])
+def test_what_is_not_looked_for_stays_in_its_block(quantize):
+    """And a tensor in BF16 is quantized as the FP32 numbers that it has."""
+    x = torch.randn(2, 96, generator=torch.Generator().manual_seed(3)).bfloat16()
+    spoilt = x.clone()
+    spoilt[1, 40] = math.inf
+    (want, want_sf), (found, found_sf) = quantize(x.float()), quantize(spoilt, check=False)
+    assert [one.equal(other) for one, other in zip(quantize(x), (want, want_sf), strict=True)] == [True, True]
+    same = torch.tensor([[True, True, True], [True, False, True]])
+    assert torch.equal(found_sf == want_sf, same)
+    codes = (one.view(torch.uint8).unflatten(1, (3, -1)) for one in (found, want))
+    assert torch.equal(torch.eq(*codes).all(dim=2) | ~same, torch.ones_like(same))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.uint8, torch.bfloat16, torch.float16])
+def test_every_code_that_is_no_number(dtype):
+    """A byte is a UE8M0 scale, whose only NaN is 255."""
+    codes = torch.arange(1 << (8 * dtype.itemsize), dtype=torch.int32).to(torch.uint8 if dtype.itemsize == 1 else torch.int16)
+    values = codes.view(dtype)
+    finite = values.view(torch.float8_e8m0fnu) if dtype == torch.uint8 else values
+    assert torch.equal(quant.not_finite(values), ~finite.float().isfinite())

@@ -1,0 +1,13 @@
+"""What the host plans without a compiler is what was committed: configurations, layouts of memory, tensor maps, predictions."""
+
+from __future__ import annotations
+
+import plan_digests
+
+
+def test_plans_are_those_committed() -> None:
+    """`make golden` takes the present ones, for a commit that says why they changed."""
+    committed, present = plan_digests.read(), plan_digests.present()
+    assert present.keys() == committed.keys()
+    parts = [f"{name}: {part}" for name, found in present.items() for part in found if found[part] != committed[name].get(part)]
+    assert not parts, "other plans than those committed"
