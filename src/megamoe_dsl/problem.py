@@ -62,10 +62,10 @@ class CheckedProblem:
             self.require(field, value is not None and value > 0, "a positive integer")
             object.__setattr__(self, field, value)
 
-    def require_up_to(self, **most: int) -> None:
-        """The same for integers from 1 to the given numbers."""
+    def require_up_to(self, least: int = 1, **most: int) -> None:
+        """The same for integers from `least` to the given numbers."""
         for field, one in most.items():
-            object.__setattr__(self, field, integer_between(field, getattr(self, field), 1, one, f"between 1 and {one}"))
+            object.__setattr__(self, field, integer_between(field, getattr(self, field), least, one, f"between {least} and {one}"))
 
     def require_flags(self, *fields: str) -> None:
         """The same for True and False."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +28,11 @@ from megamoe_dsl.predict.nodes import USUAL, NodePrediction
 from megamoe_dsl.predict.prediction import Prediction
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.shapes import PROJECTIONS
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 
 FILE = Path(__file__).parent / "plan_digests.txt"
-TOKENS = (1, 8, 17, 64, 128, 500, 4096)
-ROWS = (1, 64, 300, 4096, 65536)
+TOKENS = (1, 17, 64, 500, 4096)
+ROWS = (1, 300, 65536)
 SHAPES = ("flash", "glm-4.5-air", "gpt-oss-20b")
 MATRICES = ("deepseek-v3/qkv_a", "deepseek-v3/kv_b", "kimi-k2/shared_down", "qwen3-30b-a3b/fc1", "gpt-oss-20b/fc2")
 LAYERS = {
@@ -74,7 +75,7 @@ def tried(make: Callable[..., Any], *arguments: Any) -> Any:
     """What it makes, or the words of its refusal."""
     try:
         return make(*arguments)
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, ProblemError) as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -89,7 +90,7 @@ def layers() -> Iterator[tuple[str, Mapping[str, Any]]]:
                 few = kernel.name != "mega_moe"  # what it chooses follows from the fused layer's choice
                 shapes = [PRESETS[name] for name in SHAPES[: 1 if few else None]]
                 problems = [one.problem(8192, recipe=recipe, activation=one.activation, biases=one.biases) for one in shapes]
-                found = [tried(kernel.choose, p, target, t) for p in problems for t in TOKENS[few * 4 :]]
+                found = [tried(kernel.choose, p, target, t) for p in problems for t in TOKENS[few * 3 :]]
                 yield f"choose-{kernel.name}-{arch}-{recipe}", {"config": found}
 
 
@@ -110,6 +111,32 @@ def layer_on(layer: ExpertLayer, target: Target) -> Mapping[str, Any]:
         "backward": [tried(choose, p, target, 4096) for problems in backward for p in problems],
         "memory": [(workspace(layer, t), chosen_experts(t, layer.topk)) for t in TOKENS],
     }
+
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, "", "f32", "packed", "aligned", "gate_first", "fp8xfp8", "fp8xfp4", "bf16xbf16", 0.5, 1e16, float("nan"), -1),
+    *(0, 1, 2, 3, 4, 5, 8, 9, 16, 24, 31, 32, 33, 64, 96, 128, 129, 192, 256, 257, 512, 1024, 1056, 4096, 16384, 16416, 1 << 18),
+    *((1 << 18) + 32, 1 << 20, (1 << 20) + 128, 1 << 27, 1 << 40),
+)  # fmt: skip
+
+
+def refusals() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Which values a field of a configuration or a problem takes, and the words for those that it does not."""
+    bases: dict[str, list[Any]] = {}
+    for config in (make() for make in ptx_digests.CASES.values()):
+        for one, most in ((config, 1), (config.problem, 2)):
+            known = bases.setdefault(type(one).__name__, [])
+            if one not in known and len(known) < most:
+                known.append(one)
+    bases["ExpertLayer"] = list(LAYERS.values())[:2]
+    for name, several in bases.items():
+        kept = [one.name for one in fields(several[0]) if one.init and not is_dataclass(getattr(several[0], one.name))]
+        yield f"refusals-{name}", {one: [answer(base, one, value) for base in several for value in VALUES] for one in kept}
+
+
+def answer(base: Any, field: str, value: Any) -> str:
+    found = tried(partial(replace, base, **{field: value}))
+    return found if isinstance(found, str) else repr(getattr(found, field))
 
 
 def predictions() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -137,7 +164,7 @@ def rounded(value: Any) -> Any:
 def present() -> dict[str, dict[str, str]]:
     """Digests of today's sources, by name and part."""
     found = {name: parts_of(make()) for name, make in ptx_digests.CASES.items()}
-    for several in (layers(), gemms(), predictions()):
+    for several in (layers(), gemms(), refusals(), predictions()):
         found.update(several)
     return {name: {part: digest(value) for part, value in parts.items()} for name, parts in found.items()}
 

@@ -31,7 +31,7 @@ from ..blocks.gemm.problem import (
 )
 from ..blocks.gemm.sm100.config import tile_rows
 from ..blocks.gemm.tile import SCALE_STEP, room
-from ..config_error import ConfigError
+from ..config_error import ConfigError, as_integer
 from ..layouts import region
 from ..layouts.arith import align
 from ..layouts.region import Field, Region
@@ -110,8 +110,8 @@ class ExpertLayer:
     def __post_init__(self) -> None:
         if self.gate_up not in GATE_UP[1:]:
             raise ProblemError("gate_up", self.gate_up, "one of " + ", ".join(GATE_UP[1:]))
-        step = CHANNEL_STEP if not self.formats.scaled else SCALE_BLOCK
-        if self.intermediate % step:
+        step, channels = CHANNEL_STEP if not self.formats.scaled else SCALE_BLOCK, as_integer(self.intermediate)
+        if channels is None or channels % step:
             raise ProblemError("intermediate", self.intermediate, f"a multiple of {step} in {self.recipe}")
         _ = self.routing, self.fc1, self.fc2  # each checks what it is of
 

@@ -8,6 +8,7 @@ from math import gcd
 from typing import ClassVar
 
 from ...activation import SILU
+from ...config_error import as_integer
 from ...hardware.operand_tile import ROW_BYTES, SCALES_PER_WORD
 from ...problem import CHANNEL_STEP, ActivatingProblem, CheckedProblem, ProblemError, integer_between
 from ...recipe import E2M1, E4M3, UNSCALED, Format
@@ -78,8 +79,8 @@ class GemmProblem(CheckedProblem):
         plain = not self.formats.scaled and self.kind in (PACKED, MASKED)
         self.require("transposed_b", plain or not self.transposed_b, "False but for a packed or masked problem in bf16xbf16")
         loaded = self.kind == PACKED and not (self.of_experts or self.decodes or self.transposed_b or self.formats.scales_in_mma)
-        whole = self.b_rows >= self.n and not (self.formats.scaled and self.n % SCALE_BLOCK)
-        self.require("b_rows", not self.b_rows or (loaded and whole), f"0, or n = {self.n} or more of a packed problem")
+        whole = (rows := as_integer(self.b_rows)) is not None and rows >= self.n and not (self.formats.scaled and self.n % SCALE_BLOCK)
+        self.require("b_rows", rows == 0 or (loaded and whole), f"0, or n = {self.n} or more of a packed problem")
 
     @property
     def decodes(self) -> bool:

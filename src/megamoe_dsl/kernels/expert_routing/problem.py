@@ -56,6 +56,7 @@ class SumProblem(TokensProblem):
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20, topk=MAX_TOPK)
+        self.require_up_to(0, width=1 << 20)
         self.require("hidden", self.hidden % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
         aligned = self.width % CHANNEL_STEP == 0 and (not self.width or self.width >= self.hidden)
         self.require("width", aligned, f"0, or a multiple of {CHANNEL_STEP} from hidden = {self.hidden} on")
@@ -78,13 +79,13 @@ class QuantizeProblem(TokensProblem):
 
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20)
+        self.require_up_to(0, matrix_rows=1 << 20)
         for name in ("hidden", "matrix_rows"):
             self.require(name, getattr(self, name) % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
         self.require_flags("gathered", "rows", "columns")
         self.require("columns", self.columns or self.rows, "True without rows")
         self.require("recipe", self.recipe in SUMMED_RECIPES[1:], " or ".join(SUMMED_RECIPES[1:]))
-        alone = not (self.matrix_rows and self.formats.promoted)
-        self.require("matrix_rows", alone, f"0 in {self.recipe}")
+        self.require("matrix_rows", not (self.matrix_rows and self.formats.promoted), f"0 in {self.recipe}")
 
     def check_rows(self, rows: object, field: str = "num_rows") -> int:
         """As an int.  Raises `ProblemError` for a number that no launch takes."""
@@ -132,13 +133,14 @@ class TopExpertsProblem(TokensProblem):
         self.require_up_to(num_experts=MOST_GROUPS, topk=MAX_TOPK, groups=MOST_GROUPS // EXPERTS_PER_LANE_STEP)
         allowed = f"between 1 and groups = {self.groups}"
         object.__setattr__(self, "topk_groups", integer_between("topk_groups", self.topk_groups, 1, self.groups, allowed))
+        self.require("scale", isinstance(self.scale, float | int) and abs(self.scale) < float("inf"), "a finite number")
         object.__setattr__(self, "scale", float(self.scale))
-        integer_between("replicas", self.replicas, 0, MOST_REPLICAS, f"between 0 and {MOST_REPLICAS}")
+        self.require_up_to(0, replicas=MOST_REPLICAS)
         self.require_one_of(SCORES, "scores")
         self.require_one_of(LOGITS, "logits")
         self.require("biased", not (self.biased and self.scores == SOFTMAX), f"False with scores = {SOFTMAX}")
-        by_scores = not self.hashed or not (self.biased or self.groups > 1)
-        self.require("hashed", by_scores, "False with a bias or groups, by which experts would be chosen")
+        by_scores = self.biased or self.groups > 1
+        self.require("hashed", not (self.hashed and by_scores), "False with a bias or groups, by which experts would be chosen")
         whole = self.groups == 1 or self.num_experts % (EXPERTS_PER_LANE_STEP * self.groups) == 0
         self.require("num_experts", whole, f"a multiple of {EXPERTS_PER_LANE_STEP} in each of groups = {self.groups}")
         room = self.num_experts // self.groups * self.topk_groups
