@@ -82,6 +82,15 @@ def test_packed_halves(kind, torch_type, operation):
     same(lanes(f"{operation}.{kind}x2 %r3, %r1, %r2;", *words, result="%r3", dtype=np.uint32), want)
 
 
+def test_halves_are_rounded_once():
+    """7 x 37 and 9 x 29 lie between two BF16; 2^-20, which FP32 has no bit for beside them, decides."""
+    x, y, z, want = torch.tensor(
+        [[7, 37, -(2**-20), 258], [7, 37, 2**-20, 260], [9, 29, -(2**-20), 260], [9, 29, 2**-20, 262]] * 16
+    ).T.contiguous()
+    words = [one.bfloat16().view(torch.uint16).numpy().view(np.uint32) for one in (x, y, z, want)]
+    same(lanes("fma.rn.bf16x2 %r4, %r1, %r2, %r3;", *words[:3], result="%r4", dtype=np.uint32), words[3])
+
+
 @pytest.mark.parametrize("operation", ["min", "max"])
 def test_magnitudes_with_the_sign_of_the_product(operation):
     """.xorsign.abs, of FP32 and of halves; of NaN and a number it is the number."""

@@ -5,6 +5,7 @@ import pytest
 from ptx_cases import module, run
 
 from megamoe_dsl.sim import Assumptions, GlobalMemory, Launch, SimError, Simulator
+from megamoe_dsl.sim.host.arrays import visible_memory
 
 
 def aligned(words: int) -> np.ndarray:
@@ -189,3 +190,17 @@ def test_uninitialized_shared_memory_may_be_loaded_when_told():
     assert [text.split(": ")[1] for text in report.warnings] == ["load of uninitialized shared memory"]
     with pytest.raises(SimError, match="uninitialized global memory"):
         run("ld.global.b32 %r2, [%rd50];", [out], initialized=False, assumptions=Assumptions(load_uninitialized=True))
+
+
+def test_neighbors_share_no_memory():
+    """Arrays that touch are two buffers, of which one may be written; views that overlap are one, of which no part may."""
+    whole = np.zeros(8, np.uint32)
+    one, other, both = whole[:4], whole[4:], whole[3:5]
+    for output in (one, other):
+        memory = visible_memory([("one", 0, one), ("other", 1, other)], [output])
+        found = [(a.name, a.rank, a.base - whole.ctypes.data, len(a.data), a.valid is None) for a in memory.allocations]
+        assert found == [("one", 0, 0, 16, output is other), ("other", 1, 16, 16, output is one)]
+        with pytest.raises(SimError, match=r"outputs\[0\]: must be an argument or one of buffers, and share no memory with another"):
+            visible_memory([("one", 0, one), ("other", 1, other), ("both", 0, both)], [output])
+    (merged,) = visible_memory([("both", 0, both), ("one", 1, one)]).allocations
+    assert (merged.name, merged.rank, len(merged.data)) == ("one", 1, 20)
