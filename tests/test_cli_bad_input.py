@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -18,8 +19,11 @@ from typer.testing import CliRunner, Result
 from megamoe_dsl.artifact import workers
 from megamoe_dsl.cli import INTERRUPTED
 from megamoe_dsl.cli.app import app, said
+from megamoe_dsl.cli.bench import check_kernel
 from megamoe_dsl.inspect.inspection import SECTIONS
 from megamoe_dsl.interrupts import held_interrupts
+from megamoe_dsl.options.points import BenchOptions
+from megamoe_dsl.problem import ProblemError
 from sweep import rarely
 
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
@@ -194,3 +198,22 @@ def test_an_interrupt_takes_work_from_compiling_processes(monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         workers.compile_into(tmp_path, list(range(9)), 2)  # type: ignore[arg-type]
     assert emptied == [True]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "points", "options", "message"),
+    [
+        ("gemm", "512", {"recipe": "bf16xbf16", "artifacts": Path("a"), "out": Path("b"), "variants": True}, ""),
+        ("gemm", None, {"ranks": 2}, "--ranks = 2: must be left out with --kernel gemm"),
+        ("gemm", None, {"watchdog_ms": 1}, "--watchdog-ms = 1: must be left out with --kernel gemm"),
+        ("grouped_gemm_combine", None, {"tokens": "8", "watchdog_ms": 1, "trace": True}, ""),
+        ("grouped_gemm_combine", None, {"no_graphs": True}, "--no-graphs = True: must be left out with --kernel grouped_gemm_combine"),
+        ("mega_moe", None, {"no_graphs": True, "ranks": 2, "trace": True}, ""),
+        ("mega_moe", "512", {}, "--points = '512': must be left out with --kernel mega_moe"),
+        ("top_experts", None, {}, "--kernel = 'top_experts': must be mega_moe, gemm, dispatch_grouped_gemm or grouped_gemm_combine"),
+    ],
+)
+def test_options_that_a_kernel_does_not_take(kernel: str, points: str | None, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError) if message else nullcontext() as caught:
+        check_kernel(kernel, points, BenchOptions(**options))
+    assert not message or str(caught.value) == message
