@@ -15,7 +15,7 @@ import torch
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat.engines import shared_parts
-from megamoe_dsl.compat.engines.shared_parts import plain_weights, prepared_bounds, require_values, symmetric_of
+from megamoe_dsl.compat.engines.shared_parts import new_layer, plain_weights, prepared_bounds, require_values, symmetric_of
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import decode_ue8m0
@@ -62,6 +62,26 @@ def test_layers_of_a_problem_and_group_share_a_buffer(monkeypatch: pytest.Monkey
     found: list[Any] = [symmetric_of(*given) for given in ((PROBLEM, "a"), (PROBLEM, "a"), (PROBLEM, "b"), (other, "a"))]
     assert found[0] is found[1] and [one[:2] for one in found[1:]] == [(PROBLEM, "a"), (PROBLEM, "b"), (other, "a")]
     symmetric_of.cache_clear()
+
+
+def test_a_layer_is_made_of_what_an_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are those of the SMs that are left; the limit is given in seconds."""
+    made: dict[str, Any] = {
+        "gpu_target": lambda device: Target(SM90, 132, f"a GPU at {device}"),
+        "grid_target": lambda target, reserved: replace(target, num_sms=target.num_sms - reserved),
+        "symmetric_of": lambda problem, group: ("buffer", problem, group),
+        "prepared_bounds": lambda problem, target: ("bounds", problem, target),
+        "MegaMoE": lambda problem, **given: (problem, given),
+    }
+    for name, one in made.items():
+        monkeypatch.setattr(shared_parts, name, one)
+    given = {
+        "symmetric": ("buffer", PROBLEM, "group"),
+        "bounds": ("bounds", PROBLEM, Target(SM90, 130, "a GPU at cuda:1")),
+        "reserved_sms": 2,
+        "watchdog_ns": 1_500_000_000,
+    }
+    assert new_layer(PROBLEM, torch.device("cuda:1"), "group", 2, 1.5) == (PROBLEM, given)
 
 
 @pytest.mark.parametrize("codes", [torch.int8, torch.uint8])

@@ -1,10 +1,12 @@
 """The race detector: every kind of finding, and the correct variants it must accept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ptx_cases import module, run
 
-from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
+from megamoe_dsl.sim import Finding, GlobalMemory, Launch, Report, Simulator
 
 SHARED = ".shared .align 16 .b8 buf[512];"
 ROLES = "mov.b32 %r1, buf; setp.lt.u32 %p1, %r50, 32; @%p1 bra FIRST; {second} bra END; FIRST: {first} END:"
@@ -245,3 +247,14 @@ def test_findings_are_grouped_by_kind_memory_and_lines():
     st.global.b32 [%rd3], %r1;"""
     found = run(text, [np.zeros(32, np.uint32), np.zeros(32, np.uint32)], grid=32).findings
     assert sorted((f.kind, f.where.split("@")[0], f.count) for f in found) == [("WAW race", "a0", 31), ("WAW race", "a1", 31)]
+
+
+def test_findings_of_one_kind_and_pair_of_sources_are_one():
+    one = Finding("RAW race", "a", "b", "smem+0", 3, 4, "f:1", "f:2", "k", "l", 2)
+    alike = replace(one, first="c", where="smem+8", first_line=7, second_line=9, count=3)
+    others = ({"kind": "WAR race"}, {"first_source": "f:9"}, {"second_source": "f:9"}, {"first_kernel": "m"}, {"second_kernel": "m"})
+    bare = replace(one, first_source="", second_source="")
+    lines = [replace(bare, first_line=8), replace(bare, second_line=8)]
+    apart = [*(replace(one, **fields) for fields in others), bare, *lines]
+    found = Report(findings=[one, *apart, alike]).by_source()
+    assert found == [replace(alike, count=5), *apart]
