@@ -23,6 +23,8 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 # BLAS threads of several processes fight for the same cores.
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
+# Python's compiled files save every process of a test its seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test quick lint format golden engines pictures docs docs-check
 

