@@ -10,6 +10,7 @@ import pytest
 from sm90_faults import Sm90Fault
 
 from first_finding import assert_noticed
+from sweep import rarely
 
 SEEDS = range(3)  # schedules tried before a fault counts as unnoticed
 HowNoticed = Callable[[Any, str, int], str | None]
@@ -44,6 +45,12 @@ def each_fault(cases: Sequence[tuple[Sm90Fault, str]], sample: Collection[tuple[
     """A test's parameters `fault` and `subject`; what is not in the sample of the suite is marked `faults`."""
     marked = [pytest.param(*one, marks=[] if one in sample else pytest.mark.faults) for one in cases]
     return pytest.mark.parametrize(("fault", "subject"), marked, ids=name_of)
+
+
+def each_subject(subjects: Iterable[str], sample: Collection[tuple[Sm90Fault, str]]) -> list[Any]:
+    """Parameters of a test of subjects; the suite has those that a fault of the sample runs anyway."""
+    sampled = {subject for _, subject in sample}
+    return [one if one in sampled else rarely(one) for one in subjects]
 
 
 def name_of(value: object) -> str:

@@ -54,7 +54,6 @@ TWINS = {
 
 @sample(
     "one-row",
-    "rows-128-four-splits",
     "half_tiles",
     "deep",
     "swapped-8",

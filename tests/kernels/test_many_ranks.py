@@ -17,7 +17,7 @@ from ptx_of import artifact
 from sweep import rarely, sample
 
 
-@sample("sm90_runs-40 ranks")
+@sample("sm90_runs-33 ranks")
 @pytest.mark.parametrize(
     ("runs", "ranks"),
     [(mega_moe_runs, 40), (sm90_runs, 40), *(rarely(sm90_runs, ranks) for ranks in (33, 64, 72)), rarely(mega_moe_runs, 72)],

@@ -87,6 +87,7 @@ def test_what_else_a_layer_may_have(block_m, changes):
     prove(config(problem(20, **changes), block_m=block_m), [(20, 3)], exact=False)
 
 
+@pytest.mark.sweep
 def test_bits_are_those_of_four_launches():
     """Sums over all of K come in one order, and top-k weights are applied to results: so y is that of `moe`."""
     moe = problem(12, num_ranks=1, topk=3, hidden=512, intermediate=256, weigh_results=True)

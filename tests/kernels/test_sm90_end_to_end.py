@@ -69,7 +69,7 @@ def test_eight_ranks(block_m):
     prove(config(moe, block_m=block_m, num_sms=2), [(24, 3, 0, 9, 24, 1, 0, 17), (0, 0, 0, 0, 0, 0, 0, 24)], mask=0.1)
 
 
-@sample("four blocks")
+@sample("one and two blocks")
 @pytest.mark.parametrize("tokens", [(128, 1), rarely((130, 120)), (300, 85)], ids=["one and two blocks", "two blocks", "four blocks"])
 def test_clusters_of_two(tokens):
     """Two CTAs fetch together the weights, or the tokens, of two tiles: also where one token block of an expert is left over."""
