@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.sm100 import choose as sm100_choose
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gemm import GemmCase
@@ -141,6 +142,14 @@ def test_bad_configurations_name_field_value_and_what_is_allowed(message: str) -
     with pytest.raises(ConfigError) as error:
         Sm100GemmConfig(**{"problem": PROBLEM, "block_m": 128, **BAD[message]})
     assert str(error.value) == message
+
+
+def test_an_estimate_looks_at_tiles_of_so_many_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choosing takes as long for many rows as for few."""
+    seen: list[int] = []
+    monkeypatch.setattr(sm100_choose, "tile_clocks", lambda tile, rows: seen.append(rows) or rows)
+    tile = Sm100GemmConfig(GemmProblem(256, 256, kind="dense", num_groups=1, recipe=W4A8), 64, num_sms=2)
+    assert sm100_choose.clocks(tile, 3 * 64 + 5) == 4 * (3 * 64 + 5) / 4 and seen == [64, 5]
 
 
 @pytest.mark.parametrize("recipe", [W4A8, W4A4, PLAIN])

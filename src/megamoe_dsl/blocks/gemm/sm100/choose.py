@@ -5,6 +5,7 @@ kernel, and the estimate is a mean over numbers of rows of a group, which a rout
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from math import sqrt
@@ -91,12 +92,12 @@ def memory_clocks(problem: GemmProblem, rows: int) -> float:
 def clocks(tile: Sm100GemmConfig, rows: int) -> float:
     """The estimate for so many rows of all experts together."""
     counts = rows_of_experts(tile.problem, rows)
-    blocks = [part for count in counts for part in row_blocks(count, tile.block_m)]
+    blocks = Counter(part for count in counts for part in row_blocks(count, tile.block_m))
     if not blocks:
         return 0.0
-    tiles = len(blocks) / len(counts) * tile.problem.num_groups * tile.n_blocks
+    tiles = blocks.total() / len(counts) * tile.problem.num_groups * tile.n_blocks
     rounds = ceil_div(max(1, round(tiles)), tile.num_sms // (CLUSTER * tile.pairs))
-    return rounds * sum(tile_clocks(tile, part) for part in blocks) / len(blocks)
+    return rounds * sum(number * tile_clocks(tile, part) for part, number in blocks.items()) / blocks.total()
 
 
 def row_blocks(count: int, block_m: int) -> list[int]:
