@@ -123,7 +123,7 @@ def sum_of_nodes(layer: MoE, call: tuple[torch.Tensor, ...], nodes: int) -> torc
 
 @pytest.mark.parametrize(
     ("nodes", "ranks", "recipe", "chunks", "combine"),
-    [(2, 2, "fp8xfp4", 2, "e4m3"), (3, 1, "bf16xbf16", 1, "bf16"), (2, 3, "fp8xfp8", 3, "e4m3")],
+    [(2, 2, "fp8xfp4", 2, "e4m3"), (3, 1, "bf16xbf16", 1, "bf16"), rarely(2, 3, "fp8xfp8", 3, "e4m3")],
 )
 def test_y_is_the_sum_over_nodes(nodes: int, ranks: int, recipe: str, chunks: int, combine: str, tmp_path: Path) -> None:
     """To the bit, close to the layer of one domain, and with the bytes that tokens and their nodes say."""
