@@ -1,4 +1,4 @@
-"""CUDA headers of another project, and what nvcc makes of a few lines that include them: PTX, or numbers that a host program prints."""
+"""CUDA headers of another project, and what nvcc makes of a few lines that include them: PTX, a cubin, or numbers of a host program."""
 
 from __future__ import annotations
 
@@ -37,15 +37,19 @@ class CudaHeaders:
 
     def ptx(self, source: str, arch: str) -> str:
         """PTX with source lines of a source text, for an architecture as nvcc names it (sm_100a).  Raises HeadersError."""
-        return self._made(source, ("--ptx", "-lineinfo", f"-arch={arch}"), Path.read_text)
+        return self._made(source, ("--ptx", "-lineinfo", f"-arch={arch}"), Path.read_bytes).decode()
+
+    def cubin(self, source: str, arch: str, flags: tuple[str, ...] = ()) -> bytes:
+        """Machine code for an architecture, with further flags.  Raises HeadersError."""
+        return self._made(source, ("--cubin", f"-arch={arch}", *flags), Path.read_bytes)
 
     def numbers(self, source: str) -> list[int]:
         """Whole numbers that a program of this source prints on the host.  Raises HeadersError."""
         return [int(word) for word in self._made(source, (), _printed).split()]
 
-    def _made(self, source: str, options: tuple[str, ...], read: Callable[[Path], str]) -> str:
+    def _made(self, source: str, options: tuple[str, ...], read: Callable[[Path], bytes]) -> bytes:
         key = hashlib.sha256("\n".join((self.digest, source, *options, *FLAGS)).encode()).hexdigest()[:24]
-        kept = self.cache / f"{key}.txt"
+        kept = self.cache / key
         if not kept.exists():
             with tempfile.TemporaryDirectory() as folder:
                 text, made = Path(folder) / "source.cu", Path(folder) / "made"
@@ -59,9 +63,9 @@ class CudaHeaders:
                     errors = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line][:3]
                     raise HeadersError(f"nvcc does not compile what includes {self.needed}: {' | '.join(errors)}")
                 self.cache.mkdir(parents=True, exist_ok=True)
-                kept.write_text(read(made))
-        return kept.read_text()
+                kept.write_bytes(read(made))
+        return kept.read_bytes()
 
 
-def _printed(program: Path) -> str:
-    return subprocess.run([str(program)], capture_output=True, text=True, check=True, timeout=60).stdout
+def _printed(program: Path) -> bytes:
+    return subprocess.run([str(program)], capture_output=True, check=True, timeout=60).stdout

@@ -1,12 +1,12 @@
 """The GEMM over the rows of groups in E4M3, and the quantization of both its operands' ways, on one GPU, beside DeepGEMM's GEMM and torch.
 
-    python bench/k_grouped.py [SITE] [--shapes 7168x2048x32 ...] [--rows 16384 ...] [--turns N] [--out FOLDER]
+    python bench/k_grouped.py [SITE] [--shapes 7168x2048x32 ...] [--rows 16384 ...] [--turns N] [--cache FOLDER] [--out FOLDER]
 
-SITE    folder with DeepGEMM's package, as bench/sites.py makes it
+SITE    folder with DeepGEMM's headers, as bench/beside_deep_gemm.py says: nvcc compiles three tiles of its kernel into the cache
 shapes  N x K x groups: D is float32 [groups, N, K], to which sums are added
 
 Groups have uneven multiples of 128 rows, the last one none.  Before anything is timed, sums are compared with float64's of the same codes,
-and with DeepGEMM's; codes with `quantize_e4m3_f32`.  `grouped_mm` of torch multiplies as many BF16 numbers, `copy` moves bytes that
+and with DeepGEMM's bits; codes with `quantize_e4m3_f32`.  `grouped_mm` of torch multiplies as many BF16 numbers, `copy` moves bytes that
 quantization moves: two a value read, two written.
 """
 
@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from baselines.site import import_from
+from cuda_headers import CudaHeaders, HeadersError
+from gemms.deep_gemm_k_grouped import HEADER, TILES, KGroupedKernel
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.quant import quantize_e4m3_f32
@@ -56,11 +57,11 @@ class Operands:
         left, right = self.sides
         k_grouped_gemm(left.codes_t, left.scales_t, right.codes_t, right.scales_t, self.ends, self.d)
 
-    def theirs(self, library: Any, d: torch.Tensor) -> Callable[[], Any]:
-        """DeepGEMM's launch: of each group a matrix of its own, one after another."""
+    def theirs(self, headers: CudaHeaders, d: torch.Tensor) -> dict[str, Callable[[], Any]]:
+        """DeepGEMM's launches, of each tile: of each group a matrix of its own, one after another.  Raises HeadersError."""
         sides = [(torch.cat([part.flatten() for part in one.codes_t.split(self.counts, dim=1)]), one.scales_t) for one in self.sides]
-        lengths = torch.tensor(self.counts, device="cuda", dtype=torch.int32)
-        return lambda: library.k_grouped_fp8_gemm_nt_contiguous(*sides, d, self.counts, lengths, d)
+        sms, (groups, m, n) = torch.cuda.get_device_properties(0).multi_processor_count, d.shape
+        return {f"{THEIRS} {tile}": KGroupedKernel(headers, m, n, groups, tile, sms).launch(sides, self.counts, d) for tile in TILES}
 
     def error(self, d: torch.Tensor) -> float:
         """The relative distance of the first group's sums from float64's."""
@@ -79,7 +80,7 @@ def is_right(codes: QuantizedBoth, rows: torch.Tensor) -> bool:
     return all(torch.equal(one.float(), other.float()) for one, other in pairs if one is not None)
 
 
-def run_point(shape: str, rows: int, turns: int, site: Path | None) -> dict[str, Any]:
+def run_point(shape: str, rows: int, turns: int, headers: CudaHeaders | None) -> dict[str, Any]:
     n, k, groups = map(int, shape.split("x"))
     made = Operands(n, k, counts_of(rows, groups))
     made.ours()
@@ -87,15 +88,13 @@ def run_point(shape: str, rows: int, turns: int, site: Path | None) -> dict[str,
     made.d.zero_()
     made.ours()
     same, calls = torch.equal(first, made.d), {OURS: made.ours}
-    refused = {}
-    if site is not None:
+    equal = {}
+    if headers is not None:
         theirs = torch.zeros_like(made.d)
-        launch = made.theirs(import_from("deep_gemm", site), theirs)
-        try:
+        for name, launch in made.theirs(headers, theirs).items():
+            theirs.zero_()
             launch()
-            calls[THEIRS], errors[THEIRS] = launch, made.error(theirs)
-        except RuntimeError as error:
-            refused[THEIRS] = str(error).splitlines()[0]
+            calls[name], errors[name], equal[name] = launch, made.error(theirs), int((theirs != first).sum())
     left, right = made.rows
     calls["grouped_mm"] = lambda: torch._grouped_mm(left.T, right, offs=made.ends)
     calls["quantize_both"] = lambda: quantize_both(right)
@@ -107,9 +106,9 @@ def run_point(shape: str, rows: int, turns: int, site: Path | None) -> dict[str,
         "point": f"{shape}:{rows}",
         "gpu": torch.cuda.get_device_name(),
         "us": {name: asdict(one) for name, one in us.items()},
-        "tflops": {name: flop / us[name].median / 1e6 for name in (OURS, THEIRS, "grouped_mm") if name in us},
+        "tflops": {name: flop / us[name].median / 1e6 for name in (*errors, "grouped_mm")},
         "errors": errors,
-        "refused": refused,
+        "unequal": equal,
         "same_bits": same,
         "passed": same and errors[OURS] < 1e-3 and all(map(is_right, made.sides, made.rows)),
     }
@@ -118,7 +117,7 @@ def run_point(shape: str, rows: int, turns: int, site: Path | None) -> dict[str,
 def summary(record: dict[str, Any]) -> str:
     times = "  ".join(f"{name} {one['median']:.0f} ({one['low']:.0f} to {one['high']:.0f})" for name, one in record["us"].items())
     rates = "  ".join(f"{name} {one:.0f}" for name, one in record["tflops"].items())
-    found = f"errors {record['errors']}  refused {record['refused']}"
+    found = f"errors {record['errors']}  sums unlike ours {record['unequal']}"
     return f"{record['point']} passed {record['passed']}: us {times}\n  TFLOPS {rates}\n  {found}"
 
 
@@ -128,9 +127,14 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", default=SHAPES)
     parser.add_argument("--rows", nargs="*", type=at_least(128), default=ROWS)
     parser.add_argument("--turns", type=at_least(1), default=REPEATS)
+    parser.add_argument("--cache", type=Path, default=Path("build/nvcc"), help="folder of nvcc's products")
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
-    points = (run_point(shape, rows, given.turns, given.site) for shape, rows in product(given.shapes, given.rows))
+    try:
+        headers = given.site and CudaHeaders(given.site / "deep_gemm" / "include", HEADER, given.cache)
+    except HeadersError as error:
+        parser.error(str(error))
+    points = (run_point(shape, rows, given.turns, headers) for shape, rows in product(given.shapes, given.rows))
     records = save_each(given.out, "k_grouped", points, summary)
     raise SystemExit(not all(record["passed"] for record in records))
 
