@@ -118,7 +118,7 @@ def table(records: list[dict[str, Any]]) -> Iterator[str]:
     yield "| Experts | Seed | Loss of the last 20 steps | Steps/s | Peak GiB |"
     yield "|---|---|---|---|---|"
     for one in records:
-        yield f"| `{one['implementation']}` | {one['seed']} | {one['last']:.3f} | {one['steps_per_s']:.1f} | {one['peak_gib']:.2f} |"
+        yield f"| `{one['implementation']}` | {one['seed']} | {one['last']:.4f} | {one['steps_per_s']:.1f} | {one['peak_gib']:.2f} |"
 
 
 def main() -> None:

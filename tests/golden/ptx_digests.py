@@ -239,9 +239,12 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-backward-rows-mxfp8": _backward("rows", arch="sm_100a", recipe="mxfp8xmxfp8"),
     "sm_100a-backward-w1-mxfp8": _backward("w1", arch="sm_100a", recipe="mxfp8xmxfp8"),
     "sm_100a-quantize-both-mxfp8": lambda: TokensConfig(QuantizeProblem(7168, True, recipe="mxfp8xmxfp8"), 592, arch_name="sm_100a"),
-    "sm_100a-quantize-weights-mxfp8": lambda: TokensConfig(
-        QuantizeProblem(7168, recipe="mxfp8xmxfp8", matrix_rows=4096), 592, arch_name="sm_100a"
-    ),
+    **{
+        f"sm_100a-quantize-weights-mxfp8{'-transposed' * turned}": lambda turned=turned: TokensConfig(
+            QuantizeProblem(7168, rows=not turned, recipe="mxfp8xmxfp8", matrix_rows=4096, columns=turned), 592, arch_name="sm_100a"
+        )
+        for turned in (False, True)
+    },
     "sm_100a-ep-dispatch-backward": lambda: DispatchGemmConfig(
         PRESETS["deepseek-v3"].problem(8192, recipe="bf16xbf16"), arch_name="sm_100a", transposed=True
     ),
@@ -296,6 +299,7 @@ RARELY = {
     "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-nvfp4-quantized", "sm_100a-gemm-w4a4-masked", "sm_100a-situ",
     "sm_100a-backward-tokens", "sm_100a-backward-w2", "sm_100a-backward-w1-f32", "sm_100a-backward-rows-interleaved",
     "sm_100a-ep-dispatch-backward", "sm_100a-backward-rows-mxfp8", "sm_100a-quantize-weights-mxfp8",
+    "sm_100a-quantize-weights-mxfp8-transposed",
     "sm_90a-one-rank-clamped-precise", "sm_90a-tuned-8192", "sm_90a-packed-m128", "sm_90a-bf16-columns", "sm_90a-gemm-bf16",
     "sm_90a-gemm-decoding", "sm_90a-gather-gemm-sorted", "sm_90a-gather-gemm-bf16-biases", "sm_90a-backward-rows", "sm_90a-sums-fp8",
     "sm_90a-moe-fc2", "sm_90a-ep-dispatch-backward", "sm_90a-gemm-pairs", "sm_100a-many-experts", "sm_100a-ep-dispatch-bf16",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from megamoe_dsl import ProblemError, moe
@@ -136,9 +138,10 @@ def test_main_grads_of_a_compiled_layer() -> None:
     assert all(torch.equal(one, other) and one.any() for one, other in zip(found, expected, strict=True))
 
 
-def test_a_checkpointed_layer_has_the_same_gradients() -> None:
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_layer_has_the_same_gradients(reentrant: bool) -> None:
     given = layer(*NAMES)
-    found = gradients(lambda **given: checkpoint(lambda x: moe(**{**given, "x": x}), given["x"], use_reentrant=False), given)
+    found = gradients(lambda **given: checkpoint(lambda x: moe(**{**given, "x": x}), given["x"], use_reentrant=reentrant), given)
     expected = gradients(moe, layer(*NAMES))
     assert all(torch.equal(found[name], expected[name]) for name in NAMES)
 
@@ -237,6 +240,23 @@ def test_gradients_of_gradients_and_transforms_are_refused() -> None:
     given = layer("x")
     with pytest.raises(ProblemError, match="create_graph = True: must be False: moe has no gradient of its gradients"):
         torch.autograd.grad(moe(**given).sum(), given["x"], create_graph=True)
-    for transform in (torch.func.grad, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))):
+    transforms = (
+        torch.func.grad,
+        torch.func.hessian,
+        lambda f: lambda x: torch.func.jvp(f, (x,), (x,)),
+        lambda f: partial(torch.func.linearize, f),
+    )
+    for transform in transforms:
         with pytest.raises(ProblemError, match=r"torch\.func = 'a transform': must be left out"):
             transform(lambda x: moe(**{**given, "x": x}).float().sum())(given["x"].detach())
+
+
+def test_a_tangent_is_refused() -> None:
+    """Of a tensor that autograd does not follow, too."""
+    given = layer()
+    with forward_ad.dual_level():
+        expected = moe(**given)
+        for name in NAMES:
+            with pytest.raises(ProblemError, match=r"torch\.func = 'a transform': must be left out"):
+                moe(**{**given, name: forward_ad.make_dual(given[name], given[name])})
+        assert torch.equal(moe(**given), expected)

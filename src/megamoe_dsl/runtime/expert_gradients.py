@@ -36,7 +36,6 @@ from .k_grouped_gemm import QuantizedBoth, add_columns, numbers_of, padded_rows,
 MainGrads = tuple[torch.Tensor, torch.Tensor]
 """float32 [E, 2I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2."""
 
-
 BF16, *QUANTIZED = SUMMED_RECIPES
 """Recipes of layers that train: with bfloat16 operands, and with those that a pass quantizes."""
 
@@ -98,10 +97,11 @@ def check_weights(w1: torch.Tensor, w2: torch.Tensor, recipe: str, gate_up: str 
 
 
 def refuse_transforms(tensors: Sequence[torch.Tensor | None]) -> None:
-    """Raises `ProblemError` for tensors that `torch.func` differentiates: forward mode and gradients of gradients are not defined."""
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is None:
-        return
-    if any(one is not None and torch._C._functorch.is_gradtrackingtensor(one) for one in tensors):
+    """Raises `ProblemError` for tensors that `torch.func` differentiates or that have a tangent: gradients of gradients are not defined."""
+    tracked, dual = torch._C._functorch.is_gradtrackingtensor, torch.autograd.forward_ad
+    inside = torch._C._functorch.maybe_current_level() is not None or dual._current_level >= 0
+    differentiated = (one is not None and (tracked(one) or dual.unpack_dual(one).tangent is not None) for one in tensors)
+    if inside and not torch.compiler.is_compiling() and any(differentiated):
         raise ProblemError("torch.func", "a transform", "left out: gradients come from backward() or torch.autograd.grad")
 
 
