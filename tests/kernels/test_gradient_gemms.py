@@ -71,10 +71,10 @@ def test_sources_that_are_not_there_are_those_that_are() -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
-@pytest.mark.parametrize(("n", "k", "block_n", "cluster"), [(416, 160, 256, 2), (208, 128, 128, 1)])
-def test_a_transposed_b(n: int, k: int, block_n: int, cluster: int) -> None:
-    """Columns beyond the last, and K of half a stage; of pairs with the same columns, the same rows, and neither."""
-    counts, fields = (70, 0, 130, 300), {"num_sms": 2 * cluster, "cluster": cluster, "dynamic_schedule": True}
+@pytest.mark.parametrize(("n", "k", "block_n", "cluster", "half_tiles"), [(416, 160, 256, 2, True), (208, 128, 128, 1, False)])
+def test_a_transposed_b(n: int, k: int, block_n: int, cluster: int, half_tiles: bool) -> None:
+    """Columns beyond the last, and K of half a stage; of pairs with the same columns, the same rows, and neither; last tiles of 2 rows."""
+    counts, fields = (70, 0, 130, 300), {"num_sms": 2 * cluster, "cluster": cluster, "dynamic_schedule": True, "half_tiles": half_tiles}
     packed = GemmProblem(n, k, "packed", len(counts), transposed_b=True, **BF16)
     gathered = GatherGemmProblem(n, k, num_groups=len(counts), transposed_b=True, **BF16)
     for case in (gemm_case(packed, counts, exact=False), gather_case(gathered, counts, exact=False)):
@@ -139,6 +139,7 @@ TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
         (lambda: GemmConfig(IN_FP8, 128, 128, half_tiles=True), "half_tiles = True: must be False where K are the rows of groups"),
         (lambda: GemmConfig(TRANSPOSED, 16, 128, swap_ab=True), "swap_ab = True: must be False where rows of shared memory are K"),
         (lambda: GemmConfig(TRANSPOSED, 128, 96), "block_n = 96: must be a multiple of 64 for each warpgroup"),
+        (lambda: GemmConfig(TRANSPOSED, 128, 192, half_tiles=True), "block_n = 192: must be a multiple of 64 for each warpgroup"),
         (lambda: GemmConfig(TRANSPOSED, 128, 64, cluster=2), "cluster = 2: must be 1 where rows of tiles make an odd number"),
         (
             lambda: Sm100GemmConfig(GemmProblem(256, 96, "packed", 2, transposed_b=True, **BF16), 128),
@@ -182,6 +183,7 @@ def test_a_layers_backward_pass_is_chosen_for_its_shape() -> None:
     layer = ExpertLayer(2048, 768, 128, 8, recipe="bf16xbf16")
     chosen = [choose(one, Target.typical("sm_90a"), 4096) for one in layer.backward()]
     assert [(one.block_m, one.block_n) for one in chosen[1:]] == [(128, 256)] * 4
+    assert [one.half_tiles for one in chosen] == [False, False, True, False, False]
     assert [one.problem.d_columns for one in chosen] == [1536, 1536, 2048, 2048, 768]
 
 

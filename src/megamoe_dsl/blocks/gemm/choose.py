@@ -68,8 +68,8 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
         tile = {"block_n": 256, "cluster": target.pair} if problem.k >= DEEP_K else {"block_n": 128, "k_in_flight": 2}
         return {"block_m": 128, **tile, "dynamic_schedule": True}
     if problem.transposed_b:
-        fields: Choice = {"cluster": target.pair, "group_m": 4 if problem.gradient else 8, "dynamic_schedule": True}
-        return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, **fields}
+        own: Choice = {"group_m": 4} if problem.gradient else {"half_tiles": True}
+        return {"block_m": 128, "block_n": 256 if problem.n > 128 else 128, "cluster": target.pair, "dynamic_schedule": True, **own}
     if problem.sums_rows:
         # Scales of columns leave a thread no registers for more.
         columns = COLUMNS if problem.gathers else COLUMNS[-1:]

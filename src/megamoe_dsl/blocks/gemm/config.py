@@ -162,9 +162,9 @@ class GemmConfig(BaseGemmConfig):
     def _check_rows_of_k(self) -> None:
         sums = self.problem.sums_rows
         where = "where K are the rows of groups" if sums else "where rows of shared memory are K"
-        self.require("block_n", self.tile.columns(False) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
-        more = {"block_m": 2 * K_ROWS} if sums else {}
-        for field, value in {"swap_ab": False, "split_k": False, "burst": 1, "half_tiles": False, **more}.items():
+        self.require("block_n", self.tile.columns(self.half_tiles) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
+        more = {"block_m": 2 * K_ROWS, "half_tiles": False} if sums else {}
+        for field, value in {"swap_ab": False, "split_k": False, "burst": 1, **more}.items():
             self.require(field, getattr(self, field) == value, f"{value} {where}")
         boxes = self.block_n % (2 * K_ROWS) == 0
         pairs = boxes and (not sums or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0))
