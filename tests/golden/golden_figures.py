@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ RESULTS = {"sm_90a-e4m3-results": (32, 128), "sm_100a-e4m3-results": (96,)}  # o
 KEPT = ("arch", "config", "resources", "roles", "measures")
 
 
+@cache
 def config_of(arch: str, preset: str, block_m: int) -> Sm100Config | Sm90Config:
     """A tier of a preset at its ranks and the SMs of the largest GPU; `arch` may name a recipe or the results' format too."""
     shape, combine = PRESETS[preset], "e4m3" if arch in RESULTS else "bf16"

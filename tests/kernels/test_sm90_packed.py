@@ -193,7 +193,7 @@ WRONG = {
 }
 
 
-@sample("stage kept", "no fence after decoding", "last stage given back twice")
+@sample("stage kept", "no fence after decoding")
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_instruction_is_noticed(monkeypatch, what):
     """By the race detector, by a deadlock, or in y."""
