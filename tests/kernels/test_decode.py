@@ -78,7 +78,7 @@ def test_layers_of_other_shapes_may_share_a_stream_s_memory() -> None:
     assert all(torch.equal(call.y, layer_on_cpu(call)) for call in calls)
 
 
-@sample("False-3")
+@pytest.mark.sweep  # runtime/test_few_tokens.py compares the launches of both
 @pytest.mark.parametrize("tokens", [3, 16])
 @pytest.mark.parametrize("weigh_results", [False, True])
 def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, tokens: int) -> None:

@@ -40,6 +40,7 @@ def test_four_ranks_unequal_and_empty():
     prove(config(moe), [(5, 0, 9, 2), (0, 16, 1, 0), (16, 16, 16, 16)], mask=0.1)
 
 
+@pytest.mark.sweep
 def test_eight_ranks():
     moe = problem(4, num_ranks=8, num_experts=8, topk=4)
     prove(config(moe, num_sms=2), [(4, 0, 1, 2, 3, 4, 0, 1)], mask=0.2)

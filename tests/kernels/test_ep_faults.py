@@ -97,7 +97,7 @@ def how_noticed(fault: Sm90Fault | None, name: str, seed: int = 0) -> str | None
     return sign_of(lambda: check_combine(ep, case, row_activations(ep, seed), LAUNCHES))
 
 
-@sample("dispatch", "combine", "dispatch of pairs", "serial of pairs")
+@sample("combine", "dispatch of pairs")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_kernel_itself_shows_no_sign(name: str) -> None:
     assert how_noticed(None, name) is None

@@ -45,7 +45,7 @@ def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
     ("layer", "tokens"),
     [
         (GPT_OSS, 5),
-        (replace(GPT_OSS, num_experts=2, gate_up="gate_first", preactivations=True, biases="f32"), 140),
+        rarely(replace(GPT_OSS, num_experts=2, gate_up="gate_first", preactivations=True, biases="f32"), 140),
         rarely(replace(GPT_OSS, gate_up="up_first", intermediate=288, hidden=320, preactivations=True), 40),
         rarely(replace(GPT_OSS, hidden=2880, intermediate=96), 3),
         rarely(ExpertLayer(128, 128, 4, 2, activation="swigluoai", biases="f32"), 5),

@@ -74,7 +74,7 @@ SAMPLE = {
 }
 
 
-@sample("2", "5")
+@sample("5")
 @pytest.mark.parametrize("number", range(2 * SUBJECTS))
 def test_the_kernel_itself_shows_no_sign(number):
     assert how_noticed(None, number=number) is None

@@ -42,7 +42,7 @@ def test_every_tile(block_m, exact):
     assert counts[1] % block_m != 0 and counts[1] > block_m
 
 
-@sample("tokens as rows")
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("block_m", "counts"), [(128, [1, 7, 33, 64, 65, 127]), (32, [1, 8, 9, 31])], ids=["tokens as rows", "tokens as columns"]
 )

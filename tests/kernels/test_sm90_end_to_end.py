@@ -210,7 +210,7 @@ def test_both_phases_alternate(block_m, cluster, tokens, monkeypatch):
     prove(kernel, [tokens])
 
 
-@sample("128-3")
+@pytest.mark.sweep
 @pytest.mark.parametrize(("block_m", "stages"), [rarely(8, 2), rarely(8, 5), (8, 0), (128, 3), rarely(128, 0)])
 def test_ring_depths(block_m, stages):
     """The shortest ring, one whose length divides no number of K blocks, and the deepest: it holds several tiles at once."""
