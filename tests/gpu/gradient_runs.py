@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gather_runs import BF16, GatherRun
+from gemm_runs import Run
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, VarlenKProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
@@ -63,6 +64,7 @@ LEFT = {"gathered": "left"}
 FP8 = {"recipe": "fp8xfp8", "gathered": ""}
 MXFP8 = {"recipe": "mxfp8xmxfp8"}
 SUMMED_MXFP8 = {**MXFP8, "gathered": ""}
+MOST_GROUPS = tuple(3 * (group % 341 == 1) for group in range(1024))
 VARLEN_K_RUNS = (
     VarlenKRun("right", (70, 0, 1, 130), 288, 160),
     VarlenKRun("left", (70, 0, 1, 130), 160, 288, LEFT),
@@ -75,6 +77,7 @@ VARLEN_K_RUNS = (
     VarlenKRun("left-f32-pairs", (65, 0, 3), 256, 320, {**LEFT, **FP32}, {"num_sms": 4, "cluster": 2}),
     VarlenKRun("two-stages", (200,), 128, 128, LEFT, {"block_n": 128, "num_stages": 2}),
     VarlenKRun("many-groups", tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128, {}, {"block_n": 128}),
+    VarlenKRun("most-groups", MOST_GROUPS, 64, 64, FP32, {"block_n": 64}),
     VarlenKRun("fp8", (256, 0, 128), 160, 288, FP8, {"block_n": 128}),
     VarlenKRun("fp8-f32", (128, 0, 384), 288, 160, {**FP8, **FP32}, {"block_n": 128, "dynamic_schedule": False}),
     VarlenKRun("fp8-f32-pairs", (0, 128, 384), 256, 160, {**FP8, **FP32}, {"block_n": 128, "num_sms": 4, "cluster": 2}),
@@ -109,6 +112,7 @@ PAIR_VARLEN_K_RUNS = (
     PairVarlenKRun("right-f32", (65, 0, 3), 288, 160, FP32),
     PairVarlenKRun("left-f32-in-turn", (0, 64, 9), 96, 320, {**LEFT, **FP32}, {"dynamic_schedule": False, "num_sms": 4}),
     PairVarlenKRun("many-groups", tuple(5 * (group % 9 == 2) for group in range(70)), 128, 128),
+    PairVarlenKRun("most-groups", MOST_GROUPS, 64, 64, FP32),
     PairVarlenKRun("row-alone", (1,), 64, 64),
     PairVarlenKRun("mxfp8", (256, 0, 128), 160, 288, SUMMED_MXFP8, {"block_m": 64}),
     PairVarlenKRun("mxfp8-f32", (128, 0, 384), 288, 160, {**SUMMED_MXFP8, **FP32}, {"block_m": 192, "dynamic_schedule": False}),
@@ -152,6 +156,18 @@ EVERYTHING_OF_GRADIENTS_FP8 = GradientRun(
     {**GRADIENT_FP8, "k": 640, "gradient": "gate_first"},
     {"dynamic_schedule": True, "num_stages": 2, "k_in_flight": 2},
 )
+ROWS_IN_PAIRS = GradientRun(
+    "faults-rows-pairs", (130, 0, 1, 200), 128, 128, {**GRADIENT, "n": 288, "gradient": "gate_first"}, {**IN_PAIRS, "num_stages": 2}
+)
+TOKENS_IN_PAIRS = Run(
+    "faults-tokens-pairs",
+    (130, 0, 1, 200),
+    128,
+    128,
+    {"n": 416, "k": 192, "kind": "packed", "num_groups": 4, "transposed_b": True, **BF16},
+    {**IN_PAIRS, "num_stages": 2},
+)
+"""Of a backward pass, by CTAs of a cluster that have the same columns, the same rows, neither, or no other tile."""
 EVERYTHING_SUMMED_BY_PAIRS = PairVarlenKRun("faults-pairs", (70, 0, 130), 160, 288, {}, {"num_stages": 2})
 EVERYTHING_OF_PAIR_GRADIENTS = PairGradientRun(
     "faults-pair-gradients", (90, 0, 120), 64, 256, {**PAIR_GRADIENT, "k": 192, "gradient": "gate_first"}, {"num_stages": 2}

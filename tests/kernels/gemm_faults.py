@@ -51,6 +51,8 @@ from gradient_runs import (
     EVERYTHING_SUMMED_BY_PAIRS,
     EVERYTHING_SUMMED_FP8,
     EVERYTHING_SUMMED_IN_MXFP8,
+    ROWS_IN_PAIRS,
+    TOKENS_IN_PAIRS,
     VarlenKRun,
 )
 from pair_gather_runs import EVERYTHING_OF_PAIRS, EVERYTHING_OF_TWO_PAIRS, PLAIN_OF_PAIRS
@@ -95,6 +97,8 @@ SUBJECTS = {
     "sums over rows in FP8": Subject(EVERYTHING_SUMMED_FP8, launches=1),
     "gradients": Subject(EVERYTHING_OF_GRADIENTS, launches=1),
     "gradients in FP8": Subject(EVERYTHING_OF_GRADIENTS_FP8, launches=1),
+    "gradients in pairs": Subject(ROWS_IN_PAIRS, launches=3),
+    "transposed in pairs": Subject(TOKENS_IN_PAIRS, launches=3),
     "sums over rows by a pair": Subject(EVERYTHING_SUMMED_BY_PAIRS, launches=1),
     "gradients of a pair": Subject(EVERYTHING_OF_PAIR_GRADIENTS, launches=1),
     "sums over rows in MXFP8": Subject(EVERYTHING_SUMMED_IN_MXFP8),
@@ -140,6 +144,12 @@ PAIRS = (
     at("counter set back twice", COUNT, 0, twice, ANY),
     at("no number fetched", DRAW, 0, lambda match: match[0].replace(", 2;", ", 0;"), ANY),
 )
+COLUMNS = (
+    at("columns to one CTA", MULTICAST_MASK, -1, lambda match: "mov.u16 m, 1;", ANY),
+    at("the last columns not fetched where CTAs have others", LOAD, -1, gone, STUCK),
+    before("empty not waited for by the weight loader", LOAD, -1, WAIT, never, ANY),
+)
+"""Of 64 each, by a loader warp that fetches half of them for both CTAs, or all."""
 EXCHANGE = (
     at("a sum not sent", SEND_TICKET, -1, gone, STUCK),
     before("exchange_empty not waited for", SEND_TICKET, -1, WAIT, never, ANY),
@@ -195,6 +205,8 @@ CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "gathered by two pairs") for fault in TWO_PAIRS_FAULTS),
     *((fault, "sums over rows") for fault in (*SUMMED_RING, *ADDED_FAULTS)),
     *((fault, "sums over rows in FP8") for fault in (*RING, *ALONE, *ADDED_FAULTS)),
+    *((fault, "gradients in pairs") for fault in (*PAIRS, *COLUMNS[1:], *GATHER_FAULTS[2:5], *GRADIENT_FAULTS[::3])),
+    *((fault, "transposed in pairs") for fault in (*PAIRS, *COLUMNS, *BOXES)),
     *((fault, "sums over rows by a pair") for fault in (*PLAIN_PAIR_FAULTS, *PAIR_SUM_FAULTS)),
     *((fault, "gradients of a pair") for fault in PAIR_GRADIENT_FAULTS),
     *((fault, "sums over rows in MXFP8") for fault in PAIR_FAULTS),

@@ -97,11 +97,11 @@ def test_gradients_of_gate_and_up(name: str) -> None:
 
 
 def test_the_gradients_of_a_limited_activation_are_near() -> None:
-    """The tangent is within a few ulp, of which BF16 shows few."""
+    """The tangent is within a few ulp, of which BF16 shows few; half of the tile's columns are not there."""
     problem = GatherGemmProblem(128, 96, num_groups=1, transposed_b=True, gradient="gate_first", activation="situ", **BF16)
     case = gradient_case(problem, (70,), exact=False)
     expected = case.reference(case.raw()).rows
-    assert not simulate_gemm(artifact(GemmConfig(problem, 128, 128, num_sms=1)), case.tensors).findings
+    assert not simulate_gemm(artifact(GemmConfig(problem, 128, 256, num_sms=1)), case.tensors).findings
     assert (case.tensors.d - expected).float().norm() < 1e-3 * expected.float().norm()
 
 
