@@ -284,5 +284,21 @@ PROCESSES = (
         "list(found.values())",
         (f"{KEY}::test_many_kernels_come_in_the_order_asked_for",),
     ),
+    Host(
+        "what a dead process has not read is written once more",
+        "missing clean-up",
+        "workers:feed",
+        "with suppress(BrokenPipeError): process.stdin.close()",
+        "pass",
+        (f"{STORE}::test_a_process_that_compiles_no_more_is_an_error",),
+    ),
+    Host(
+        "a file system without locks compiles nothing",
+        "too narrow",
+        "one_process",
+        "(OSError, NotImplementedError)",
+        "OSError",
+        (f"{STORE}::test_a_file_system_without_locks_keeps_nobody_from_compiling",),
+    ),
 )
 MUTANTS = KEYS + FILES + TRUSTED + PROCESSES

@@ -7,6 +7,7 @@ from host_check_mutants import CHECKED, SIMULATED
 from host_driver_mutants import DRIVER
 from host_layer_mutants import LAYERS
 from host_memory_mutants import CHECKS, GEMMS, MEMORY
+from host_option_mutants import OPTIONS
 from host_rank_mutants import RANKS, TENSORS
 from host_training_mutants import TRAINING
 from mutant import Mutant
@@ -26,4 +27,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *TRAINING,
     *CHECKED,
     *SIMULATED,
+    *OPTIONS,
 )
