@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl import Problem, ProblemError, Target, random_inputs, random_weights
+from megamoe_dsl import Problem, ProblemError, Target, choose, random_inputs, random_weights
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, pool_rows, symmetric_buffer
 from megamoe_dsl.kernels.registry import find_kernel
-from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.ep import layer as layers
 from megamoe_dsl.runtime.ep.buffers import EpBuffers, RowActivations
 from megamoe_dsl.runtime.ep.layer import EpMoE
@@ -71,6 +71,14 @@ def test_memory_is_the_weights_devices(keeps: Kept) -> None:
     assert memory.sym.device.type == memory.new_rows().device.type == "meta"
     assert len(memory.sym) == symmetric_buffer(PROBLEM, keeps).size
     assert memory.new_rows().shape == (pool_rows(PROBLEM), 256) and memory.new_rows(64).shape == (pool_rows(PROBLEM), 64)
+
+
+def test_stamps_lie_where_a_rank_s_buffer_does() -> None:
+    """Wherever a program's tensors are by default."""
+    problem = replace(PROBLEM, recipe="fp8xfp8", num_ranks=1)
+    buffers = RankBuffers(choose(problem, Target.typical("sm_90a", 4), 16, trace=True), random_weights(problem, 0, 0))
+    with torch.device("meta"):
+        assert buffers.trace.device == buffers.maps.device == torch.device("cpu") and buffers.trace.shape[0] == 4
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xfp4", "bf16xbf16"])

@@ -26,3 +26,10 @@ def test_graphs_and_large_calls_have_memory_of_their_own(monkeypatch: pytest.Mon
     large = memory.of(4097, 1, False)
     assert large.shape == (4097,) and memory.of(4097, 1, False) is not large
     assert memory.of(1000, 1, False) is kept
+
+
+def test_as_much_is_kept_as_calls_of_a_few_thousand_tokens_take() -> None:
+    """64 MiB a stream; a larger call frees what it has taken."""
+    memory, most = Scratch(torch.device("cpu")), 64 << 20
+    assert memory.of(most, 1, False) is memory.of(most, 1, False)
+    assert memory.of(most + 1, 1, False) is not memory.of(most + 1, 1, False)
