@@ -333,6 +333,7 @@ def test_compilers_know_the_result_without_running() -> None:
         d = gemm_op(a, a_sf, b, b_sf, ends, "packed", torch.float32)
         assert (d.shape, d.dtype) == ((70, 208), torch.float32)
         assert gemm_out_op(d, a, a_sf, b, b_sf, ends, "packed", False) is None
+        assert gemm_op(a, a_sf, b, b_sf, ends, "packed", torch.float32, None, True).shape == (70, 208)
         tiles, none = torch.empty(3, 1, 2, 17408, dtype=torch.uint8), torch.empty(3, 208, 0, dtype=torch.uint8)
         assert gemm_op(a, a_sf, tiles, none, ends, "packed", torch.bfloat16).shape == (70, 208)
 
