@@ -19,13 +19,16 @@ def sample(*ids: str) -> pytest.MarkDecorator:
 
 
 def mark_the_sweep(items: Sequence[pytest.Item], complete: bool) -> None:
-    """Marks the cases that no sample names.  Raises `UsageError` for an id that no case has, where collection was `complete`."""
+    """Marks the cases that no sample names.  Raises `UsageError` for an id that no case of the suite has, where collection was
+    `complete`."""
     unknown: dict[str, set[str]] = {}
     for item in items:
         if mark := item.get_closest_marker("sample"):
             name, _, case = item.nodeid.partition("[")
-            unknown.setdefault(name, set(mark.args)).discard(case.removesuffix("]"))
+            named = unknown.setdefault(name, set(mark.args))
             if case.removesuffix("]") not in mark.args:
                 item.add_marker(pytest.mark.sweep)
+            elif item.get_closest_marker("sweep") is None:
+                named.discard(case.removesuffix("]"))
     if complete and (wrong := [f"{name}[{one}]" for name, ids in unknown.items() for one in sorted(ids)]):
-        raise pytest.UsageError(f"sample names cases that do not exist: {', '.join(wrong)}")
+        raise pytest.UsageError(f"sample names cases that do not exist, or that only the sweep runs: {', '.join(wrong)}")

@@ -218,5 +218,7 @@ def test_bad_layers_are_refused() -> None:
         RouteConfig(LAYER.routing, 1)
     with pytest.raises(ConfigError, match="sorters = 3: must be between 1 and 2"):
         RouteConfig(LAYER.routing, 3, sorters=3)
+    route = find_kernel("route")
     with pytest.raises(ProblemError, match="num_tokens = -1: must be between 0"):
-        find_kernel("route").choose(LAYER.routing, Target.typical("sm_90a"), -1)
+        route.choose(LAYER.routing, Target.typical("sm_90a"), -1)
+    assert [route.choose(LAYER.routing, Target.typical("sm_90a", sms), 5).sorters for sms in (3, 9)] == [1, 2]

@@ -20,7 +20,7 @@ from sweep import rarely, sample
 @sample("sm90_runs-33 ranks")
 @pytest.mark.parametrize(
     ("runs", "ranks"),
-    [(mega_moe_runs, 40), (sm90_runs, 40), *(rarely(sm90_runs, ranks) for ranks in (33, 64, 72)), rarely(mega_moe_runs, 72)],
+    [(mega_moe_runs, 40), (sm90_runs, 33), *(rarely(sm90_runs, ranks) for ranks in (40, 64, 72)), rarely(mega_moe_runs, 72)],
     ids=lambda value: value.__name__ if isinstance(value, ModuleType) else f"{value} ranks",
 )
 def test_one_launch(runs: ModuleType, ranks: int) -> None:

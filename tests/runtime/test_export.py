@@ -194,7 +194,7 @@ def test_a_damaged_file_is_refused_before_it_is_mapped(
     [
         ("no-such-compiler", "k", "CC = 'no-such-compiler': must be an installed C compiler"),
         ("cc '", "k", 'CC = "cc \'": must be an installed C compiler'),
-        *(("cc", name, f"name = {name!r}: must be a file name without a folder") for name in ("", "..", "../k", "a/b", "/k", "k\0")),
+        *(("cc", name, f"name = {name!r}: must be a file name without a folder") for name in ("", "..", "a/b", "/k", "k\0", "é" * 101)),
         ("cc", "libcute_dsl_runtime", "name = 'libcute_dsl_runtime': must be a file name without a folder, other than"),
     ],
 )

@@ -206,19 +206,21 @@ def test_a_gpus_layer_is_of_the_class_that_was_asked_for(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("recipe", "ranks", "biases"), [("fp8xfp8", 2, False), ("fp8xfp4", 3, False), ("bf16xbf16", 1, True), ("bf16xbf16", 2, False)]
+    ("recipe", "ranks", "biases"),
+    [("fp8xfp8", 2, False), ("fp8xfp4", 3, False), ("fp8xmxfp4", 2, False), ("bf16xbf16", 1, True), ("bf16xbf16", 2, False)],
 )
 def test_the_problem_of_weights(recipe: str, ranks: int, biases: bool) -> None:
-    """Of a rank's weights, for a group of ranks; fields that weights do not say come in their place."""
+    """Of a rank's weights, for a group of ranks; fields come in the place of what weights say, as E2M1 on a CPU says SM100's recipe."""
     problem = Problem(512, 256, 3 * ranks, 2, ranks, 40, recipe=recipe, biases=biases, activation_clamp=3.0)
     weights, group = random_weights(problem, 0, 0), SimpleNamespace(size=lambda: ranks)
+    fields = {"activation_clamp": 3.0} | ({"recipe": recipe} if recipe == "fp8xmxfp4" else {})
 
     class Seen(MoE):
         def __init__(self, *given: Any, **others: Any) -> None:
             self.given, self.others = given, others
 
     for one in (group, None) if ranks == 1 else (group,):
-        layer = Seen.of(weights, 2, 40, group=one, fields={"activation_clamp": 3.0}, launch="moe")
+        layer = Seen.of(weights, 2, 40, group=one, fields=fields, launch="moe")
         assert layer.given == (problem, weights) and layer.others == {"group": one, "launch": "moe"}
 
 
