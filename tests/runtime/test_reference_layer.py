@@ -91,6 +91,14 @@ def test_modes_of_torch_change_nothing() -> None:
         layer(x.clone().requires_grad_(), idx, weights)
 
 
+@pytest.mark.parametrize("name", ["x", "x_sf", "topk_weights", "out"])
+def test_a_tensor_that_asks_for_a_gradient_is_named(name: str) -> None:
+    given = random_inputs(PROBLEM, 0, 5, 1)._asdict() | {"out": torch.zeros(5, 256).bfloat16()}
+    given[name] = given[name].float().requires_grad_()
+    with pytest.raises(ProblemError, match=rf"^{name}\.requires_grad = True: must be False"):
+        layer_of(PROBLEM)(**given)
+
+
 def test_what_it_has_not_is_refused() -> None:
     symmetric = SymmetricBuffer.allocate(replace(PROBLEM, num_experts=5, topk=3), device="cpu")
     with pytest.raises(ProblemError, match="shared_experts = 1: must be 0 on the CPU"):
