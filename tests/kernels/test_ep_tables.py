@@ -31,7 +31,7 @@ from sweep import rarely
 MADE = ("splits", "pulls", "pair_rows", "send_pairs", "recv_pairs", "expert_rows")
 OPTIONS = [(saving, sorting) for saving in (True, False) for sorting in (True, False)]
 SHAPES = {
-    "six slots of eight experts": (8, 6, 2, 19),
+    "six slots of eight experts": (8, 6, 2, 200),
     "as many slots as experts of a rank": (6, 2, 3, 9),
     "one slot": (12, 1, 4, 40),
     "more slots than half a warp": (20, 17, 1, 3),
@@ -130,8 +130,8 @@ def test_tables_of_more_examples(drawn: tuple[str, list[torch.Tensor]], options:
 
 @pytest.mark.parametrize(("saving", "sorting"), [(True, True), rarely(False, False), rarely(False, True)])
 def test_launches_without_a_pause(saving: bool, sorting: bool) -> None:
-    """A rank may be in its next launch while another reads what it was told in this one."""
-    shape = "more tokens of a warp than it sorts at a time"
+    """A rank may be in its next launch while another reads what it was told in this one.  A warp takes several turns."""
+    shape = "six slots of eight experts"
     moe = problem(shape)
     idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), torch.Generator().manual_seed(count), 0.2) for count in (200, 4)]
     run(shape, idx, saving, sorting, launches=3, seed=5)
