@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from megamoe_dsl import Problem, ProblemError, random_inputs
-from megamoe_dsl.cases import TokenInputs, random_case
+from megamoe_dsl.cases import TokenInputs, common, random_case
 
 PROBLEM = Problem(256, 128, 32, 2, num_ranks=4, max_tokens_per_rank=256, recipe="fp8xfp8")
 
@@ -77,3 +77,13 @@ def test_what_does_not_fit_is_named(given: dict[str, Any], message: str) -> None
 def test_tokens_of_ranks_that_do_not_fit_are_named(tokens: tuple[int, ...], mask: float, message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         random_case(PROBLEM, tokens, 0, mask)
+
+
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
+def test_a_row_loses_half_of_its_entries_until_its_sums_are_exact(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are looked at one by one, or all together; a token of zeros asks for nothing."""
+    monkeypatch.setattr(common, "_AT_ONCE", at_once)
+    place, weight = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1], [2, 0, 1, 1]]), torch.ones(3, 4, dtype=torch.float64)
+    values = torch.tensor([[1, 1, 2.0**30, 1], [0, 0, 0, 0]], dtype=torch.float64)
+    assert common.thin(place, weight, values).sum(dim=1).tolist() == [2, 4, 1]
+    assert common.thin(place, weight, values[1:]).all() and common.thin(place, weight, values[:0]).all()

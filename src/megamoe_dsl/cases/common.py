@@ -16,6 +16,7 @@ NORMAL_FACTOR = 2.0**-7
 """Of tokens, and of activated gate and up, in normal data: values up to 21 are not saturated."""
 _SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal data
 _MARGIN = 2.0**-20
+_AT_ONCE = 1 << 20  # products that `thin` looks at together
 
 
 class CaseError(RuntimeError):
@@ -81,18 +82,17 @@ def thin(place: torch.Tensor, weight: torch.Tensor, values: torch.Tensor) -> tor
 
     Gives bool [rows, E]: which entries stay, always the first ones of a row.
     """
-    rows, entries = weight.shape
-    keep = torch.full((rows,), entries, device=weight.device)
-    value_bit = low_bit(values)
-    while True:
-        live = torch.arange(entries, device=weight.device) < keep[:, None]
-        left = torch.where(live, weight, 0.0)
-        left_bit = low_bit(left)
-        wide = torch.zeros(rows, dtype=torch.bool, device=weight.device)
-        for token in range(values.shape[0]):
-            size = (values[token][place].abs() * left.abs()).sum(dim=1)
-            unit = (value_bit[token][place] + left_bit).amin(dim=1)
-            wide |= size * torch.exp2(-unit.double()) >= 2.0**FP32_BITS
-        if not bool(wide.any()):
-            return live
+    entries = torch.arange(weight.shape[1], device=weight.device)
+    keep = weight.new_full((len(weight),), len(entries), dtype=torch.int64)
+    size, bits = values.abs().T.contiguous(), low_bit(values).T.contiguous()  # [columns, n]
+
+    def inexact(place: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        unit = (bits[place] + low_bit(weight)[:, :, None]).amin(dim=1)
+        return ((size[place] * weight.abs()[:, :, None]).sum(dim=1) * torch.exp2(-unit.double()) >= 2.0**FP32_BITS).any(dim=1)
+
+    wide, rows = torch.arange(len(weight), device=weight.device), 1 + _AT_ONCE // (1 + len(entries) * len(values))
+    while len(wide):
+        left = torch.where(entries < keep[wide, None], weight[wide], 0.0)
+        wide = wide[torch.cat([inexact(*some) for some in zip(place[wide].split(rows), left.split(rows), strict=True)])]
         keep[wide] //= 2  # a single product is exact, so this ends
+    return entries < keep[:, None]
