@@ -29,7 +29,7 @@ QUANTIZE = {"sm_100a": quantize_e4m3, "sm_90a": quantize_e4m3_f32}
 @sample("sm_100a-2")
 @pytest.mark.parametrize(("arch", "count"), [("sm_90a", 1), rarely("sm_90a", 2), ("sm_100a", 2), rarely("sm_100a", 1)])
 def test_y_is_that_of_the_reference_with_their_slots(arch: str, count: int) -> None:
-    """One token names an expert that is none, one masks a slot: shared experts take them all the same."""
+    """Two tokens name experts that are none, one masks a slot: shared experts take them all the same."""
     family = find_kernel("mega_moe")
     shared = SharedExperts(problem(8, topk=2, recipe=family.recipes[arch][0]), count)
     target = Target(ARCHES[arch], 4)
@@ -37,7 +37,7 @@ def test_y_is_that_of_the_reference_with_their_slots(arch: str, count: int) -> N
     moe_layer = SimulatedMoE(artifact(family.choose(shared.whole, target, 8)), case.weights)
     layer = SimulatedLayer(moe_layer, artifact(PreDispatchConfig(shared.whole, 2, arch, shared=count)))
     routed = random_case(shared.routed, TOKENS, 1, exact=False)
-    routed.topk_idx[0][0, 0], routed.topk_idx[1][2, 1] = shared.routed.num_experts, -1
+    routed.topk_idx[0][0, 0], routed.topk_idx[0][1, 1], routed.topk_idx[1][2, 1] = shared.routed.num_experts, 1 << 32, -1
     x = [torch.randn(n, shared.routed.hidden, generator=torch.Generator().manual_seed(n)).bfloat16() for n in TOKENS]
     y, report = layer([Bf16Inputs(*one) for one in zip(x, routed.topk_idx, routed.topk_weights, strict=True)])
     assert [str(finding) for finding in report.findings] == []
