@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[2] / "bench"))  # soaks lie there
+sys.path += [str(Path(__file__).parents[2] / folder) for folder in ("bench", "tests")]  # soaks, and the simulated layer, lie there
 
 import engine_configs
 import ep_ranks

@@ -338,28 +338,6 @@ def test_compilers_know_the_result_without_running() -> None:
         assert gemm_op(a, a_sf, tiles, none, ends, "packed", torch.bfloat16).shape == (70, 208)
 
 
-def test_scales_whose_columns_overlap_are_copied() -> None:
-    """TMA takes no column that begins before the last one has ended."""
-    overlapping = torch.arange(16.0).as_strided((8, 2), (1, 4))
-    found = scales_by_column(overlapping)
-    assert torch.equal(found, overlapping) and found.stride()[1] >= 8
-
-
-@pytest.mark.parametrize(("rows", "blocks"), [(1, 2), (3, 1), (4, 3), (70, 2)])
-def test_scales_keep_their_values_and_are_copied_once(rows: int, blocks: int) -> None:
-    given = torch.rand(rows, blocks)
-    scales = scales_by_column(given)
-    assert torch.equal(scales, given) and scales.stride(1) % 4 == 0
-    assert scales_by_column(scales) is scales
-
-
-def test_scales_that_tma_cannot_read_where_they_are_are_copied() -> None:
-    given = torch.rand(17)[1:].view(2, 8).T[:5]
-    scales = scales_by_column(given)
-    assert given.stride() == scales.stride() == (1, 8) and given.data_ptr() % 16 == 4
-    assert torch.equal(scales, given) and scales.data_ptr() % 16 == 0
-
-
 REFUSED: dict[str, tuple[Callable[[GemmTensors], GemmTensors], str]] = {
     "a of another type": (lambda t: replace(t, a=t.a.float()), r"a\.dtype = torch.float32: must be torch.float8_e4m3fn"),
     "a with another depth": (lambda t: replace(t, a=t.a[:, :128].contiguous()), r"a\.shape = \(70, 128\): must be \(70, 256\)"),

@@ -1,0 +1,105 @@
+"""The layer over nodes without processes: its part on a node, its chunks, and what is ended when a rank is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_nodes import problem_of
+
+from megamoe_dsl import Problem, ProblemError, Target, WatchdogError
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.runtime import moe_layer, nodes
+from megamoe_dsl.runtime.nodes import Rails, node_problem, row_bytes, split_rows
+
+
+def test_the_layer_of_a_node() -> None:
+    """Room for all that a chunk can bring."""
+    problem = problem_of(4, "fp8xfp8")
+    assert node_problem(problem, 2, 2).max_tokens_per_rank == 8 and node_problem(problem, 2).max_tokens_per_rank == 14
+    assert node_problem(problem, 1, 2).num_ranks == 1 and node_problem(problem, 1).num_experts == 3
+    for ranks, chunks, message in ((2, 0, "chunks = 0: must be 1 or more"), (3, 1, "domain = 3: must be a divisor of the group's 4 ranks")):
+        with pytest.raises(ProblemError, match=message):
+            node_problem(problem, ranks, chunks)
+    with pytest.raises(ProblemError, match="topk = 4: must be at most the 3 experts of a node"):
+        node_problem(replace(problem, topk=4), 1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chunks", "sms", "made"), [(2, None, None, (4, 16)), (2, 2, 8, (2, 8)), (1, 2, None, (2, 16)), (2, 1, None, (1, 0))]
+)
+def test_chunks_leave_sms_to_the_network(
+    ranks: int, chunks: int | None, sms: int | None, made: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On GPUs, by default as many chunks as the model says; a launch that fills its SMs would keep the next exchange from running."""
+    problem, cuda, seen, asked = problem_of(4, "fp8xfp8"), torch.device("cuda"), [], list[Any]()
+
+    def rails(group: Any, ranks: int, device: torch.device, most: int) -> Rails:
+        seen.append(most)
+        return Rails(group, 0, 0, 4 // ranks, ranks, None, None, torch.device("cpu"))
+
+    def inner(node: Problem, weights: Any, group: Any, device: torch.device, **options: Any) -> Any:
+        seen.extend((node.max_tokens_per_rank, options.get("reserved_sms", 0)))
+        return SimpleNamespace(takes_scales=True, takes_bound=True, trained=())
+
+    for name, stand_in in {
+        "rails_of": rails,
+        "domain_layer": inner,
+        "chunks_of": lambda *given: asked.append(given) or 4,
+        "device_arch": lambda _: SM90,
+    }.items():
+        monkeypatch.setattr(moe_layer, name, stand_in)
+    monkeypatch.setattr(moe_layer, "gpu_target", lambda _: Target.typical("sm_90a"))
+    others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0, **({} if sms is None else {"reserved_sms": sms})}
+    layer = moe_layer.node_layer(problem, None, None, cuda, ranks, chunks, None, **others)
+    if chunks is None:
+        router, target = moe_layer.Router(torch.zeros(12, 256), groups=4, topk_groups=2), Target.typical("sm_90a")
+        moe_layer.node_layer(problem, None, None, cuda, ranks, None, router, **{**others, "tokens": 5})
+        assert asked == [(problem, ranks, 7, target, 1, 1), (problem, ranks, 5, target, 4, 2)]
+        del seen[3:]
+    assert (layer.chunks, seen) == (made[0], [made[1], -(-7 // made[0]) * 4 // ranks, made[1]])
+    for refused in ({"reserved_sms": 0}, {"launch": "ep_moe"}):
+        with pytest.raises(ProblemError, match="chunks = 2: must be 1 on nodes of several GPUs, unless MegaMoE"):
+            moe_layer.node_layer(problem, None, None, cuda, 2, 2, None, **{**others, **refused, **({"reserved_sms": 0} if sms else {})})
+
+
+def test_a_lost_rank_ends_kernels_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the layer's groups are aborted, at once: NCCL's kernels would wait for ever."""
+    done: list[str] = []
+
+    class Group:
+        """A process group, and its NCCL backend."""
+
+        group_name = "all"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self._group_start, self._group_end = (lambda: done.append("start")), (lambda: done.append("end"))
+
+        def _get_backend(self, device: torch.device) -> Group:
+            return self
+
+        def abort(self) -> None:
+            done.append(self.name)
+
+    stand_ins = {"is_nccl": lambda _: True, "silent_ranks": lambda *_: [3], "timeout_of": lambda *_: timedelta(seconds=1)}
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(nodes, name, stand_in)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: None)
+    rails = Rails(Group("all"), 0, 0, 2, 2, Group("rail"), Group("within"), torch.device("cpu"))
+    with (
+        pytest.raises(WatchdogError, match=r"rank 0, rows: not done in 1 s; rank 3 did not report a wait within 6 s"),
+        rails.naming_lost_ranks("rows"),
+    ):
+        raise RuntimeError("not done in 1 s\nmore")
+    assert done == ["start", "all", "rail", "within", "end"]
+
+
+def test_rows_as_bytes_come_back() -> None:
+    parts = torch.randn(4, 6).bfloat16(), torch.randint(0, 9, (4, 3)).int(), torch.rand(4, 1)
+    assert all(torch.equal(one, other) for one, other in zip(split_rows(row_bytes(parts), parts), parts, strict=True))
