@@ -150,6 +150,19 @@ def test_experts_have_scales_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_p
                 deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, **options)
 
 
+def test_experts_of_32_bits_are_given_as_64(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[int] = []
+    with simulated_hopper(monkeypatch, tmp_path, SM100):
+        buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE)
+        monkeypatch.setattr(buffer, "pre_dispatch", lambda: lambda given: seen.extend((ctypes.c_int64 * 4).from_address(given[2])))
+        x, _, weights = TOKENS
+        idx, views = torch.tensor([[-1, 3], [0, 2]], dtype=torch.int32), (buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights)
+        deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2)
+        assert seen == [-1, 3, 0, 2]
+        with pytest.raises(ProblemError, match=r"num_tokens = 3: must be at most x\.shape"):
+            deep_gemm.mega_moe_pre_dispatch(x[:2], idx, weights[:2], *views, 3)
+
+
 def test_weights_that_no_transform_returns() -> None:
     l1, l2 = given()
     for pair in ((l1, (*l2, l2[1])), (l1[:1], l2[:1]), ((*l1, *l1), (*l2, *l2))):

@@ -63,6 +63,17 @@ def test_any_number_of_rows(gathered: str, counts: tuple[int, ...]) -> None:
     assert_tails_are_exact(config, counts)
 
 
+def test_nothing_is_read_behind_the_last_row() -> None:
+    """The last row of B ends its memory, and half of the tile's columns lie behind it."""
+    run = VarlenKRun("end", (70,), 64, 64, fields={"block_n": 128, "num_sms": 1})
+    case = varlen_k_case(run.config.problem, run.counts)
+    t, rows = case.tensors, sum(run.counts)
+    cut = replace(case, tensors=replace(t, sorted=t.sorted[:rows].clone(), sources=t.sources[:rows].clone()))
+    ((d, expected, _),) = cut.compared(exact=True).values()
+    assert not simulate_gemm(artifact(run.config), cut.tensors).findings
+    assert torch.equal(d, expected)
+
+
 def test_sources_that_are_not_there_are_those_that_are() -> None:
     run = VARLEN_K_BY_NAME["left"]
     case = varlen_k_case(run.config.problem, run.counts)

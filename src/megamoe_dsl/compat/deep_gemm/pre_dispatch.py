@@ -97,6 +97,8 @@ def _run(
             raise ProblemError(f"buf_{name}", f"a tensor at {tensor.data_ptr():#x}", f"the {name} of the buffer that buf_x is of")
     rows = others[1].shape[0]
     tokens = integer_between("num_tokens", num_tokens, 0, rows, f"between 0 and buf_topk_idx.shape[0] = {rows}")
+    if tokens > len(given[0]):
+        raise ProblemError("num_tokens", tokens, f"at most x.shape[0] = {len(given[0])}")
     x, indices, weights = (tensor[:tokens] for tensor in given)
     weights = weights if factor == 1.0 else weights * factor
     check_layout(problem, "", x, None, indices, weights)

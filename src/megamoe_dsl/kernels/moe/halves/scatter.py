@@ -56,10 +56,7 @@ def send_rows(ctx: EpGemm, tile: GemmTile, me: RowShare, sums: Any):
         sync_warp()
         column = tile.n_block * config.block_n + me.first_chunk * (me.chunks * me.chunk_rows) + box * shape.store_columns + chunk * MATRIX
         for i, step in enumerate(steps):
-            inside = me.warp_token + row + step < tile.valid_m
-            if cutlass.const_expr(config.problem.n % config.block_n != 0):
-                inside = inside & (column < config.problem.n)
-            if inside:
+            if me.warp_token + row + step < tile.valid_m:
                 value = load_shared_v4(staging + swizzle((row + step) * (lanes * CHUNK) + chunk * CHUNK))
                 store_v4(destinations[i] + Int64(column) * 2, value)
         if cutlass.const_expr(config.epilogue_buffers == 1 or box == shape.boxes(me.half) - 1):
