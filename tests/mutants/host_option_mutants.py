@@ -6,7 +6,7 @@ from host_mutant import LAUNCHES, MOE, host
 from mutant import Mutant
 
 RUNTIME = "tests/runtime/test_"
-MOE_LAYER, NODES, REFUSED = f"{RUNTIME}moe_layer.py::test_", f"{RUNTIME}nodes.py::test_", f"{RUNTIME}refused_launches.py::test_"
+MOE_LAYER, NODES, REFUSED = f"{RUNTIME}moe_layer.py::test_", f"{RUNTIME}node_layer.py::test_", f"{RUNTIME}refused_launches.py::test_"
 
 ASKED = (
     host(
