@@ -1,11 +1,12 @@
-"""Times a MoE layer with its gradients on one GPU, in BF16 and in FP8, beside transformers' `grouped_mm`: each pass, and both.
+"""Times a MoE layer with its gradients on one GPU, in BF16 and in FP8, beside layers of others: each pass, and both.
 
     python bench/training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...] [--ways moe ...]      where the DSL is: compiles the kernels
-    python bench/training.py run FOLDER [--points ...] [--ways moe ...] [--turns N] [--quack SITE] [--out FOLDER]      where a GPU is
-    python bench/training.py counters FOLDER [--points ...] [--quack SITE] [--out FOLDER]      where Nsight Compute is, too
+    python bench/training.py run FOLDER [--points ...] [--ways moe ...] [--turns N] [OTHERS] [--out FOLDER]      where a GPU is
+    python bench/training.py counters FOLDER [--points ...] [OTHERS] [--out FOLDER]      where Nsight Compute is, too
     python bench/training.py table FILE      anywhere: a table of docs/lab/training.md
 
-SITE has unpacked wheels of quack-kernels and einops, with CuTe DSL under a `site-packages`: sonic-moe's step by quack's GEMMs.
+OTHERS: `--quack SITE`, a folder with unpacked wheels of quack-kernels and einops, and with CuTe DSL under a `site-packages`: sonic-moe's
+step by quack's GEMMs; `--scattermoe SITE`, with the sources of ScatterMoE: its layer.
 
 A record has microseconds of each candidate in turns, and of a dense product of torch, microseconds of our stages, bytes kept between the
 passes and at most allocated beyond weights and their gradients, and the relative distance of every gradient from float64, ours and theirs.
@@ -24,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -46,9 +46,9 @@ from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, most_padded, padde
 from megamoe_dsl.runtime.preparation import halves_kernels
 from megamoe_dsl.target import Target
 from moe_layers.quack_gemms import interleaved
-from moe_layers.quack_training import QuackGemms, QuackStep
+from moe_layers.training_layers import GROUPED_MM, QUACK, TrainingSites, training_layers
 from records import save_each
-from training_tables import COUNTED, DENSE, KERNELS, OURS, QUACK, table
+from training_tables import COUNTED, DENSE, KERNELS, OURS, table
 
 TARGET = Target.typical("sm_90a")
 SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "sonic-1536": (1536, 256, 128, 8)}
@@ -57,8 +57,8 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
 LAUNCHES, SUSTAINED_US = 2, 60_000
-WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", "grouped_mm", QUACK
-_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, THEIRS, _ = WAYS
+WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", GROUPED_MM
+_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, _ = WAYS
 """`moe-fp8-quantized` has weights that are quantized before."""
 BF16_ERROR, FP8_ERROR = 0.006, 0.1
 """Relative, of gradients: BF16 rounds by 2 to 4 thousandths, E4M3 by 2 to 3 percent of each operand."""
@@ -122,7 +122,7 @@ class TrainingPoint:
 class Layer:
     """Tensors of a point on the GPU, and the ways to compute it."""
 
-    def __init__(self, point: TrainingPoint, quack: QuackGemms | None = None, ways: Sequence[str] = WAYS) -> None:
+    def __init__(self, point: TrainingPoint, sites: TrainingSites, ways: Sequence[str] = WAYS) -> None:
         shape, generator = point.layer, torch.Generator("cuda").manual_seed(point.tokens)
         draw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
         experts, hidden, own = shape.num_experts, shape.hidden, shape.intermediate
@@ -137,31 +137,21 @@ class Layer:
         self.tensors = dict(zip(NAMES, (one.requires_grad_() for one in made), strict=True))
         self.dy = torch.randn(point.tokens, hidden, **draw)
         self.forwards = {OURS: self.ours, RECOMPUTED: partial(self.ours, recompute=True), IN_FP8: partial(self.ours, recipe=FP8)}
-        self.forwards[THEIRS] = self.theirs
         if QUANTIZED in ways:
             self.forwards[QUANTIZED] = partial(self.ours, recipe=FP8, quantized=stages.quantize_experts(*made[1:3]))
         if ACROSS in ways:
             self.forwards[ACROSS] = partial(across(point, *made[1:3]), made[0], self.idx, made[3])
         self.forwards = {name: one for name, one in self.forwards.items() if name in ways}
         self.leaves = {name: list(made) for name in self.forwards}
-        if quack is not None:
-            in_turn = interleaved(made[1].detach()).requires_grad_()
-            self.leaves[QUACK] = [made[0], in_turn, *made[2:]]
-            self.forwards[QUACK] = lambda: QuackStep.apply(quack, made[0], in_turn, made[2], self.idx, made[3])
+        self.others = training_layers(ways, sites)
+        for name, other in self.others.items():
+            x, w1, w2, given = made
+            w1 = interleaved(w1.detach()).requires_grad_() if other.in_turn else w1
+            self.leaves[name], self.forwards[name] = [x, w1, w2, given], partial(other.run, x, w1, w2, self.idx, given)
 
     def ours(self, **more: Any) -> torch.Tensor:
         x, w1, w2, weights = self.tensors.values()
         return moe(x, w1, None, w2, None, self.idx, weights, **more)
-
-    def theirs(self) -> torch.Tensor:
-        from transformers.integrations.moe import grouped_mm_experts_forward
-
-        x, w1, w2, weights = self.tensors.values()
-        layer: Any = SimpleNamespace(gate_up_proj=w1, down_proj=w2, num_experts=len(w1), has_gate=True, has_bias=False, is_transposed=False)
-        layer.is_concatenated, layer._is_expert_parallel, layer.act_fn = True, False, torch.nn.functional.silu
-        layer._apply_gate = lambda both: torch.nn.functional.silu(both.chunk(2, dim=-1)[0]) * both.chunk(2, dim=-1)[1]
-        result: torch.Tensor = grouped_mm_experts_forward(layer, x, self.idx, weights)
-        return result
 
     def gradients(self, name: str) -> tuple[torch.Tensor, ...]:
         """Of x, w1, w2 and top-k weights by forward and backward pass."""
@@ -170,7 +160,8 @@ class Layer:
     def first_gradients(self, name: str) -> list[torch.Tensor]:
         """The same, those of weights of the first expert alone, gate before up."""
         dx, dw1, dw2, dweights = self.gradients(name)
-        first = dw1[0].unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1) if name == QUACK else dw1[0]
+        in_turn = name in self.others and self.others[name].in_turn
+        first = dw1[0].unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1) if in_turn else dw1[0]
         return [dx, first.clone(), dw2[0].clone(), dweights]
 
     def calls(self) -> dict[str, Callable[[], Any]]:
@@ -294,9 +285,8 @@ def flop_of(name: str, point: TrainingPoint) -> float:
     return 2.0 * DENSE_SIZE**3 if name == DENSE else PASSES[name.split()[1]] * point.flop
 
 
-def run_point(point: TrainingPoint, turns: int, site: Path | None, ways: Sequence[str]) -> dict[str, Any]:
-    quack = None if site is None else QuackGemms.of(site)
-    layer = Layer(point, quack, ways)
+def run_point(point: TrainingPoint, turns: int, sites: TrainingSites, ways: Sequence[str]) -> dict[str, Any]:
+    layer = Layer(point, sites, ways)
     expected = layer.in_float64()
     pairs = (OURS, OURS), (OURS, RECOMPUTED), (IN_FP8, IN_FP8), (IN_FP8, QUANTIZED), (ACROSS, ACROSS)
     same = all(same_bits(layer, *pair) for pair in pairs if layer.forwards.keys() >= set(pair))
@@ -313,18 +303,17 @@ def run_point(point: TrainingPoint, turns: int, site: Path | None, ways: Sequenc
         "tflops": {name: flop_of(name, point) / us[name].median / 1e6 for name in calls},
         "bytes": used,
         "errors": errors,
-        "tiles": {} if quack is None else quack.chosen,
+        "tiles": {name: one.tiles for name, one in layer.others.items()},
         "same_bits": same,
         "passed": same and all(error <= most[way] for way, each in errors.items() if way in most for error in each.values()),
     }
 
 
-def launch_once(points: list[TrainingPoint], site: Path | None) -> None:
+def launch_once(points: list[TrainingPoint], sites: TrainingSites) -> None:
     """What the profiler sees: of every point each stage in a range of its own, warm; prints the names of the kernels that count."""
     for point in points:
         shape = point.layer
-        quack = None if site is None else QuackGemms.of(site)
-        layer, dense = Layer(point, quack, (OURS,)), torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda")
+        layer, dense = Layer(point, sites, (OURS,)), torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda")
         runs = {"forward": layer.forwards[OURS], **layer.stages(), DENSE: partial(torch.mm, *dense)}
         if QUACK in layer.forwards:
             runs[QUACK] = partial(layer.gradients, QUACK)
@@ -343,10 +332,11 @@ def launch_once(points: list[TrainingPoint], site: Path | None) -> None:
         gc.collect()
 
 
-def count(points: list[TrainingPoint], folder: Path, site: Path | None) -> Iterator[dict[str, Any]]:
+def count(points: list[TrainingPoint], folder: Path, sites: TrainingSites) -> Iterator[dict[str, Any]]:
     """Counters of each kernel of the points, which this script launches again under the profiler."""
     names = [f"{point.name}:{point.tokens}" for point in points]
-    command = [sys.executable, __file__, "launch", str(folder), "--points", *names, *(() if site is None else ("--quack", str(site)))]
+    given = [word for name, site in sites._asdict().items() if site is not None for word in (f"--{name}", str(site))]
+    command = [sys.executable, __file__, "launch", str(folder), "--points", *names, *given]
     printed, table = profiled(command, COUNT_LIMIT_S, COUNTED_BY)
     launched = [line for line in printed if line.split(" ")[0] in names]
     for one in read_counters(launched, table, COUNTED_BY, COUNTED):
@@ -374,9 +364,11 @@ def main() -> None:
     parser.add_argument("--points", nargs="*", type=TrainingPoint.parse, default=every)
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=WAYS)
     parser.add_argument("--turns", type=at_least(1), default=REPEATS)
-    parser.add_argument("--quack", type=Path)
+    for name in TrainingSites._fields:
+        parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     given = parser.parse_args()
+    sites = TrainingSites(*(getattr(given, name) for name in TrainingSites._fields))
     if given.what == "table":
         print("\n".join(table(json.loads(given.folder.read_text())["records"], list(SHAPES))))
         return
@@ -386,12 +378,12 @@ def main() -> None:
         return
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where `moe` finds its kernels
     if given.what == "launch":
-        launch_once(given.points, given.quack)
+        launch_once(given.points, sites)
         return
     if given.what == "counters":
-        save_each(given.out, "training_counters", count(given.points, given.folder, given.quack), counted)
+        save_each(given.out, "training_counters", count(given.points, given.folder, sites), counted)
         return
-    records = save_each(given.out, "training", (run_point(point, given.turns, given.quack, given.ways) for point in given.points), summary)
+    records = save_each(given.out, "training", (run_point(point, given.turns, sites, given.ways) for point in given.points), summary)
     raise SystemExit(not all(record["passed"] for record in records))
 
 

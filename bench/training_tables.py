@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-OURS, QUACK, DENSE = "moe", "quack", "dense"
-"""The way that others are compared with, sonic-moe's, and a dense product of torch."""
+from moe_layers.training_layers import QUACK, SCATTERMOE
+
+OURS, DENSE = "moe", "dense"
+"""The way that others are compared with, and a dense product of torch."""
 KERNELS = {
     "forward": ("forward: gate and up", "forward: down", "sum of rows"),
     **{"rows": ("rows",), "tokens": ("tokens", "tokens: sum of rows"), "w1": ("W1",), "w2": ("W2",), DENSE: (DENSE,)},
@@ -15,7 +17,13 @@ KERNELS = {
 """Those that count of a stage, in order."""
 COUNTED = ("gemm", "Gemm", "topk_sum", "nvjet")
 """Parts of their names; the second is quack's, the last cuBLAS's."""
-TITLES = {QUACK: "sonic-moe", "moe-fp8": "FP8", "moe-fp8-quantized": "FP8, quantized before", "moe-recompute": "recomputed"}
+TITLES = {
+    QUACK: "sonic-moe",
+    SCATTERMOE: "ScatterMoE",
+    "moe-fp8": "FP8",
+    "moe-fp8-quantized": "FP8, quantized before",
+    "moe-recompute": "recomputed",
+}
 PASSES = ("forward", "backward", "both")
 
 
