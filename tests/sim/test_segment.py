@@ -1,19 +1,20 @@
-"""Arithmetic that is generated together: what many instructions do at once is what they do one after the other."""
+"""Arithmetic that is done together: what a program of many instructions does is what numpy does with one after the other."""
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from segment_source import source_of
 
 from megamoe_dsl.sim.lanes import Lanes, Mask
-from megamoe_dsl.sim.operands import Binder
+from megamoe_dsl.sim.operands import Binder, reader
 from megamoe_dsl.sim.ops import Inline, build, load_families
+from megamoe_dsl.sim.ops.floating import _FUNCTIONS, _single
 from megamoe_dsl.sim.parser import ParsedKernel, PtxInstruction, parse
 from megamoe_dsl.sim.program import Program
 from megamoe_dsl.sim.segment import Live, Segment, lane_program
+from megamoe_dsl.sim.values import Value
 
 OPERATIONS = (
     "add.s32 R, R, R;", "add.s32 R, R, 7;", "add.s64 L, L, L;", "add.s64 L, L, 7;", "mul.wide.s32 L, R, R;", "shl.b32 R, R, 3;",
@@ -64,32 +65,32 @@ def every_register(binder: Binder) -> Live:
     return Live(set(range(len(binder.storage))), set(range(len(binder.storage))))
 
 
-def from_source(segment: Segment, masked: bool) -> Callable[..., None]:
-    """A segment as Python."""
-    exec("\n".join(["def unit(w, R, m=None):", *source_of(segment, masked), " return"]), segment.binder.names)
-    return segment.binder.names.pop("unit")  # type: ignore[no-any-return]
+def segment_of(binder: Binder, code: Code) -> Segment:
+    segment = Segment(binder, every_register(binder))
+    for ins, item in code:
+        segment.add(ins, item)
+    return segment
 
 
-def interpreted(segment: Segment, masked: bool) -> Callable[..., None]:
-    """A segment as C interprets it."""
-    return lane_program(segment, masked)
-
-
-def run(
-    binder: Binder,
-    parts: list[list[tuple[PtxInstruction, Inline]]],
-    registers: list[Lanes],
-    mask: Mask,
-    how: Callable[..., Any] = from_source,
-) -> list[Lanes]:
-    """The registers after these segments."""
+def interpreted(binder: Binder, code: Code, registers: list[Lanes], mask: Mask) -> list[Lanes]:
+    """The registers after instructions as one program."""
     after = list(registers)
-    for part in parts:
-        segment = Segment(binder, every_register(binder))
-        for ins, item in part:
-            segment.add(ins, item)
+    with np.errstate(all="ignore"):
+        lane_program(segment_of(binder, code), mask is not None)(None, after, *([] if mask is None else [mask]))
+    return after
+
+
+def by_numpy(binder: Binder, code: Code, registers: list[Lanes], mask: Mask) -> list[Lanes]:
+    """The registers after one instruction after the other, by numpy."""
+    after = list(registers)
+    for ins, item in code:
+        lanes = np.ones(32, np.bool_) if mask is None else mask
+        if ins.predicate is not None:
+            lanes = lanes & (after[binder.index[ins.predicate]] ^ ins.negated)
         with np.errstate(all="ignore"):
-            how(segment, mask is not None)(None, after, *([] if mask is None else [mask]))
+            results = [(binder.index[name], reader(value)(SimpleNamespace(R=after))) for name, value in item.assignments]  # type: ignore[arg-type]
+        for i, result in results:
+            after[i] = np.where(lanes, reader(Value(result, result.dtype.type).to(binder.storage[i]))(None), after[i])  # type: ignore[arg-type]
     return after
 
 
@@ -115,43 +116,27 @@ def random_registers(binder: Binder, values: np.random.Generator) -> list[Lanes]
     return registers
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_together_as_one_after_the_other(seed: int) -> None:
-    rng, values = random.Random(seed), np.random.default_rng(seed)
-    parsed = kernel(rng, 60)
-    binder = Binder(parsed)
-    code, registers = built(parsed, binder), random_registers(binder, values)
-    for mask in (None, values.random(32) < 0.5):
-        together = run(binder, [code], registers, mask)
-        apart = run(binder, [[one] for one in code], registers, mask)
-        for name, one, other, before in zip(binder.index, together, apart, registers, strict=True):
-            assert (one.dtype, one.shape) == (before.dtype, (32,)), name
-            assert one.tobytes() == other.tobytes() or np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), name
-            if mask is not None:
-                assert one[~mask].tobytes() == before[~mask].tobytes(), name
-
-
 @pytest.mark.parametrize("seed", range(24))
-def test_interpreted_as_the_source(seed: int) -> None:
+def test_together_as_numpy_one_after_the_other(seed: int) -> None:
     rng, values = random.Random(seed), np.random.default_rng(seed)
     parsed = kernel(rng, 80, OPERATIONS + MORE)
     binder = Binder(parsed)
     code, registers = built(parsed, binder), random_registers(binder, values)
     gaps = [np.repeat(one, 2)[::2] for one in registers]  # arrays whose lanes do not follow each other
     for mask in (None, values.random(32) < 0.5, (values.random(64) < 0.5)[::2]):
-        source = run(binder, [code], registers, mask)
+        wanted = by_numpy(binder, code, registers, mask)
         for given in (registers, gaps):
-            for name, one, other in zip(binder.index, run(binder, [code], given, mask, interpreted), source, strict=True):
+            for name, one, other in zip(binder.index, interpreted(binder, code, given, mask), wanted, strict=True):
                 assert (one.dtype, one.shape) == (other.dtype, (32,)), name
                 assert one.tobytes() == other.tobytes() or np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), name
 
 
-def test_every_operation_is_interpreted_alone() -> None:
+def test_every_operation_alone() -> None:
     values, rng = np.random.default_rng(0), random.Random(0)
     for text in OPERATIONS + MORE:
         binder = Binder(parsed := kernel(rng, 1, [text]))
-        code, registers = built(parsed, binder), random_registers(binder, values)
-        for one, other in zip(run(binder, [code[:1]], registers, None, interpreted), run(binder, [code[:1]], registers, None), strict=True):
+        code, registers = built(parsed, binder)[:1], random_registers(binder, values)
+        for one, other in zip(interpreted(binder, code, registers, None), by_numpy(binder, code, registers, None), strict=True):
             assert one.dtype == other.dtype and one.tobytes() == other.tobytes(), text
 
 
@@ -160,19 +145,21 @@ def test_registers_of_another_size_are_refused() -> None:
     registers = random_registers(binder, np.random.default_rng(0))
     registers[binder.index["R0"]] = np.zeros(31, np.uint32)
     with pytest.raises(TypeError, match="32 lanes of 4 bytes"):
-        run(binder, [built(parsed, binder)], registers, None, interpreted)
+        interpreted(binder, built(parsed, binder), registers, None)
 
 
-def test_unrolled_operations_become_one() -> None:
-    body = "".join(f"mul.f32 F{k}, F{k}, F8;\nadd.f32 F{k}, F{k}, 0f3F800000;\n" for k in range(8))
+def test_equal_calls_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of unrolled instructions; those that need the others' results come after them."""
+    calls: list[int] = []
+    monkeypatch.setitem(_FUNCTIONS, "ex2", lambda x: calls.append(len(x)) or np.exp2(x))
+    body = "".join(f"ex2.approx.f32 F{k}, F{k};\nmul.f32 F{k}, F{k}, F8;\nex2.approx.f32 F{k}, F{k};\n" for k in range(8))
     parsed = parse(HEAD + REGISTERS + body + "ret;\n}\n", None)
     binder = Binder(parsed)
-    segment = Segment(binder, every_register(binder))
-    for ins, item in built(parsed, binder):
-        segment.add(ins, item)
-    source = "\n".join(source_of(segment, False))
-    assert (source.count(" * "), source.count(" + ")) == (1, 1)
-    assert source.count("reshape") == 1  # products are used together alone
+    _single.cache_clear()
+    code, registers = built(parsed, binder), random_registers(binder, np.random.default_rng(0))
+    interpreted(binder, code, registers, None)
+    _single.cache_clear()
+    assert calls == [8 * 32, 8 * 32]
 
 
 def test_only_what_is_read_elsewhere_is_written() -> None:

@@ -39,6 +39,15 @@ def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << _U16).view(np.float32)
 
 
+def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return bits.view(np.float16).astype(np.float32)
+
+
+def f32_to_f16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round to nearest even."""
+    return values.astype(np.float16).view(np.uint16)
+
+
 def f32_to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Round to nearest even; every NaN becomes 0x7FFF, as ``cvt.rn.bf16.f32`` does."""
     bits = np.ascontiguousarray(values).view(np.uint32)

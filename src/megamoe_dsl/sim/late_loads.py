@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,11 +66,11 @@ class LateLoads:
 
         return run
 
-    def waiting(self, ins: PtxInstruction) -> Callable[[Warp], None]:
+    def waiting(self, ins: PtxInstruction) -> Callable[..., None]:
         """What comes before an instruction that names registers of loads."""
         numbers = self.waits_for(ins)
 
-        def run(w: Warp) -> None:
+        def run(w: Warp, *_: Any) -> None:
             if late := w.state.get("late"):
                 _land(w, [one for one in late if one.number in numbers], None)
 

@@ -20,6 +20,7 @@ from .lanes import LANE, Lanes, Mask, addresses
 from .late_loads import LateLoads
 from .memory import B128, ELEMENTS, PARAM_BASE
 from .parser import ParsedKernel, PtxInstruction, split_operands
+from .values import AS_TYPE, VIEW, Value
 
 Combination = Callable[[Any, Any], Any]  # Old and new elements to what takes the place of the old.
 
@@ -72,6 +73,22 @@ def special_register(text: str, dtype: type) -> NDArray[Any] | Callable[[Warp], 
 
 
 Reader = Callable[[Warp], Lanes]
+
+
+def reader(value: Value) -> Reader:
+    """What evaluates a value alone."""
+    source, dtype = value.source, value.dtype
+    if value.operands:
+        operands = [reader(one) for one in value.operands]
+        if source is VIEW or source is AS_TYPE:
+            (operand,) = operands
+            return lambda w: source(operand(w), dtype)
+        return lambda w: source(*(operand(w) for operand in operands))
+    if isinstance(source, int):
+        return lambda w: w.R[source]
+    return source if callable(source) else lambda w: source
+
+
 Writer = Callable[[Warp, Lanes, Mask], None]
 
 DTYPES: dict[str, type] = {
@@ -127,49 +144,27 @@ def immediate(text: str, dtype: type) -> Any:
 
 
 class Binder:
-    """Turns operand text into readers and writers for one kernel, and into expressions for fused code (see `program.py`)."""
+    """Turns operand text into readers, writers and values for one kernel."""
 
     def __init__(self, kernel: ParsedKernel) -> None:
         self.kernel = kernel
         self.index = {name: i for i, name in enumerate(kernel.registers)}
         self.storage: list[type] = [np.uint16 if kind == "f16" else DTYPES[kind] for kind in kernel.registers.values()]
-        self.names: dict[str, Any] = {"where": np.where, "concatenate": np.concatenate}
         self.watched: set[int] = set()  # registers that a handler looks at besides its operands
         self.late: LateLoads | None = None
         self.unwaited: list[str] = []  # uses of asynchronous results that no wait precedes
-        self._keys: dict[int, str] = {}
-        self._constants: dict[tuple[str, type], str] = {}
+        self._leaves: dict[tuple[str, type], Value] = {}
 
-    def name(self, value: Any) -> str:
-        """A name under which generated code can use `value`: one name for each function or constant."""
-        if (key := self._keys.get(id(value))) is None:
-            key = self._keys[id(value)] = f"k{len(self.names)}"
-            self.names[key] = value
-        return key
-
-    def dtype_name(self, dtype: type) -> str:
-        name = np.dtype(dtype).name
-        self.names[name] = dtype
-        return name
-
-    def cast(self, text: str, have: type, want: type) -> str:
-        """Reinterpret bits when the sizes agree, convert otherwise (truncation or zero/sign extension, by the type we have)."""
-        if have == want:
-            return text
-        same = np.dtype(have).itemsize == np.dtype(want).itemsize and np.bool_ not in (have, want)
-        return f"{text}.{'view' if same else 'astype'}({self.dtype_name(want)})"
-
-    def expression(self, operand: str, dtype: type) -> str:
-        """Python source that yields the operand's 32 lanes; `R` is the register list and `w` the warp."""
+    def value(self, operand: str, dtype: type) -> Value:
+        """The operand's 32 lanes as `dtype`."""
         if operand in self.index:
             i = self.index[operand]
-            return self.cast(f"R[{i}]", self.storage[i], dtype)
+            return Value(i, self.storage[i]).to(dtype)
         if operand.startswith("!"):
-            return f"(~{self.expression(operand[1:], dtype)})"
-        if (key := (operand, dtype)) not in self._constants:
-            value = self._leaf(operand, dtype)
-            self._constants[key] = self.name(value) + ("(w)" if callable(value) else "")
-        return self._constants[key]
+            return ~self.value(operand[1:], dtype)  # type: ignore[no-any-return]
+        if (key := (operand, dtype)) not in self._leaves:
+            self._leaves[key] = Value(self._leaf(operand, dtype), dtype)
+        return self._leaves[key]
 
     def _leaf(self, operand: str, dtype: type) -> Any:
         kernel = self.kernel
@@ -189,8 +184,7 @@ class Binder:
 
     def read(self, operand: str, dtype: type) -> Reader:
         """A function warp -> 32 lanes of `dtype`. Do not modify the array it returns."""
-        text = self.expression(operand, dtype).replace("R[", "w.R[")
-        return eval(f"lambda w: {text}", self.names)  # type: ignore[no-any-return]
+        return reader(self.value(operand, dtype))
 
     def write(self, operand: str) -> Writer:
         """A function (warp, values, mask) that writes the lanes in `mask` (None: all 32). `_` discards. `values` must not be reused."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .cta import Warp
 from .errors import SimError
 from .lanes import Lanes, Mask
 from .late_loads import LateLoads
@@ -59,7 +60,6 @@ class Program:
         self.loads = LoadsInFlight(kernel)
         self.binder = Binder(kernel)
         self.late = self.binder.late = LateLoads(kernel) if late_loads else None
-        self.binder.names["select"] = select
         self._choose_storage()
         self.registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]  # shared: arrays are not modified in place
         self.units: list[Any] = [None] * len(kernel.code)
@@ -153,34 +153,45 @@ class Program:
 
         unit.full, unit.masked = full, masked
 
-    def _segment(self, segment: Segment, masked: bool) -> list[str]:
-        return [f" {self.binder.name(lane_program(segment, masked))}(w, R{', m' if masked else ''})"] if segment.kept(masked) else []
-
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
-        out, segment = ["def unit(w, R, m):" if masked else "def unit(w, R):"], Segment(self.binder, self.live)
+        steps, segment = list[Callable[..., None]](), Segment(self.binder, self.live)
+
+        def end_segment() -> Segment:
+            if segment.kept(masked):
+                steps.append(lane_program(segment, masked))
+            return Segment(self.binder, self.live)
+
         for ins, item in body:
             if self.late and self.late.waits_for(ins):
-                out += [*self._segment(segment, masked), f" {self.binder.name(self.late.waiting(ins))}(w)"]
-                segment = Segment(self.binder, self.live)
+                segment = end_segment()
+                steps.append(self.late.waiting(ins))
             if isinstance(item, Inline):
                 segment.add(ins, item)
             else:
-                out += self._segment(segment, masked) + self._call(ins, item, masked)
-                segment = Segment(self.binder, self.live)
-        if len(out) == 1:
-            return lane_program(segment, masked)
-        out += self._segment(segment, masked)
-        namespace = self.binder.names
-        exec(compile("\n".join(out), f"<PTX line {body[0][0].line}>", "exec"), namespace)
-        return namespace.pop("unit")  # type: ignore[no-any-return]
+                segment = end_segment()
+                steps.append(self._call(ins, item.handler))
+        end_segment()
+        if len(steps) == 1:
+            return steps[0]
 
-    def _call(self, ins: PtxInstruction, item: Straight, masked: bool) -> list[str]:
-        name, mask = self.binder.name(item.handler), "m" if masked else "None"
-        out = [f" w.line = {ins.line}"]
-        if ins.predicate is None:
-            return [*out, f" w.mask = {mask}", f" {name}(w, {mask})"]
-        out += [f" p = select(R[{self.binder.index[ins.predicate]}], {ins.negated}, {mask})"]
-        return [*out, " if p is not False:", "  w.mask = p", f"  {name}(w, p)"]
+        def unit(*given: Any) -> None:
+            for step in steps:
+                step(*given)
+
+        return unit
+
+    def _call(self, ins: PtxInstruction, handler: Callable[[Warp, Mask], None]) -> Callable[..., None]:
+        line, negated = ins.line, ins.negated
+        guard = None if ins.predicate is None else self.binder.index[ins.predicate]
+
+        def run(w: Warp, R: list[Lanes], mask: Mask = None) -> None:
+            w.line = line
+            if guard is not None and (mask := select(R[guard], negated, mask)) is False:
+                return
+            w.mask = mask
+            handler(w, mask)
+
+        return run
 
 
 def load(ptx: str, kernel: str | None = None) -> Program:

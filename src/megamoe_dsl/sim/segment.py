@@ -1,18 +1,16 @@
-"""Consecutive instructions of pure arithmetic, as operations on the lanes of a warp.
+"""Consecutive instructions of pure arithmetic, as one program on the lanes of a warp.
 
-Every assignment gets a name of its own, so that only what a value is made of orders it, and registers are read once before and written
-once after. Equal operations that do not depend on each other, which unrolled loops have many of, are a group, which is done at once.
-Inactive lanes are computed too, and not written. Registers that nothing outside their segment reads are not written either.
+Every value is a step, so that only what it is made of orders it, and registers are read once before and written once after. Inactive lanes
+are computed too, and not written. Registers that nothing outside their segment reads are not written either.
 
-What expressions are made of, sums, shifts, comparisons and the like, are elementary operations there. All else is external: a function
-of Python, which gets the operands of equal operations one after the other.
+Sums, shifts, comparisons and the like are elementary operations of `lane_program.c`. Other functions are called: once for all equal
+steps that do not depend on each other, which unrolled loops have many of, with their operands one after the other.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,30 +18,15 @@ import numpy as np
 
 from .compiled import compiled
 from .formats import bf16_to_f32
+from .memory import ELEMENTS
 from .operands import Binder
 from .ops import Inline
-from .ops.convert import Narrow, bf16_pair
+from .ops.convert import bf16_pair, narrow_pair
 from .ops.floating import flush, fma32
 from .parser import PtxInstruction
+from .values import AS_TYPE, VIEW, Value, where
 
-_REGISTER, _NAME = re.compile(r"R\[(\d+)\]"), re.compile(r"[%\w$@.]+")
-_OPERAND = re.compile(r"R\[\d+\]|\bk\d+\b(?!\()")
-_CALL = re.compile(r"\bk\d+\(")
-_WORTH_IT = 8  # operations whose values must be put together first; of functions, which are dear, two are
-
-
-class LaneOperation(NamedTuple):
-    """`template` with the names of `operands` in its gaps; `level` is how many operations come before it at least."""
-
-    template: tuple[str, ...]
-    operands: tuple[str, ...]
-    types: tuple[Any, ...]
-    level: int
-    name: str
-    result: Any
-
-
-Group = list[LaneOperation]  # Equal operations that do not depend on each other.
+_NAME = re.compile(r"[%\w$@.]+")
 
 
 class Live(NamedTuple):
@@ -62,8 +45,8 @@ def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, boo
         if begins or not isinstance(item, Inline):
             segment.clear()
         if isinstance(item, Inline):
-            guarded = [] if ins.predicate is None else [ins.predicate, *(d for d, _, _ in item.assignments)]
-            reads = {int(i) for _, text, _ in item.assignments for i in _REGISTER.findall(text)}
+            guarded = [] if ins.predicate is None else [ins.predicate, *(name for name, _ in item.assignments)]
+            reads = {leaf.source for _, value in item.assignments for leaf in value.leaves() if isinstance(leaf.source, int)}
             reads |= {binder.index[name] for name in guarded if name in binder.index}
         else:
             names = {name for operand in (*ins.operands, ins.predicate or "") for name in _NAME.findall(operand)}
@@ -71,285 +54,180 @@ def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, boo
         live.segment.update(reads - segment)
         live.unit.update(reads - unit)
         if isinstance(item, Inline):
-            writes = {binder.index[d] for d, _, _ in item.assignments if d != "_"}
+            writes = {binder.index[name] for name, _ in item.assignments if name != "_"}
             segment |= writes
             unit |= writes
     return live
 
 
-class Segment:
-    """Collects instructions with `add`; `groups` are their operations, `kept` what can be noticed of them."""
-
-    def __init__(self, binder: Binder, live: Live) -> None:
-        self.binder, self.live = binder, live
-        self._read: dict[int, str] = {}  # register: name of its value before
-        self._values: dict[int, str] = {}  # register: name of its value now
-        self._levels: dict[str, int] = {}
-        self._types: dict[str, Any] = {}
-        self._operations: list[LaneOperation] = []
-
-    def add(self, ins: PtxInstruction, item: Inline) -> None:
-        """One instruction, whose assignments happen together."""
-        binder, results = self.binder, {}
-        for destination, text, dtype in item.assignments:
-            if destination != "_":
-                i = binder.index[destination]
-                text = binder.cast(f"({text})", dtype, binder.storage[i])
-                if ins.predicate is not None:
-                    yes, no = (f"R[{i}]", text) if ins.negated else (text, f"R[{i}]")
-                    text = f"where(R[{binder.index[ins.predicate]}], {yes}, {no})"
-                results[i] = self._value(text, binder.storage[i])
-        self._values |= results
-
-    def kept(self, masked: bool) -> list[tuple[int, str, str | None]]:
-        """Registers to write, the names of their values, and of those before where inactive lanes keep them."""
-        merged = self.live.unit if masked else set[int]()  # inactive lanes of the others are read by nobody
-        names = [(i, name) for i, name in self._values.items() if i in self.live.segment]
-        return [(i, name, self._before(i) if i in merged else None) for i, name in names]
-
-    def _before(self, i: int) -> str:
-        self._types[f"r{i}"] = self.binder.storage[i]
-        return self._read.setdefault(i, f"r{i}")
-
-    def _value(self, text: str, result: type) -> str:
-        """The name of what an expression gives; a mere register is no operation."""
-        operands: list[str] = []
-
-        def gap(match: re.Match[str]) -> str:
-            name = match.group()
-            if name[0] == "R":
-                i = int(name[2:-1])
-                name = self._values.get(i) or self._before(i)
-            elif isinstance(constant := self.binder.names[name], np.ndarray):
-                self._types[name] = constant.dtype.type
-            else:
-                return name
-            operands.append(name)
-            return "\0"
-
-        template = tuple(_OPERAND.sub(gap, text).split("\0"))
-        if template == ("(", ")"):
-            return operands[0]
-        name = f"v{len(self._operations)}"
-        level = self._levels[name] = 1 + max((self._levels.get(o, 0) for o in operands), default=0)
-        self._types[name] = result
-        self._operations.append(LaneOperation(template, tuple(operands), tuple(self._types[o] for o in operands), level, name, result))
-        return name
-
-    def groups(self) -> Iterator[Group]:
-        """All operations in an order that works: alone, or as many as are done together."""
-        groups: dict[tuple[Any, ...], Group] = {}
-        for one in sorted(self._operations, key=lambda one: one.level):
-            groups.setdefault((one.level, one.template, one.types), []).append(one)
-        joined = set[tuple[str, ...]]()
-        for group in groups.values():
-            text, columns = "".join(group[0].template), list(zip(*(one.operands for one in group), strict=True))
-            ready = all(names in joined or all(name in self.binder.names for name in names) for names in columns)
-            if "(w)" not in text and columns and len(group) >= (2 if ready or _CALL.search(text) else _WORTH_IT):
-                joined.add(tuple(one.name for one in group))
-                yield group
-            else:
-                yield from ([one] for one in group)
-
-
-_BINARY: dict[type, str] = {
-    ast.Add: "ADD", ast.Sub: "SUB", ast.Mult: "MUL", ast.Div: "DIV", ast.BitAnd: "AND", ast.BitOr: "OR", ast.BitXor: "XOR",
-    ast.LShift: "SHL", ast.RShift: "SHR",
+_INTEGERS = (np.uint8, np.uint16, np.uint32, np.uint64, np.int8, np.int16, np.int32, np.int64)
+_FLOATS = (np.float32, np.float64)
+_NUMBERS = (*_INTEGERS, *_FLOATS)
+_ELEMENTARY: dict[Any, tuple[str, tuple[type, ...]]] = {
+    np.add: ("ADD", _NUMBERS), np.subtract: ("SUB", _NUMBERS), np.multiply: ("MUL", _NUMBERS), np.divide: ("DIV", _FLOATS),
+    np.bitwise_and: ("AND", (*_INTEGERS, np.bool_)), np.bitwise_or: ("OR", (*_INTEGERS, np.bool_)),
+    np.bitwise_xor: ("XOR", (*_INTEGERS, np.bool_)), np.left_shift: ("SHL", _INTEGERS), np.right_shift: ("SHR", _INTEGERS),
+    np.equal: ("EQ", (*_NUMBERS, np.bool_)), np.not_equal: ("NE", (*_NUMBERS, np.bool_)), np.less: ("LT", _NUMBERS),
+    np.less_equal: ("LE", _NUMBERS), np.invert: ("NOT", (*_INTEGERS, np.bool_)), np.negative: ("NEG", _NUMBERS),
+    np.minimum: ("MIN", _INTEGERS), np.maximum: ("MAX", _INTEGERS), np.absolute: ("ABS", _FLOATS), np.fmin: ("FMIN", _FLOATS),
+    np.fmax: ("FMAX", _FLOATS), np.where: ("WHERE", (*_NUMBERS, np.bool_, np.complex128)), fma32: ("FMA", (np.float32,)),
+    flush: ("FLUSH", (np.float32,)), bf16_to_f32: ("BF16", (np.uint16,)), bf16_pair: ("BF16X2", (np.float32,)),
+    narrow_pair: ("NARROW", (np.float32,)),
 }  # fmt: skip
-_COMPARE: dict[type, tuple[str, bool]] = {  # and whether the operands change places
-    ast.Eq: ("EQ", False), ast.NotEq: ("NE", False), ast.Lt: ("LT", False), ast.LtE: ("LE", False),
-    ast.Gt: ("LT", True), ast.GtE: ("LE", True),
-}  # fmt: skip
-_UNARY: dict[type, str] = {ast.Invert: "NOT", ast.USub: "NEG"}
-_CAST = {1: "CAST8", 2: "CAST16", 4: "CAST32", 8: "CAST64"}
-_FUNCTIONS: dict[Any, str] = {
-    np.add: "ADD", np.subtract: "SUB", np.multiply: "MUL", np.minimum: "MIN", np.maximum: "MAX", np.fmin: "FMIN", np.fmax: "FMAX",
-    fma32: "FMA", flush: "FLUSH", bf16_pair: "BF16X2", bf16_to_f32: "BF16",
-}  # fmt: skip
-_FLOATING = ("ADD", "SUB", "MUL", "DIV", "EQ", "NE", "LT", "LE", "NEG", "ABS", "WHERE", "FMIN", "FMAX")
-_OF_ONE_TYPE = {"FMA": np.float32, "FLUSH": np.float32, "BF16": np.uint16, "BF16X2": np.float32, "NARROW": np.float32}
-_NAMES = (
-    *_BINARY.values(), "EQ", "NE", "LT", "LE", *_UNARY.values(), "WHERE", *_CAST.values(), "MIN", "MAX", "ABS", "FMIN", "FMAX",
-    *_OF_ONE_TYPE,
-)  # fmt: skip
-OPERATIONS = {name: number for number, name in enumerate(_NAMES)}
-_SIGNLESS = ("ADD", "SUB", "MUL", "AND", "OR", "XOR", "SHL", "EQ", "NE", "NOT", "NEG", "WHERE")
-_INTEGER = tuple(name for name in _NAMES if name not in ("DIV", "ABS", "FMIN", "FMAX", *_OF_ONE_TYPE))
-_KNOWN = {  # by numpy's kinds of types
-    "b": ("AND", "OR", "XOR", "NOT", "EQ", "NE", "WHERE", *_CAST.values()),
-    "i": _INTEGER,
-    "u": _INTEGER,
-    "f": _FLOATING,
-    "c": ("WHERE",),
-}
-_RESULT_TYPES: dict[str, Any] = {"BF16": np.float32, "BF16X2": np.uint32, "NARROW": np.uint16}
+"""Functions that are operations, under this name, of such operands."""
+_SWAPPED = {np.greater: np.less, np.greater_equal: np.less_equal}
+_SIGNLESS = ("ADD", "SUB", "MUL", "AND", "OR", "XOR", "SHL", "EQ", "NE", "NOT", "NEG")
+_CASTS = {1: "CAST8", 2: "CAST16", 4: "CAST32", 8: "CAST64"}
+OPERATIONS = {name: number for number, name in enumerate([*(name for name, _ in _ELEMENTARY.values()), *_CASTS.values()])}
 _MASK, _RESULT = -1, -2
 _EXTERNAL = -1
 
 _C = compiled("lane_program", OPERATIONS)
 
-Value = tuple[int, Any]  # A place and the numpy type in which it is read.
-
-
-class _Unknown(Exception):
-    """An expression that has no elementary operations."""
-
 
 @lru_cache(maxsize=4096)
-def _tree(template: tuple[str, ...]) -> ast.expr:
-    """An expression with names a0, a1, ... in the gaps."""
-    text = template[0] + "".join(f"a{i}{gap}" for i, gap in enumerate(template[1:]))
-    return ast.parse(text, mode="eval").body
+def elementary(function: Any, types: tuple[type, ...], result: type) -> int | None:
+    """The number of an operation of operands of these types, None for what is called."""
+    if function is AS_TYPE:
+        if types[0] not in (*_INTEGERS, np.bool_) or result not in _INTEGERS:
+            return None
+        name, kind = _CASTS[np.dtype(result).itemsize], types[0]
+    else:
+        name, known = _ELEMENTARY.get(function, ("", ()))
+        kind = types[1 if name == "WHERE" else 0]
+        if kind not in known:
+            return None
+    if name == "WHERE" or (name in _SIGNLESS and kind in _INTEGERS):
+        kind = ELEMENTS[np.dtype(kind).itemsize]
+    return OPERATIONS[name] * 32 + np.dtype(kind).num
 
 
-def _key(operation: str, dtype: Any) -> int:
-    kind = np.dtype(dtype)
-    if operation not in _KNOWN.get(kind.kind, ()) and _OF_ONE_TYPE.get(operation) is not dtype:
-        raise _Unknown
-    if (kind.kind != "c" and operation == "WHERE") or (kind.kind == "i" and operation in _SIGNLESS):
-        kind = np.dtype(f"u{kind.itemsize}")
-    return OPERATIONS[operation] * 32 + kind.num
+@lru_cache
+def cast_to(dtype: type) -> Callable[[Any], Any]:
+    return lambda values: values.astype(dtype)
 
 
-class _Writer:
-    """Collects places and code."""
+class Step(NamedTuple):
+    """A `Value` that is no view: `operands` are steps, read as `types`. `level` is how many calls come before it at least."""
 
-    def __init__(self, segment: Segment) -> None:
-        self.segment, self.names = segment, segment.binder.names
-        self.places: list[tuple[Any, int]] = []
-        self.code: list[tuple[int, int, int, int, int]] = []
-        self.externals: list[tuple[Any, bool, tuple[tuple[int, ...], ...]]] = []
-        self.values: dict[str, Value] = {}
+    source: Any
+    dtype: type
+    operands: tuple[int, ...] = ()
+    types: tuple[type, ...] = ()
+    level: int = 0
 
-    def place(self, of: Any, dtype: Any) -> Value:
-        self.places.append((of, np.dtype(dtype).num))
-        return len(self.places) - 1, dtype
+    @property
+    def operation(self) -> int | None:
+        return elementary(self.source, self.types, self.dtype) if self.operands else None
 
-    def value(self, name: str) -> Value:
-        """Of a register before, a constant, or an operation that came earlier."""
-        if (value := self.values.get(name)) is None:
-            if (constant := self.names.get(name)) is not None:
-                value = self.place(np.ascontiguousarray(constant), constant.dtype.type)
-            else:
-                i = int(name[1:])
-                value = self.place(i, self.segment.binder.storage[i])
-            self.values[name] = value
-        return value
+    @property
+    def called(self) -> bool:
+        return callable(self.source) and self.operation is None
 
-    def emit(self, operation: str, dtype: Any, operands: list[Value], result: Any) -> Value:
-        key = _key(operation, dtype)
-        out = self.place(_RESULT, result)
-        a, b, c = ([place for place, _ in operands] * 3)[:3]
-        self.code.append((key, out[0], a, b, c))
-        return out
 
-    def group(self, group: Group) -> None:
-        """Operations that are the same: each in elementary ones, or all in one call."""
-        code, places = len(self.code), len(self.places)
-        try:
-            for one in group:
-                value = self.expression(_tree(one.template), one)
-                if value[1] != one.result:
-                    raise _Unknown
-                self.values[one.name] = value
-        except _Unknown:
-            del self.code[code:]
-            self.values = {name: value for name, value in self.values.items() if value[0] < places}
-            del self.places[places:]
-            self.external(group)
+class Segment:
+    """Collects instructions with `add`; `kept` is what can be noticed of them."""
 
-    def expression(self, node: ast.expr, one: LaneOperation) -> Value:
-        """The value of an expression, if elementary operations give it."""
-        match node:
-            case ast.Name(id=name) if name[0] == "a" and name[1:].isdigit():
-                i = int(name[1:])
-                return self.value(one.operands[i])[0], one.types[i]
-            case ast.BinOp(left, operator, right):
-                return self.alike(_BINARY.get(type(operator), ""), [self.expression(left, one), self.expression(right, one)])
-            case ast.Compare(left, [operator], [right]) if type(operator) in _COMPARE:
-                name, swapped = _COMPARE[type(operator)]
-                operands = [self.expression(left, one), self.expression(right, one)]
-                return self.alike(name, operands[::-1] if swapped else operands, np.bool_)
-            case ast.UnaryOp(operator, operand):
-                return self.alike(_UNARY.get(type(operator), ""), [self.expression(operand, one)])
-            case ast.Call(ast.Name("abs"), [operand]):
-                return self.alike("ABS", [self.expression(operand, one)])
-            case ast.Call(ast.Name("where"), [condition, yes, no]):
-                chosen, operands = self.expression(condition, one), [self.expression(yes, one), self.expression(no, one)]
-                if chosen[1] is not np.bool_ or operands[0][1] is not operands[1][1]:
-                    raise _Unknown
-                return self.emit("WHERE", operands[0][1], [chosen, *operands], operands[0][1])
-            case ast.Call(ast.Name(name), arguments) if (operation := self.operation(name)) is not None:
-                operands, result = [self.expression(argument, one) for argument in arguments], _RESULT_TYPES.get(operation)
-                if operation == "NARROW":
-                    operands.append(self.table(self.names[name]))
-                    return self.emit(operation, operands[0][1], operands, result)
-                return self.alike(operation, operands, result)
-            case ast.Call(ast.Attribute(inner, "view"), [ast.Name(dtype)]):
-                (place, have), want = self.expression(inner, one), self.names[dtype]
-                if np.dtype(have).itemsize != np.dtype(want).itemsize:  # pairs, which are twice as many values
-                    raise _Unknown
-                return place, want
-            case ast.Call(ast.Attribute(inner, "astype"), [ast.Name(dtype)]):
-                value, want = self.expression(inner, one), self.names[dtype]
-                if np.dtype(want).kind not in "iu" or np.dtype(value[1]).kind not in "iub":
-                    raise _Unknown
-                return self.emit(_CAST[np.dtype(want).itemsize], value[1], [value], want)
-        raise _Unknown
+    def __init__(self, binder: Binder, live: Live) -> None:
+        self.binder, self.live = binder, live
+        self.steps: list[Step] = []
+        self._leaves: dict[int, int] = {}  # register, or identity of another leaf's source: the step that it is before
+        self._values: dict[int, int] = {}  # register: the step of its value now
 
-    def operation(self, name: str) -> str | None:
-        function = self.names.get(name)
-        return "NARROW" if isinstance(function, Narrow) else _FUNCTIONS.get(function)
+    def add(self, ins: PtxInstruction, item: Inline) -> None:
+        """One instruction, whose assignments happen together."""
+        binder, results = self.binder, {}
+        for destination, value in item.assignments:
+            if destination != "_":
+                i = binder.index[destination]
+                value, before = value.to(binder.storage[i]), Value(i, binder.storage[i])
+                if ins.predicate is not None:
+                    guard = Value(binder.index[ins.predicate], np.bool_)
+                    value = where(guard, before, value) if ins.negated else where(guard, value, before)
+                results[i] = self._step(value)
+        self._values |= results
 
-    def table(self, narrow: Narrow) -> Value:
-        key = f"table {id(narrow)}"
-        if key not in self.values:
-            self.values[key] = self.place(narrow.codes, np.uint8)
-        return self.values[key]
+    def kept(self, masked: bool) -> dict[int, tuple[int, int | None]]:
+        """Registers to write, the steps of their values, and of those before where inactive lanes keep them."""
+        merged = self.live.unit if masked else set[int]()  # inactive lanes of the others are read by nobody
+        kept = {i: step for i, step in self._values.items() if i in self.live.segment}
+        return {i: (step, self._before(i) if i in merged else None) for i, step in kept.items()}
 
-    def alike(self, operation: str, operands: list[Value], result: Any = None) -> Value:
-        """An operation whose operands must have one type, which is the result's unless another is given."""
-        dtype = operands[0][1]
-        if operation not in OPERATIONS or any(other is not dtype for _, other in operands):
-            raise _Unknown
-        return self.emit(operation, dtype, operands, result or dtype)
+    def _before(self, i: int) -> int:
+        return self._leaf(i, Value(i, self.binder.storage[i]))
 
-    def external(self, group: Group) -> None:
-        first = group[0]
-        operands: tuple[tuple[int, ...], ...] = tuple(
-            (np.dtype(dtype).num, *(self.value(name)[0] for name in names))
-            for dtype, names in zip(first.types, zip(*(one.operands for one in group), strict=True), strict=True)
-        )
-        results = [self.place(_RESULT, one.result) for one in group]
-        self.code.append((_EXTERNAL, results[0][0], len(self.externals), len(group), 0))
-        self.externals.append((*self.function(first), operands))
-        self.values |= {one.name: result for one, result in zip(group, results, strict=True)}
+    def _leaf(self, key: int, leaf: Value) -> int:
+        if key not in self._leaves:
+            self._leaves[key] = self._append(Step(leaf.source, leaf.dtype, level=int(callable(leaf.source))))
+        return self._leaves[key]
 
-    def function(self, one: LaneOperation) -> tuple[Callable[..., Any], bool]:
-        match tree := _tree(one.template):
-            case ast.Call(ast.Name(name), arguments):
-                if [ast.unparse(argument) for argument in arguments] == [f"a{i}" for i in range(len(one.operands))]:
-                    return self.names[name], False
-        gaps = "".join(f", a{i}" for i in range(len(one.operands)))
-        return eval(f"lambda w{gaps}: {ast.unparse(tree)}", self.names), True
+    def _append(self, step: Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def _step(self, value: Value) -> int:
+        """The step that a value is, made with those of its operands; its dtype may be another one of the same size."""
+        while value.source is VIEW:
+            (value,) = value.operands
+        if not value.operands:
+            register = isinstance(value.source, int)
+            step = self._values.get(value.source) if register else None
+            return self._leaf(value.source if register else id(value.source), value) if step is None else step
+        source, operands = value.source, value.operands[::-1] if value.source in _SWAPPED else value.operands
+        source = _SWAPPED.get(source, source)
+        steps, types = tuple(map(self._step, operands)), tuple(one.dtype for one in operands)
+        if source is AS_TYPE and elementary(source, types, value.dtype) is None:
+            source = cast_to(value.dtype)
+        called = elementary(source, types, value.dtype) is None
+        return self._append(Step(source, value.dtype, steps, types, max(self.steps[one].level for one in steps) + called))
 
 
 def lane_program(segment: Segment, masked: bool) -> Callable[..., None]:
     """What does a segment, called with a warp, its registers and, where `masked`, a mask."""
-    writer, kept = _Writer(segment), segment.kept(masked)
-    used, groups = {name for one in kept for name in one[1:] if name is not None}, list[Group]()
-    for group in reversed(list(segment.groups())):  # backwards: what is used later on is then known
-        if not used.isdisjoint(one.name for one in group):
-            used.update(name for one in group for name in one.operands)
-            groups.append(group)
-    for group in reversed(groups):
-        writer.group(group)
-    mask = writer.place(_MASK, np.bool_) if masked else (0, None)
-    outputs = []
-    for i, name, before in kept:
-        value, dtype = writer.value(name), segment.binder.storage[i]
+    steps, kept = segment.steps, segment.kept(masked)
+    used = {step for pair in kept.values() for step in pair if step is not None}
+    for number in reversed(range(len(steps))):
+        if number in used:
+            used.update(steps[number].operands)
+    places, code, externals, outputs = list[tuple[Any, int]](), list[tuple[int, ...]](), list[Any](), list[tuple[int, ...]]()
+    place_of: dict[int, int] = {}
+
+    def place(of: Any, dtype: Any) -> int:
+        places.append((of, np.dtype(dtype).num))
+        return len(places) - 1
+
+    def operate(operation: int, dtype: type, operands: Iterable[int]) -> int:
+        result = place(_RESULT, dtype)
+        code.append((operation, result, *([*operands] * 3)[:3]))
+        return result
+
+    def call(group: list[int]) -> None:
+        first = steps[group[0]]
+        columns = zip(*(steps[number].operands for number in group), strict=True)
+        operands = tuple((np.dtype(t).num, *map(place_of.__getitem__, column)) for t, column in zip(first.types, columns, strict=True))
+        place_of.update({number: place(_RESULT, first.dtype) for number in group})
+        code.append((_EXTERNAL, place_of[group[0]], len(externals), len(group), 0))
+        externals.append((first.source, not first.operands, operands))
+
+    calls: dict[tuple[Any, ...], list[int]] = {}
+    for number in sorted(used, key=lambda number: (steps[number].level, not steps[number].called, number)):
+        step = steps[number]
+        if step.called:
+            alone = number if not step.operands else None
+            calls.setdefault((step.level, step.source, step.types, alone), []).append(number)
+            continue
+        while calls and next(iter(calls))[0] <= step.level:
+            call(calls.pop(next(iter(calls))))
+        if step.operation is not None:
+            place_of[number] = operate(step.operation, step.dtype, [place_of[one] for one in step.operands])
+        else:
+            place_of[number] = place(np.ascontiguousarray(step.source) if isinstance(step.source, np.ndarray) else step.source, step.dtype)
+    for group in calls.values():
+        call(group)
+    mask = place(_MASK, np.bool_) if masked else 0
+    for i, (value, before) in kept.items():
+        dtype, last = segment.binder.storage[i], place_of[value]
         if before is not None:
-            value = writer.emit("WHERE", dtype, [mask, value, writer.value(before)], dtype)
-        outputs.append((i, value[0], np.dtype(dtype).num))
-    code = np.array(writer.code, np.int32).tobytes()
-    return _C.program(tuple(writer.places), code, tuple(writer.externals), tuple(outputs))  # type: ignore[no-any-return]
+            last = operate(elementary(np.where, (np.bool_, dtype), dtype) or 0, dtype, [mask, last, place_of[before]])
+        outputs.append((i, last, np.dtype(dtype).num))
+    return _C.program(tuple(places), np.array(code, np.int32).tobytes(), tuple(externals), tuple(outputs))  # type: ignore[no-any-return]

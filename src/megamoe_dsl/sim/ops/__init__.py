@@ -6,8 +6,8 @@ dot-separated parts) of an opcode gets `(instruction, binder)` once, when the ke
 - a handler `(warp, mask) -> None | BLOCK | YIELD | EXIT`: run each time lanes reach the instruction, with `.aligned` when all have;
   `mask` is None for all 32 lanes,
 - `Straight(handler)`: the same, but it always returns None, so it can be fused with its neighbors,
-- `Inline([(destination, expression, dtype), ...])`: pure arithmetic as Python source over `R` (registers) and `w`. Lanes do not matter to
-  one another, and expressions without `w` take any number of them: those of several instructions at once (see `segment`).
+- `Inline([(destination, value), ...])`: pure arithmetic, in which lanes do not matter to one another (`values`); it is done with that of
+  its neighbors (`segment`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..errors import SimError
 from ..lanes import Mask
 from ..operands import Binder, Reader, vector
 from ..parser import PtxInstruction
+from ..values import Value
 
 __all__ = [
     "ADDRESS", "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp",
@@ -51,9 +52,9 @@ class Straight:
 
 @dataclass(frozen=True)
 class Inline:
-    """Assignments to evaluate together: (destination register, Python expression, numpy type of its value)."""
+    """Assignments to evaluate together: destination registers, or `_`, and their values."""
 
-    assignments: list[tuple[str, str, type]]
+    assignments: list[tuple[str, Value]]
 
 
 Built = Handler | Straight | Inline

@@ -19,8 +19,10 @@ from ..lanes import Lanes
 from ..memory import B128
 from ..sync import SCOPES, BarrierState
 from ..tma_engine import Issue, write_shared_chunks
+from ..values import apply
 from . import ADDRESS, YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Warp, converged, each_lane, plain, register, vector
 from .access import line_of, origin, scope, shared_target
+from .integer import part_of
 from .mbarrier import mbarrier_at
 
 
@@ -194,9 +196,6 @@ def sleep(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome:
     return YIELD
 
 
-_AXES = {"x": 0, "y": 1, "z": 2}
-
-
 @each_lane("clusterlaunchcontrol.try_cancel", reads=(ADDRESS, ADDRESS))
 def try_cancel(ins: PtxInstruction, w: Warp, lane: int, where: int, barrier: int) -> None:
     """Take a waiting cluster: try_cancel.async[.shared::cta].mbarrier::complete_tx::bytes[.multicast::cluster::all].b128 [addr], [mbar]"""
@@ -220,16 +219,10 @@ def try_cancel(ins: PtxInstruction, w: Warp, lane: int, where: int, barrier: int
 @register("clusterlaunchcontrol.query_cancel")
 def build_query(ins: PtxInstruction, b: Binder) -> Inline:
     """is_canceled.pred.b128 p, response; get_first_ctaid.v4.b32.b128 {x, y, z, _}, response; get_first_ctaid::x.b32.b128 r, response"""
-    name, what = b.name(_word), ins.parts[2]
-    response = b.expression(ins.operands[1], B128)
+    what, response = ins.parts[2], b.value(ins.operands[1], B128)
+    words = [apply(part_of(np.uint32, place), response, dtype=np.uint32) for place in range(4)]
     if what == "is_canceled":
-        return Inline([(ins.operands[0], f"{name}({response}, 3) != 0", np.bool_)])
+        return Inline([(ins.operands[0], words[3] != 0)])
     if what == "get_first_ctaid":
-        places = vector(ins.operands[0])[:3]
-        return Inline([(place, f"{name}({response}, {axis})", np.uint32) for axis, place in enumerate(places)])
-    axis = _AXES[what.removeprefix("get_first_ctaid::")]
-    return Inline([(ins.operands[0], f"{name}({response}, {axis})", np.uint32)])
-
-
-def _word(response: np.ndarray, index: int) -> np.ndarray:
-    return np.ascontiguousarray(np.ascontiguousarray(response).view(np.uint32).reshape(-1, 4)[:, index])
+        return Inline(list(zip(vector(ins.operands[0])[:3], words, strict=False)))
+    return Inline([(ins.operands[0], words["xyz".index(what.removeprefix("get_first_ctaid::"))])])

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..formats import E2M1, E2M3, E3M2, E4M3, E5M2, UE8M0, bf16_to_f32, f32_to_bf16
+from ..formats import E2M1, E2M3, E3M2, E4M3, E5M2, UE8M0, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
 from ..operands import DTYPES
+from ..values import Value, apply, constant, where
 from . import Binder, Inline, PtxInstruction, SimError, register
 from .floating import flush
 
@@ -47,20 +48,21 @@ def _pairs(high: Any, low: Any) -> Any:
     return both
 
 
-class Narrow:
-    """Two float32 to a pair of narrow codes, the first to the upper byte. A code depends on the upper half of the float32 and on whether
-    the rest is 0, because no middle of two codes has more bits: `codes` are by upper half * 2 + (rest is not 0)."""
+@lru_cache
+def narrow_codes(kind: str, relu: bool) -> Any:
+    """Codes of float32 in a narrow format, by upper half * 2 + (rest is not 0): a code depends on no more, because no middle of two codes has
+    more bits."""
+    upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
+    samples = np.stack([upper, upper | np.uint32(1)], axis=1).reshape(-1).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        return _encoder(kind)(samples, relu)
 
-    def __init__(self, kind: str, relu: bool) -> None:
-        upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
-        samples = np.stack([upper, upper | np.uint32(1)], axis=1).reshape(-1).view(np.float32)
-        with np.errstate(invalid="ignore"):
-            self.codes = _encoder(kind)(samples, relu)
 
-    def __call__(self, high: Any, low: Any) -> Any:
-        bits = _pairs(high, low).view(np.uint32)
-        index = (bits >> np.uint32(15) & np.uint32(0x1FFFE)) | ((bits & np.uint32(0xFFFF)) != 0)
-        return self.codes.take(index).view(np.uint16)[:, 0]
+def narrow_pair(high: Any, low: Any, codes: Any) -> Any:
+    """Two float32 to a pair of narrow codes, the first to the upper byte."""
+    bits = _pairs(high, low).view(np.uint32)
+    index = (bits >> np.uint32(15) & np.uint32(0x1FFFE)) | ((bits & np.uint32(0xFFFF)) != 0)
+    return codes.take(index).view(np.uint16)[:, 0]
 
 
 def bf16_pair(high: Any, low: Any) -> Any:
@@ -68,70 +70,77 @@ def bf16_pair(high: Any, low: Any) -> Any:
     return f32_to_bf16(_pairs(high, low)).view(np.uint32).reshape(-1)
 
 
-def _ue8m0(x: Any, up: bool) -> Any:
+@lru_cache
+def _ue8m0(up: bool) -> Callable[[Any], Any]:
     """float32 to a power of two: its exponent, rounded up when `up` (cvt.rp) or towards zero; NaN is 255, the sign is ignored."""
-    bits = np.ascontiguousarray(x).view(np.uint32) & np.uint32(0x7FFFFFFF)
-    exponent = bits >> np.uint32(23)
-    fraction = bits & np.uint32(0x7FFFFF)
-    if up:
-        # a subnormal above 2^-127 needs 2^-126, which is code 1
-        exponent = exponent + np.where(exponent == 0, fraction > np.uint32(0x400000), fraction != 0)
-    return np.where(x != x, 255, np.minimum(exponent, 254)).astype(np.uint8)
+
+    def run(x: Any) -> Any:
+        bits = np.ascontiguousarray(x).view(np.uint32) & np.uint32(0x7FFFFFFF)
+        exponent = bits >> np.uint32(23)
+        fraction = bits & np.uint32(0x7FFFFF)
+        if up:
+            # a subnormal above 2^-127 needs 2^-126, which is code 1
+            exponent = exponent + np.where(exponent == 0, fraction > np.uint32(0x400000), fraction != 0)
+        return np.where(x != x, 255, np.minimum(exponent, 254)).astype(np.uint16)
+
+    return run
 
 
-def _encode16(kind: str, towards_zero: bool) -> Callable[[Any], Any]:
-    if kind == "bf16":
-        return (lambda x: (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)) if towards_zero else f32_to_bf16
-    return _f16_towards_zero if towards_zero else lambda x: x.astype(np.float16).view(np.uint16)
+def _bf16_towards_zero(x: Any) -> Any:
+    return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
 def _f16_towards_zero(x: Any) -> Any:
     """float32 to f16 bits, of two neighbors the one nearer to zero."""
-    bits = x.astype(np.float16).view(np.uint16)
-    away = np.abs(bits.view(np.float16).astype(np.float32)) > np.abs(x)
+    bits = f32_to_f16(x)
+    away = np.abs(f16_to_f32(bits)) > np.abs(x)
     return np.where(away, bits - np.uint16(1), bits).astype(np.uint16)
 
 
-@lru_cache(maxsize=256)
-def _to_pair(kind: str, qualifiers: tuple[str, ...]) -> tuple[Callable[[Any, Any], Any], type]:
+_ENCODE = {"bf16": (f32_to_bf16, _bf16_towards_zero), "f16": (f32_to_f16, _f16_towards_zero)}  # To nearest, and toward zero.
+
+
+@lru_cache
+def _halves(kind: str, towards_zero: bool, saturates: bool, relu: bool) -> Callable[[Any, Any], Any]:
+    encode = _ENCODE[kind][towards_zero]
+    if encode is f32_to_bf16 and not (saturates or relu):
+        return bf16_pair
+
+    def run(high: Any, low: Any) -> Any:
+        both = _pairs(high, low)
+        if saturates:
+            both = np.clip(both, np.float32(-_LARGEST[kind]), np.float32(_LARGEST[kind]))
+        if relu:
+            both = np.where((both > 0) | (both != both), both, np.float32(0))
+        return np.ascontiguousarray(encode(both)).view(np.uint32).reshape(-1)
+
+    return run
+
+
+def _pair(kind: str, qualifiers: tuple[str, ...], high: Value, low: Value) -> Value:
+    """Two float32 to a packed pair."""
     relu = "relu" in qualifiers
-    if kind in ("f16", "bf16"):
-        encode = _encode16(kind, "rz" in qualifiers)
-        saturates = "satfinite" in qualifiers
-        if encode is f32_to_bf16 and not (saturates or relu):
-            return bf16_pair, np.uint32
-
-        def halves(high: Any, low: Any) -> Any:
-            both = _pairs(high, low)
-            if saturates:
-                both = np.clip(both, np.float32(-_LARGEST[kind]), np.float32(_LARGEST[kind]))
-            if relu:
-                both = np.where((both > 0) | (both != both), both, np.float32(0))
-            return np.ascontiguousarray(encode(both)).view(np.uint32).reshape(-1)
-
-        return halves, np.uint32
+    if kind in _ENCODE:
+        return apply(_halves(kind, "rz" in qualifiers, "satfinite" in qualifiers, relu), high, low, dtype=np.uint32)
     if kind == "ue8m0":
-        up = "rp" in qualifiers
-        return lambda high, low: _ue8m0(low, up).astype(np.uint16) | _ue8m0(high, up).astype(np.uint16) << np.uint16(8), np.uint16
-    narrow = Narrow(kind, relu)
-    if kind != "e2m1":
-        return narrow, np.uint16
-    return lambda high, low: ((pair := narrow(high, low)) | pair >> np.uint16(4)).astype(np.uint8), np.uint8
+        upper, lower = (apply(_ue8m0("rp" in qualifiers), one, dtype=np.uint16) for one in (high, low))
+        return upper << 8 | lower  # type: ignore[no-any-return]
+    pair = apply(narrow_pair, high, low, Value(narrow_codes(kind, relu), np.uint8), dtype=np.uint16)
+    return pair if kind != "e2m1" else (pair | pair >> 4).astype(np.uint8)
 
 
-@lru_cache(maxsize=64)
-def _from_pair(target: str, kind: str) -> tuple[Callable[[Any], Any], type, type]:
+@lru_cache
+def _from_pair(target: str, kind: str) -> Callable[[Any], Any]:
+    """A packed pair of narrow codes to one of f16 or bf16."""
     table = UE8M0 if kind == "ue8m0" else _TABLES[kind][0]
-    source = np.uint8 if kind == "e2m1" else np.uint16
-    encode = (lambda v: v.astype(np.float16).view(np.uint16)) if target == "f16" else (lambda v: f32_to_bf16(v.astype(np.float32)))
-    codes = encode(table)
+    codes = _ENCODE[target][0](table.astype(np.float32))
     width = 4 if kind == "e2m1" else 8
 
     def run(x: Any) -> Any:
         low, high = x & ((1 << width) - 1), x >> width
         return codes[low & (len(codes) - 1)].astype(np.uint32) | codes[high & (len(codes) - 1)].astype(np.uint32) << np.uint32(16)
 
-    return run, source, np.uint32
+    return run
 
 
 @register("cvt")
@@ -140,74 +149,62 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
     kinds = [p for p in ins.parts[1:] if p in _KINDS]
     if len(kinds) != 2:
         raise SimError("cannot tell the types of this conversion")
-    to, source = kinds
-    dest = ins.operands[0]
-    if to.endswith("x2") and source == "f32":
-        run, t = _to_pair(to.removesuffix("x2"), ins.parts)
-        high, low = (b.expression(o, np.float32) for o in ins.operands[1:3])
-        return Inline([(dest, f"{b.name(run)}({high}, {low})", t)])
-    if to.endswith("x2"):
-        if not source.endswith("x2"):
-            raise SimError("unsupported conversion")
-        if source in ("f16x2", "bf16x2"):
-            return _narrow_from_halves(ins, b, to, source)
-        unpack, read, t = _from_pair(to.removesuffix("x2"), source.removesuffix("x2"))
-        return Inline([(dest, f"{b.name(unpack)}({b.expression(ins.operands[1], read)})", t)])
-    return _scalar(ins, b, to, source)
+    (to, source), (dest, first, *others) = kinds, ins.operands
+    if not to.endswith("x2"):
+        return Inline([(dest, _scalar(ins.parts, b.value(first, _READ.get(source) or DTYPES[source]), to, source))])
+    to, source = to.removesuffix("x2"), source.removesuffix("x2")
+    if source == "f32":
+        return Inline([(dest, _pair(to, ins.parts, *(b.value(o, np.float32) for o in (first, *others[:1]))))])
+    if not kinds[1].endswith("x2"):
+        raise SimError("unsupported conversion")
+    if source in _ENCODE:
+        word = b.value(first, np.uint32)
+        high, low = (apply(_WIDEN[source], half.astype(np.uint16), dtype=np.float32) for half in (word >> 16, word))
+        return Inline([(dest, _pair(to, ins.parts, high, low))])
+    return Inline([(dest, apply(_from_pair(to, source), b.value(first, np.uint8 if source == "e2m1" else np.uint16), dtype=np.uint32))])
 
 
-def _narrow_from_halves(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
-    pair, t = _to_pair(to.removesuffix("x2"), ins.parts)
-    widen = bf16_to_f32 if source == "bf16x2" else lambda x: x.astype(np.uint16).view(np.float16).astype(np.float32)
-
-    def run(x: Any) -> Any:
-        return pair(widen(x >> np.uint32(16)), widen(x & np.uint32(0xFFFF)))
-
-    return Inline([(ins.operands[0], f"{b.name(run)}({b.expression(ins.operands[1], np.uint32)})", t)])
+_WIDEN = {"bf16": bf16_to_f32, "f16": f16_to_f32}
+_READ: dict[str, type] = {"bf16": np.uint16}
+_FLOATING = ("f16", "bf16", "f32", "f64")
 
 
-def _scalar(ins: PtxInstruction, b: Binder, to: str, source: str) -> Inline:
-    read: type = np.uint16 if source == "bf16" else DTYPES[source]
+def _scalar(qualifiers: tuple[str, ...], x: Value, to: str, source: str) -> Value:
     result: type = {"bf16": np.uint16, "f16": np.uint16, "tf32": np.uint32}.get(to) or DTYPES[to]
-    text = b.expression(ins.operands[1], read)
-    floating = source in ("f16", "bf16", "f32", "f64")
-    if not floating and to not in ("f16", "bf16", "f32", "f64") and "sat" not in ins.parts:
-        # integers: by the source's sign, then cut to the destination; registers may be wider than the type
-        return Inline([(ins.operands[0], f"{text}.astype({b.dtype_name(result)})" if read != result else text, result)])
-    rounding = next((r for r in _ROUND if r in ins.parts), None)
-    ftz, sat, relu = "ftz" in ins.parts, "sat" in ins.parts, "relu" in ins.parts
-    if any(r in ins.parts for r in ("rm", "rp")) or ("rz" in ins.parts and to not in ("bf16", "f16", "tf32")):
+    if source not in _FLOATING and to not in _FLOATING and "sat" not in qualifiers:
+        return x.astype(result)  # by the source's sign, then cut to the destination; registers may be wider than the type
+    if any(r in qualifiers for r in ("rm", "rp")) or ("rz" in qualifiers and to not in ("bf16", "f16", "tf32")):
         raise SimError("this rounding mode is not supported")
-    encode16 = _encode16(to, "rz" in ins.parts) if to in ("f16", "bf16") else None
-
-    def run(x: Any) -> Any:
-        if source == "bf16":
-            x = bf16_to_f32(x)
-        if ftz and x.dtype == np.float32:
-            x = flush(x)
-        if rounding:
-            x = _ROUND[rounding](x)
-        if relu:
-            x = np.where(x > 0, x, x.dtype.type(0))
-        if to == "tf32":
-            return (np.ascontiguousarray(x).view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
-        if encode16:
-            return encode16(x.astype(np.float32))
-        if np.issubdtype(result, np.floating):
-            out = x.astype(result)
-            return np.where(out > 0, np.minimum(out, result(1)), result(0)) if sat else out
-        return _to_integer(x, result)
-
-    return Inline([(ins.operands[0], f"{b.name(run)}({text})", result)])
+    if source == "bf16":
+        x = apply(bf16_to_f32, x, dtype=np.float32)
+    if "ftz" in qualifiers and x.dtype is np.float32:
+        x = apply(flush, x)
+    if rounding := next((r for r in _ROUND if r in qualifiers), None):
+        x = apply(_ROUND[rounding], x)
+    if "relu" in qualifiers:
+        x = where(x > 0, x, constant(0, x.dtype))
+    if to == "tf32":
+        return x.view(np.uint32) + 0x1000 & 0xFFFFE000  # type: ignore[no-any-return]
+    if to in _ENCODE:
+        return apply(_ENCODE[to]["rz" in qualifiers], x.astype(np.float32), dtype=np.uint16)
+    if not np.issubdtype(result, np.floating):
+        return apply(_to_integer(result), x, dtype=result)
+    out = x.astype(result)
+    return where(out > 0, np.minimum(out, 1), constant(0, result)) if "sat" in qualifiers else out
 
 
-def _to_integer(x: Any, result: type) -> Any:
+@lru_cache
+def _to_integer(result: type) -> Callable[[Any], Any]:
     """Saturating, NaN to 0 (PTX ISA: float-to-integer conversions clamp to the destination's range)."""
     limits = np.iinfo(result)
-    if not np.issubdtype(x.dtype, np.floating):
-        low = 0 if np.issubdtype(x.dtype, np.unsignedinteger) else max(limits.min, np.iinfo(x.dtype).min)
-        return np.clip(x, low, min(limits.max, np.iinfo(x.dtype).max)).astype(result)
-    wide = np.where(x != x, 0.0, x.astype(np.float64))
-    out = np.clip(wide, float(limits.min), float(limits.max))
-    safe = np.where(out >= float(limits.max), 0.0, out)
-    return np.where(out >= float(limits.max), result(limits.max), safe.astype(result))
+
+    def run(x: Any) -> Any:
+        if not np.issubdtype(x.dtype, np.floating):
+            low = 0 if np.issubdtype(x.dtype, np.unsignedinteger) else max(limits.min, np.iinfo(x.dtype).min)
+            return np.clip(x, low, min(limits.max, np.iinfo(x.dtype).max)).astype(result)
+        wide = np.where(x != x, 0.0, x.astype(np.float64))
+        out = np.clip(wide, float(limits.min), float(limits.max))
+        safe = np.where(out >= float(limits.max), 0.0, out)
+        return np.where(out >= float(limits.max), result(limits.max), safe.astype(result))
+
+    return run

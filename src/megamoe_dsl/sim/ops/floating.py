@@ -7,12 +7,14 @@ div.approx and div.full), which the ISA only bounds, give the exact result round
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
 
-from ..formats import bf16_to_f32, f32_to_bf16
+from ..formats import bf16_to_f32, f16_to_f32, f32_to_bf16
+from ..operands import DTYPES
+from ..values import apply
 from . import Binder, Inline, PtxInstruction, SimError, register
 
 MODES = ("rm", "rp", "rz")
@@ -98,7 +100,6 @@ _FUNCTIONS: dict[str, Any] = {
     "tanh": np.tanh, "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c,
     "copysign": lambda sign, value: np.copysign(value, sign),
 }  # fmt: skip
-_OPERATORS = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "div": "{} / {}", "neg": "-{}", "abs": "abs({})"}
 _THROUGH_64 = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
 
 
@@ -114,7 +115,7 @@ def _extreme(base: str, qualifiers: tuple[str, ...]) -> Any:
 def _half_function(base: str, kind: str, qualifiers: tuple[str, ...]) -> Any:
     """An operation on 16-bit floats given as uint16 bits."""
     function = _extreme(base, qualifiers) if base in ("min", "max") else _FUNCTIONS[base]
-    widen: Callable[[Any], Any] = bf16_to_f32 if kind == "bf16" else lambda bits: bits.view(np.float16)
+    widen = bf16_to_f32 if kind == "bf16" else f16_to_f32
 
     def run(*sources: Any) -> Any:
         exact = function(*(widen(s).astype(np.float64) for s in sources))
@@ -152,6 +153,12 @@ def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
     return modified
 
 
+@lru_cache(maxsize=256)
+def _packed(function: Any, element: type) -> Any:
+    """A function of elements as one of words that hold several."""
+    return lambda *words: function(*(one.view(element) for one in words)).view(words[0].dtype)
+
+
 @register("copysign", "fma", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
 def build_float(ins: PtxInstruction, b: Binder) -> Inline:
     """Any arithmetic instruction whose last part is a floating-point type."""
@@ -160,42 +167,31 @@ def build_float(ins: PtxInstruction, b: Binder) -> Inline:
         raise SimError("only rounding to nearest is supported in arithmetic other than f32 and f32x2")
     if "f32" in ins.parts[:-1] and kind in ("f16", "bf16"):
         return _mixed(ins, b)
-    if kind in _HALVES or kind in ("f32x2", "f64"):
-        packed = kind.endswith("x2")
-        element: type = {"f32x2": np.float32, "f64": np.float64}.get(kind, np.uint16)
-        t: type = {"f32x2": np.uint64, "f64": np.float64}.get(kind, np.uint32 if packed else np.uint16)
-        if kind in _HALVES:
-            function = _half_function(base, kind.removesuffix("x2"), ins.parts)
-        else:
-            function = _single(base, ins.parts) if packed else _FUNCTIONS[base]
-        to_parts, to_whole = (f".view({b.dtype_name(one)})" if packed else "" for one in (element, t))
-        sources = ", ".join(b.expression(o, t) + to_parts for o in ins.operands[1:])
-        return Inline([(dest, f"{b.name(function)}({sources}){to_whole}", t)])
-    sources_list = [b.expression(o, np.float32) for o in ins.operands[1:]]
-    function = _single(base, ins.parts)
-    if function is _FUNCTIONS[base] and base in _OPERATORS:
-        return Inline([(dest, _OPERATORS[base].format(*sources_list), np.float32)])
-    if base in ("min", "max") and len(sources_list) == 3:
-        name = b.name(function)
-        return Inline([(dest, f"{name}({name}({sources_list[0]}, {sources_list[1]}), {sources_list[2]})", np.float32)])
-    return Inline([(dest, f"{b.name(function)}({', '.join(sources_list)})", np.float32)])
+    dtype = np.uint16 if kind in ("f16", "bf16") else DTYPES[kind]
+    if kind in _HALVES:
+        function = _half_function(base, kind.removesuffix("x2"), ins.parts)
+    else:
+        function = _FUNCTIONS[base] if kind == "f64" else _single(base, ins.parts)
+    if kind.endswith("x2"):
+        function = _packed(function, np.float32 if kind == "f32x2" else np.uint16)
+    first, *others = (b.value(o, dtype) for o in ins.operands[1:])
+    if base in ("min", "max"):  # of two or three
+        return Inline([(dest, reduce(partial(apply, function), others, first))])
+    return Inline([(dest, apply(function, first, *others))])
 
 
 def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
     """add/sub/fma.f32.{f16,bf16}: the narrow sources are widened, the last one is float32."""
-    narrow = bf16_to_f32 if ins.parts[-1] == "bf16" else lambda x: x.view(np.float16).astype(np.float32)
-    name = b.name(narrow)
+    widen = bf16_to_f32 if ins.parts[-1] == "bf16" else f16_to_f32
     *small, last = ins.operands[1:]
-    sources = [f"{name}({b.expression(o, np.uint16)})" for o in small] + [b.expression(last, np.float32)]
-    function = fma32 if ins.parts[0] == "fma" else _FUNCTIONS[ins.parts[0]]
-    return Inline([(ins.operands[0], f"{b.name(function)}({', '.join(sources)})", np.float32)])
+    sources = [*(apply(widen, b.value(o, np.uint16), dtype=np.float32) for o in small), b.value(last, np.float32)]
+    return Inline([(ins.operands[0], apply(fma32 if ins.parts[0] == "fma" else _FUNCTIONS[ins.parts[0]], *sources))])
 
 
 @register("testp")
 def test_property(ins: PtxInstruction, b: Binder) -> Inline:
     """testp: a predicate on a class of numbers; `.normal` and `.subnormal` raise `SimError`."""
-    t = b.dtype(ins)
     tests = {"finite": np.isfinite, "infinite": np.isinf, "notanumber": np.isnan, "number": lambda x: ~np.isnan(x)}
     if ins.parts[1] not in tests:
         raise SimError(f"testp.{ins.parts[1]} is not supported")
-    return Inline([(ins.operands[0], f"{b.name(tests[ins.parts[1]])}({b.expression(ins.operands[1], t)})", np.bool_)])
+    return Inline([(ins.operands[0], apply(tests[ins.parts[1]], b.value(ins.operands[1], b.dtype(ins)), dtype=np.bool_))])

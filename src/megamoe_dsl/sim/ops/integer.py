@@ -6,39 +6,39 @@ Where the sign does not matter, operands are unsigned, as registers are stored. 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import numpy as np
 
+from ..formats import bf16_to_f32
 from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from ..operands import DTYPES, UNSIGNED, immediate
 from ..parser import TYPE_BYTES
+from ..values import Value, apply, unsigned, where
 from . import Binder, Inline, PtxInstruction, SimError, register, vector
 from .floating import build_float, is_float
 
-_TEMPLATES = {
-    "add": "{} + {}", "sub": "{} - {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "shl": "{} << {}", "shr": "{} >> {}",
-    "not": "~{}", "neg": "-{}", "abs": "abs({})", "selp": "where({2}, {0}, {1})",
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "add": operator.add, "sub": operator.sub, "and": operator.and_, "or": operator.or_, "xor": operator.xor, "shl": operator.lshift,
+    "shr": operator.rshift, "not": operator.invert, "neg": operator.neg, "abs": abs, "selp": lambda yes, no, chosen: where(chosen, yes, no),
 }  # fmt: skip
-_COMPARE = {
-    "eq": "{} == {}", "ne": "{} != {}", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}",
-    "lo": "{} < {}", "ls": "{} <= {}", "hi": "{} > {}", "hs": "{} >= {}",
+Comparison = Callable[[Value, Value], Any]
+_COMPARE: dict[str, Comparison] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge,
 }  # fmt: skip
-_COMPARE_FLOAT = {
-    **_COMPARE, "ne": "({0} < {1}) | ({0} > {1})", "equ": "~(({0} < {1}) | ({0} > {1}))", "neu": "{} != {}", "ltu": "~({} >= {})",
-    "leu": "~({} > {})", "gtu": "~({} <= {})", "geu": "~({} < {})", "num": "({0} == {0}) & ({1} == {1})",
-    "nan": "({0} != {0}) | ({1} != {1})",
+_COMPARE_FLOAT: dict[str, Comparison] = {
+    **_COMPARE, "ne": lambda x, y: (x < y) | (x > y), "equ": lambda x, y: ~((x < y) | (x > y)), "neu": operator.ne,
+    "ltu": lambda x, y: ~(x >= y), "leu": lambda x, y: ~(x > y), "gtu": lambda x, y: ~(x <= y), "geu": lambda x, y: ~(x < y),
+    "num": lambda x, y: (x == x) & (y == y), "nan": lambda x, y: (x != x) | (y != y),
 }  # fmt: skip
-_COMBINE = {"and": "&", "or": "|", "xor": "^"}
+_COMBINE = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
-def unsigned(dtype: type) -> type:
-    return dtype if dtype == np.bool_ else UNSIGNED[np.dtype(dtype).itemsize]
-
-
-@register(*_TEMPLATES)
+@register(*_FUNCTIONS)
 def elementwise(ins: PtxInstruction, b: Binder) -> Inline:
     """Sums, bitwise logic, shifts (shr brings in zeros or, for signed types, the sign), not, neg and abs, and selp. Results wrap."""
     base, (dest, *sources) = ins.parts[0], ins.operands
@@ -47,40 +47,38 @@ def elementwise(ins: PtxInstruction, b: Binder) -> Inline:
     if "cc" in ins.parts or "sat" in ins.parts:
         raise SimError("carry and saturating integer arithmetic are not supported")
     t = b.dtype(ins) if base in ("shr", "abs") else unsigned(b.dtype(ins))
-    texts = [b.expression(o, t) for o in sources[:2]] + [b.expression(o, np.bool_) for o in sources[2:]]
+    values = [b.value(o, t) for o in sources[:2]] + [b.value(o, np.bool_) for o in sources[2:]]
     if base in ("shl", "shr") and sources[1] in b.index:  # the amount is .u32
-        texts[1] = b.cast(b.expression(sources[1], np.uint32), np.uint32, t)
-    return Inline([(dest, _TEMPLATES[base].format(*texts), t)])
+        values[1] = b.value(sources[1], np.uint32).to(t)
+    return Inline([(dest, _FUNCTIONS[base](*values))])
 
 
 _WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}
 
 
-def _high64(x: Any, y: Any, t: type) -> Any:
+def _high64(x: Any, y: Any) -> Any:
     products = [int(p) * int(q) >> 64 & 0xFFFFFFFFFFFFFFFF for p, q in zip(x, y, strict=True)]
-    return np.array(products, np.uint64).view(t)
+    return np.array(products, np.uint64).view(x.dtype)
 
 
-def _widened(b: Binder, operand: str, t: type) -> str:
+def _widened(b: Binder, operand: str, t: type) -> Value:
     """An operand of type t in twice its bits; a literal at once, and as t reads it: -1 as u32 is 0xffffffff."""
     if operand[0] in "-0123456789":
-        return b.expression(str(immediate(operand, t)), _WIDE[t])
-    return f"{b.expression(operand, t)}.astype({b.dtype_name(_WIDE[t])})"
+        return b.value(str(immediate(operand, t)), _WIDE[t])
+    return b.value(operand, t).astype(_WIDE[t])
 
 
-def _product(ins: PtxInstruction, b: Binder) -> tuple[str, type]:
+def _product(ins: PtxInstruction, b: Binder) -> Value:
     t = b.dtype(ins)
     x, y = ins.operands[1:3]
     if "wide" in ins.parts:
-        return f"{_widened(b, x, t)} * {_widened(b, y, t)}", _WIDE[t]
+        return _widened(b, x, t) * _widened(b, y, t)
     if "hi" in ins.parts:
         if t in (np.uint64, np.int64):
-            return f"{b.name(_high64)}({b.expression(x, t)}, {b.expression(y, t)}, {b.dtype_name(t)})", t
-        double, bits = b.dtype_name(_WIDE[t]), 8 * np.dtype(t).itemsize
-        shift = b.expression(str(bits), _WIDE[t])
-        return f"(({b.expression(x, t)}.astype({double}) * {b.expression(y, t)}.astype({double})) >> {shift}).astype({b.dtype_name(t)})", t
+            return apply(_high64, b.value(x, t), b.value(y, t))
+        return (b.value(x, t).astype(_WIDE[t]) * b.value(y, t).astype(_WIDE[t]) >> 8 * np.dtype(t).itemsize).astype(t)
     t = unsigned(t)
-    return f"{b.expression(x, t)} * {b.expression(y, t)}", t
+    return b.value(x, t) * b.value(y, t)
 
 
 @register("mul", "mad")
@@ -88,46 +86,41 @@ def multiply(ins: PtxInstruction, b: Binder) -> Inline:
     """mul and mad: the low half, the upper half (`.hi`) or all (`.wide`) of the product, plus c for mad."""
     if is_float(ins):
         return build_float(ins, b)
-    text, t = _product(ins, b)
-    if ins.parts[0] == "mad":
-        text = f"{text} + {b.expression(ins.operands[3], t)}"
-    return Inline([(ins.operands[0], text, t)])
+    product = _product(ins, b)
+    return Inline([(ins.operands[0], product + b.value(ins.operands[3], product.dtype) if ins.parts[0] == "mad" else product)])
+
+
+def _compared(ins: PtxInstruction, b: Binder) -> Any:
+    """The comparison of set and setp."""
+    t, operator = b.dtype(ins), ins.parts[1]
+    half = ins.parts[-1] == "bf16"
+    table = _COMPARE_FLOAT if np.issubdtype(t, np.floating) or half else _COMPARE
+    if operator not in table:
+        raise SimError(f"unknown comparison {operator}")
+    if table is _COMPARE and operator in ("eq", "ne", "lo", "ls", "hi", "hs"):
+        t = unsigned(t)
+    x, y = (b.value(o, t) for o in ins.operands[1:3])
+    if half:
+        x, y = (apply(bf16_to_f32, one, dtype=np.float32) for one in (x, y))
+    return table[operator](x, y)
 
 
 @register("setp")
 def set_predicate(ins: PtxInstruction, b: Binder) -> Inline:
     """setp: a comparison, combined with a predicate if one is given; `p|q` also writes the opposite, combined likewise."""
-    t = b.dtype(ins)
-    half = ins.parts[-1] == "bf16"
-    floating = np.issubdtype(t, np.floating) or half
-    operator = ins.parts[1]
-    if operator in ("eq", "ne", "lo", "ls", "hi", "hs") and not floating:
-        t = unsigned(t)
-    sources = [b.expression(o, t) for o in ins.operands[1:3]]
-    if half:
-        name, shift = b.dtype_name(np.uint32), b.expression("16", np.uint32)
-        sources = [f"({s}.astype({name}) << {shift}).view({b.dtype_name(np.float32)})" for s in sources]
-    table = _COMPARE_FLOAT if floating else _COMPARE
-    if operator not in table:
-        raise SimError(f"unknown comparison {operator}")
-    text = f"({table[operator].format(*sources)})"
-    combine = next((p for p in ins.parts[2:-1] if p in _COMBINE), None)
-    other = f" {_COMBINE[combine]} {b.expression(ins.operands[3], np.bool_)}" if combine else ""
+    holds = _compared(ins, b)
     true, _, false = ins.operands[0].partition("|")
-    out = [(true, text + other, np.bool_)]
-    if false:
-        out.append((false, f"~{text}{other}", np.bool_))
-    return Inline(out)  # type: ignore[arg-type]
+    results = [(true, holds), *([(false, ~holds)] if false else [])]
+    if combine := next((_COMBINE[p] for p in ins.parts[2:-1] if p in _COMBINE), None):
+        results = [(name, combine(one, b.value(ins.operands[3], np.bool_))) for name, one in results]
+    return Inline(results)
 
 
 @register("set")
 def set_value(ins: PtxInstruction, b: Binder) -> Inline:
     """set: a comparison as a 32-bit value, 1.0 (`.f32`) or all ones where it holds, else 0."""
-    t, result = b.dtype(ins), ins.parts[-2]
-    sources = [b.expression(o, t) for o in ins.operands[1:3]]
-    table = _COMPARE_FLOAT if np.issubdtype(t, np.floating) else _COMPARE
-    yes = b.expression("0f3F800000" if result == "f32" else "-1", np.uint32)
-    return Inline([(ins.operands[0], f"where({table[ins.parts[1]].format(*sources)}, {yes}, {b.expression('0', np.uint32)})", np.uint32)])
+    yes = b.value("0f3F800000" if ins.parts[-2] == "f32" else "-1", np.uint32)
+    return Inline([(ins.operands[0], where(_compared(ins, b), yes, b.value("0", np.uint32)))])
 
 
 def _pack(*parts: Any) -> Any:
@@ -135,8 +128,10 @@ def _pack(*parts: Any) -> Any:
     return packed.view(UNSIGNED[packed.shape[1] * packed.itemsize])[:, 0]
 
 
-def _unpack(values: Any, part: type, index: int) -> Any:
-    return np.ascontiguousarray(np.ascontiguousarray(values).view(part).reshape(len(values), -1)[:, index])
+@lru_cache
+def part_of(part: type, index: int) -> Callable[[Any], Any]:
+    """A function of wide elements that gives one of the smaller ones in each."""
+    return lambda values: np.ascontiguousarray(np.ascontiguousarray(values).view(part).reshape(len(values), -1)[:, index])
 
 
 @register("mov")
@@ -144,45 +139,37 @@ def move(ins: PtxInstruction, b: Binder) -> Inline:
     """mov: one value, or a vector packed into a wider register or unpacked from one, lowest element first."""
     dest, source = ins.operands
     if ins.parts[-1] == "pred":
-        return Inline([(dest, b.expression(source, np.bool_), np.bool_)])
+        return Inline([(dest, b.value(source, np.bool_))])
     total = TYPE_BYTES[ins.parts[-1]]
-    if source.startswith("{"):
-        parts = vector(source)
-        small, whole = UNSIGNED[total // len(parts)], UNSIGNED[total]
-        texts = [b.expression(p, small) for p in parts]
-        if len(parts) == 2 and total <= 8:
-            name, shift = b.dtype_name(whole), b.expression(str(4 * total), whole)
-            low, high = (f"{t}.astype({name})" for t in texts)
-            return Inline([(dest, f"{low} | ({high} << {shift})", whole)])
-        return Inline([(dest, f"{b.name(_pack)}({', '.join(texts)})", whole)])
-    if dest.startswith("{"):
-        parts = vector(dest)
-        bits = 8 * total // len(parts)
-        small, whole = UNSIGNED[total // len(parts)], UNSIGNED[total]
+    if source.startswith("{") or dest.startswith("{"):
+        parts = vector(source if source.startswith("{") else dest)
+        bits, small, whole = 8 * total // len(parts), UNSIGNED[total // len(parts)], UNSIGNED[total]
+        if source.startswith("{"):
+            values = [b.value(p, small) for p in parts]
+            if len(parts) == 2 and total <= 8:
+                return Inline([(dest, values[0].astype(whole) | values[1].astype(whole) << bits)])
+            return Inline([(dest, apply(_pack, *values, dtype=whole))])
+        value = b.value(source, whole)
         if total > 8:
-            name, text = b.name(_unpack), b.expression(source, whole)
-            return Inline([(d, f"{name}({text}, {b.dtype_name(small)}, {k})", small) for k, d in enumerate(parts)])
-        text, name = b.expression(source, whole), b.dtype_name(small)
-        shifts = [f"({text} >> {b.expression(str(bits * k), whole)})" if k else text for k in range(len(parts))]
-        return Inline([(d, f"{s}.astype({name})", small) for d, s in zip(parts, shifts, strict=True)])
+            return Inline([(d, apply(part_of(small, k), value, dtype=small)) for k, d in enumerate(parts)])
+        return Inline([(d, (value >> bits * k if k else value).astype(small)) for k, d in enumerate(parts)])
     t = b.dtype(ins)
     if source in b.index and np.dtype(b.storage[b.index[source]]).itemsize == total:
         t = b.storage[b.index[source]]
-    return Inline([(dest, b.expression(source, t), t)])
+    return Inline([(dest, b.value(source, t))])
 
 
 @register("lop3")
 def logic3(ins: PtxInstruction, b: Binder) -> Inline:
     """lop3: any bitwise function of three .b32, given by its table of 8 bits."""
-    x, y, z = (b.expression(o, np.uint32) for o in ins.operands[1:4])
+    x, y, z = (b.value(o, np.uint32) for o in ins.operands[1:4])
     table = int(ins.operands[4], 0)
-    known = {0xC0: f"{x} & {y}", 0xFC: f"{x} | {y}", 0x3C: f"{x} ^ {y}", 0x96: f"{x} ^ {y} ^ {z}", 0x80: f"{x} & {y} & {z}",
-             0xFE: f"{x} | {y} | {z}", 0xF8: f"{x} | ({y} & {z})", 0xE0: f"{x} & ({y} | {z})", 0xEA: f"({x} & {y}) | {z}",
-             0xCA: f"({x} & {y}) | (~{x} & {z})"}  # fmt: skip
-    if (text := known.get(table)) is None:
-        terms = [f"({x if k & 4 else '~' + x} & {y if k & 2 else '~' + y} & {z if k & 1 else '~' + z})" for k in range(8) if table >> k & 1]
-        text = " | ".join(terms) or b.expression("0", np.uint32)
-    return Inline([(ins.operands[0].partition("|")[0], text, np.uint32)])
+    known = {0xC0: x & y, 0xFC: x | y, 0x3C: x ^ y, 0x96: x ^ y ^ z, 0x80: x & y & z, 0xFE: x | y | z, 0xF8: x | (y & z),
+             0xE0: x & (y | z), 0xEA: (x & y) | z, 0xCA: (x & y) | (~x & z)}  # fmt: skip
+    if (value := known.get(table)) is None:
+        terms = [(x if k & 4 else ~x) & (y if k & 2 else ~y) & (z if k & 1 else ~z) for k in range(8) if table >> k & 1]
+        value = reduce(operator.or_, terms, b.value("0", np.uint32))
+    return Inline([(ins.operands[0].partition("|")[0], value)])
 
 
 # ---- instructions that are a function of their sources
@@ -338,5 +325,5 @@ def function(ins: PtxInstruction, b: Binder) -> Inline:
     if ins.parts[0] == "prmt" and len(ins.parts) > 2:
         raise SimError("only the generic mode of prmt is supported")
     run, reads, result = _function(ins.parts)
-    sources = ", ".join(b.expression(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
-    return Inline([(ins.operands[0], f"{b.name(run)}({sources})", result)])
+    sources = (b.value(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
+    return Inline([(ins.operands[0], apply(run, *sources, dtype=result))])

@@ -119,12 +119,11 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
 def convert_address(ins: PtxInstruction, b: Binder) -> Inline:
     """cvta between the address in a state space and the generic one; global addresses are the same in both."""
     t = b.dtype(ins)
-    text = b.expression(ins.operands[1], t)
+    address = b.value(ins.operands[1], t)
     space = next(p for p in ins.parts[1:] if p != "to")
-    base = {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(space.split("::")[0], 0)
-    if base:
-        text = f"{text} {'-' if 'to' in ins.parts else '+'} {b.expression(str(base), t)}"
-    return Inline([(ins.operands[0], text, t)])
+    if base := {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(space.split("::")[0], 0):
+        address = address - base if "to" in ins.parts else address + base
+    return Inline([(ins.operands[0], address)])
 
 
 @register("mapa")
@@ -134,21 +133,15 @@ def map_address(ins: PtxInstruction, b: Binder) -> Inline:
     source = ins.operands[1]
     if re.fullmatch(r"[A-Za-z_$][\w$]*\+\d+", source):
         raise SimError("mapa of a variable with an offset is not supported")
-    window = SHARED_BASE if "shared::cluster" not in ins.parts and t == np.uint64 else 0
-    keep, shift = b.expression(str(WINDOW_MASK), t), b.expression(str(WINDOW_SHIFT), t)
-    rank = b.expression(ins.operands[2], np.uint32)
-    rank = b.cast(rank, np.uint32, t) if ins.operands[2] in b.index else b.expression(ins.operands[2], t)
-    text = f"({b.expression(source, t)} & {keep}) | ({rank} << {shift})"
-    return Inline([(ins.operands[0], f"({text}) + {b.expression(str(window), t)}" if window else text, t)])
+    rank = b.value(ins.operands[2], np.uint32).to(t) if ins.operands[2] in b.index else b.value(ins.operands[2], t)
+    address = (b.value(source, t) & WINDOW_MASK) | (rank << WINDOW_SHIFT)
+    return Inline([(ins.operands[0], address + SHARED_BASE if "shared::cluster" not in ins.parts and t == np.uint64 else address)])
 
 
 @register("getctarank")
 def cta_rank(ins: PtxInstruction, b: Binder) -> Inline:
     """getctarank: the rank in the cluster, .u32, of the CTA that a shared address belongs to."""
-    t = b.dtype(ins)
-    shift = b.expression(str(WINDOW_SHIFT), t)
-    text = f"(({b.expression(ins.operands[1], t)} >> {shift}) & {b.expression('0xff', t)}).astype({b.dtype_name(np.uint32)})"
-    return Inline([(ins.operands[0], text, np.uint32)])
+    return Inline([(ins.operands[0], (b.value(ins.operands[1], b.dtype(ins)) >> WINDOW_SHIFT & 0xFF).astype(np.uint32))])
 
 
 Update = Callable[[Any, Any, Any], Any]  # (old, operand, second operand) -> new, on arrays of one unsigned element.

@@ -20,8 +20,8 @@ from ..errors import SimError
 from ..lanes import Lanes
 from ..loads_in_flight import REGISTER
 from ..memory import POISON, POISON_WORD
-from ..operands import Writer
 from ..report import describe_line
+from ..segment import Live, Segment, lane_program
 from ..sync import SCOPES
 from ..tensor_unit import COLUMNS, PipeIssue, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
 from . import ADDRESS, Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Warp, build, each_lane, plain, register, vector, whole_warp
@@ -31,29 +31,25 @@ from .mbarrier import mbarrier_at
 
 @dataclass(frozen=True)
 class Copy:
-    """One `mov`: the registers it writes, and their values from what the warp's registers hold now."""
+    """One `mov`: the registers that it writes, and what makes it in a list of a warp's registers."""
 
-    registers: tuple[int, ...]
-    writers: tuple[Writer, ...]
-    values: Callable[[Warp, list[Lanes]], tuple[Lanes, ...]]
+    registers: set[int]
+    program: Callable[..., None]
+
+    @classmethod
+    def of(cls, ins: PtxInstruction, b: Binder) -> Copy:
+        built = build(ins, b)
+        assert isinstance(built, Inline)
+        registers = {b.index[name] for name, _ in built.assignments if name != "_"}
+        b.watched.update(registers)
+        segment = Segment(b, Live(registers, registers))
+        segment.add(ins, built)
+        return cls(registers, lane_program(segment, masked=False))
 
     def untouched(self, w: Warp) -> bool:
         """Whether nothing else has been written to its registers; to be asked before the load delivers."""
-        return all(w.R[i].tobytes() == value.tobytes() for i, value in zip(self.registers, self.values(w, w.R), strict=True))
-
-    def make(self, w: Warp) -> None:
-        for write, value in zip(self.writers, self.values(w, w.R), strict=True):
-            write(w, value, None)
-
-
-def _copy(ins: PtxInstruction, b: Binder) -> Copy:
-    built = build(ins, b)
-    assert isinstance(built, Inline)
-    kept = [(destination, text) for destination, text, _ in built.assignments if destination != "_"]
-    values = eval(f"lambda w, R: ({''.join(f'({text}), ' for _, text in kept)})", b.names)
-    registers = tuple(b.index[name] for name, _ in kept)
-    b.watched.update(registers)
-    return Copy(registers, tuple(b.write(name) for name, _ in kept), values)
+        self.program(w, again := list(w.R))
+        return all(w.R[i].tobytes() == again[i].tobytes() for i in self.registers)
 
 
 def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
@@ -68,7 +64,7 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[lis
             break
         used = [any(name in names for name in REGISTER.findall(text)) for text in other.operands]
         if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:
-            copies.append(_copy(other, b))
+            copies.append(Copy.of(other, b))
             names |= set(vector(other.operands[0]))
         elif other.predicate in names or any(used):
             use = f"{other.opcode} uses a register of the tcgen05.ld at PTX line {ins.line} before tcgen05.wait::ld"
@@ -274,7 +270,7 @@ def wait_for_loads(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     for access in thread.loads:
         access.load(w)
     for copy in copies:
-        copy.make(w)
+        copy.program(w, w.R)
     thread.loads.clear()
 
 
