@@ -126,38 +126,41 @@ class InstructionDescriptor:
     @lru_cache(maxsize=1024)
     def decode(cls, word: int, kind: str) -> InstructionDescriptor:
         """Decode for a kind, as in `mxf4`. Raises SimError for what the kind does not have, and for sparsity."""
+
+        def bits(low: int, count: int = 1) -> int:
+            return word >> low & (1 << count) - 1
+
         formats = _FORMATS.get(kind)
         if formats is None:
             raise SimError(f"tcgen05.mma kind::{kind} is not modeled ({', '.join(_FORMATS)} are)")
-        scaled = kind in BLOCK_SCALED_KINDS
-        if (word >> 2) & 1:
-            raise SimError(f"instruction descriptor {word:#010x}: sparsity is not modeled")
-        accumulators, code = _ACCUMULATORS.get(kind, {1: "f32"}), 1 if scaled else (word >> 4) & 3
+        scaled, fault = kind in BLOCK_SCALED_KINDS, f"instruction descriptor {word:#010x}:"
+        if bits(2):
+            raise SimError(f"{fault} sparsity is not modeled")
+        accumulators, code = _ACCUMULATORS.get(kind, {1: "f32"}), 1 if scaled else bits(4, 2)
         if code not in accumulators:
             allowed = ", ".join(f"{number} {name}" for number, name in accumulators.items())
-            raise SimError(f"instruction descriptor {word:#010x}: accumulator type {code}; kind::{kind} has {allowed}")
-        long = bool(scaled and word >> 31)
+            raise SimError(f"{fault} accumulator type {code}; kind::{kind} has {allowed}")
+        long = bool(scaled and bits(31))
         if long and kind == "mxf8f6f4":
-            raise SimError(f"instruction descriptor {word:#010x}: K = 96; kind::{kind} has K = 32")
-        a_code, b_code = (word >> 7) & 7, (word >> 10) & (3 if kind.startswith("mxf4") else 7)
+            raise SimError(f"{fault} K = 96; kind::{kind} has K = 32")
+        a_code, b_code = bits(7, 3), bits(10, 2 if kind.startswith("mxf4") else 3)
         if a_code not in formats or b_code not in formats:
             allowed = ", ".join(f"{code} {name}" for code, name in formats.items())
-            found = f"formats A {a_code}, B {b_code}"
-            raise SimError(f"instruction descriptor {word:#010x}: {found}; kind::{kind} has {allowed}")
+            raise SimError(f"{fault} formats A {a_code}, B {b_code}; kind::{kind} has {allowed}")
         return cls(
-            m=((word >> 24) & 31) << 4,
-            n=((word >> 17) & 63) << 3,
+            m=bits(24, 5) << 4,
+            n=bits(17, 6) << 3,
             a_format=formats[a_code],
             b_format=formats[b_code],
-            a_negate=bool((word >> 13) & 1),
-            b_negate=bool((word >> 14) & 1),
-            a_mn_major=bool((word >> 15) & 1),
-            b_mn_major=bool((word >> 16) & 1),
+            a_negate=bool(bits(13)),
+            b_negate=bool(bits(14)),
+            a_mn_major=bool(bits(15)),
+            b_mn_major=bool(bits(16)),
             accumulator=accumulators[code],
-            saturate=kind == "i8" and bool((word >> 3) & 1),
-            scale_format=("ue8m0" if (word >> 23) & 1 else "ue4m3") if scaled else "",
-            a_scale_id=(word >> 29) & 3 if scaled else 0,
-            b_scale_id=(word >> 4) & 3 if scaled else 0,
+            saturate=kind == "i8" and bool(bits(3)),
+            scale_format=("ue8m0" if bits(23) else "ue4m3") if scaled else "",
+            a_scale_id=bits(29, 2) if scaled else 0,
+            b_scale_id=bits(4, 2) if scaled else 0,
             k_bytes=LONG_K_BYTES if long else K_BYTES,
         )
 

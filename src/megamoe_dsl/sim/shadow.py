@@ -122,8 +122,6 @@ class Shadow:
         self.readers: Readers | None = None
         self.has_strong: NDArray[np.bool_] | None = None
         self.strong: dict[int, dict[tuple[int, bool], int]] = {}  # location: (agent and lanes, writes): record
-        self._lately: dict[tuple[bytes, bytes | int, bool], tuple[int, NDArray[np.int64], Records | int]] = {}  # not yet in `strong`
-        self._strong_so_far = 0
 
     def where(self, index: int) -> str:
         byte = index << self._shift
@@ -158,8 +156,6 @@ class Shadow:
             return self._records(start.starts, CHUNK)
         if isinstance(start, slice):
             return self._slice(start.start, start.stop)
-        if not self._refined and size >> self._shift:
-            return start >> self._shift if size >> self._shift == 1 else self._records(start, size)
         return self._records(start, size)
 
     def _slice(self, low: int, end: int) -> Index:
@@ -207,7 +203,6 @@ class Shadow:
         new = slice(first, first + count)
         self.write[new], self.read[new] = self.write[old], self.read[old]
         if self.has_strong is not None and self.has_strong[old].any():
-            self._sort_in()
             self.has_strong[new] = self.has_strong[old]
             for k in np.flatnonzero(self.has_strong[new]).tolist():
                 self.strong[first + k] = self.strong[int(old[k])].copy()
@@ -239,23 +234,9 @@ class Shadow:
         if self.has_strong is None:
             self.has_strong = np.zeros(len(self.read), np.bool_)
         self.has_strong[index] = True
-        who = records & (AGENT_MASK | CODE_MASK)
-        if len(self._lately) >= _REMEMBERED:
-            self._sort_in()
-        self._strong_so_far += 1
-        self._lately[index.tobytes(), who if isinstance(who, int) else who.tobytes(), writes] = self._strong_so_far, index, records
-
-    def _sort_in(self) -> None:
-        """By location what strong accesses did lately; most are repeated before a weak one asks."""
-        newest: dict[tuple[int, int, bool], int] = {}
-        for (_, _, writes), (number, index, records) in self._lately.items():
-            every = [records] * len(index) if isinstance(records, int) else records.tolist()
-            for at, record in zip(index.tolist(), every, strict=True):
-                who = record & (AGENT_MASK | CODE_MASK)
-                if newest.setdefault((at, who, writes), number) <= number:
-                    newest[at, who, writes] = number
-                    self.strong.setdefault(at, {})[who, writes] = record
-        self._lately.clear()
+        every = [records] * len(index) if isinstance(records, int) else records.tolist()
+        for at, record in zip(index.tolist(), every, strict=True):
+            self.strong.setdefault(at, {})[record & (AGENT_MASK | CODE_MASK), writes] = record
 
     def strong_at(self, index: Index, before_write: bool) -> list[tuple[int, int, bool]]:
         """(location, record, True) of the strong writes, and before a weak write also, with False, of the strong reads, which it ends."""
@@ -264,7 +245,6 @@ class Shadow:
         here = self.has_strong[index]
         if b"\x01" not in here.tobytes():
             return []
-        self._sort_in()
         whole = np.arange(index.start, index.stop) if isinstance(index, slice) else index
         out = []
         for at in dict.fromkeys(whole[here].tolist()):  # several lanes may access one location

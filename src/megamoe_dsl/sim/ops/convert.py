@@ -50,7 +50,7 @@ def _pairs(high: Any, low: Any) -> Any:
 
 @lru_cache
 def narrow_codes(kind: str, relu: bool) -> Any:
-    """Codes of float32 in a narrow format, by upper half * 2 + (rest is not 0): a code depends on no more, because no middle of two codes has
+    """Codes of float32 in a narrow format, by upper half * 2 + (rest is not 0). A code depends on no more, as no middle of two codes has
     more bits."""
     upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     samples = np.stack([upper, upper | np.uint32(1)], axis=1).reshape(-1).view(np.float32)

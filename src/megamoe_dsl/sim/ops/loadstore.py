@@ -20,7 +20,7 @@ from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import COMBINED, UNSIGNED, combination
 from ..parser import TYPE_BYTES
 from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
-from .access import by_address, gather, resolve, scatter, scope, semantics, shared_target, state_space
+from .access import by_address, find, gather, scatter, scope, semantics, shared_target, state_space
 
 _SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 
@@ -205,18 +205,16 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
 
 
 def _apply(w: Warp, lane: int, space: str, address: int, size: int, update: Update, x: Any, y: Any) -> tuple[Any, Any]:
-    for store, offsets, _ in resolve(w, space, np.array([address]), size):
-        if store.read_only:
-            raise SimError(f"atomic on read-only buffer {store}+{int(offsets[0])}")
-        if (race := w.world.race) is not None:
-            shadow = race.shadow_of(store)
-            race.strong(shadow, shadow.index(offsets, size), w, writes=True, lane=lane)
-        index = offsets // size
-        if store.first_uninitialized(index, size) is not None:
-            raise SimError(f"atomic on uninitialized memory at {address:#x}")
-        row = store.rows(size, 1)
-        before = row[index]
-        after = update(before, x, y)
-        row[index] = after
-        return before[0], after[0]
-    raise SimError("atomic without an address")
+    store, offset = find(w, space, address, size)
+    if store.read_only:
+        raise SimError(f"atomic on read-only buffer {store}+{offset}")
+    if (race := w.world.race) is not None:
+        shadow = race.shadow_of(store)
+        race.strong(shadow, shadow.index(np.array([offset]), size), w, writes=True, lane=lane)
+    index = np.array([offset // size])
+    if store.first_uninitialized(index, size) is not None:
+        raise SimError(f"atomic on uninitialized memory at {address:#x}")
+    row = store.rows(size, 1)
+    before = row[index]
+    row[index] = after = update(before, x, y)
+    return before[0], after[0]

@@ -23,7 +23,7 @@ from ..memory import POISON, POISON_WORD
 from ..report import describe_line
 from ..segment import Live, Segment, lane_program
 from ..sync import SCOPES
-from ..tensor_unit import COLUMNS, PipeIssue, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
+from ..tensor_unit import COLUMNS, PipeIssue, TensorMemory, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
 from . import ADDRESS, Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Warp, build, each_lane, plain, register, vector, whole_warp
 from .access import line_of, origin, shared_target
 from .mbarrier import mbarrier_at
@@ -138,34 +138,36 @@ def commit(ins: PtxInstruction, w: Warp, lane: int, where: int, mask: int = 0) -
 
 @dataclass
 class _Access:
-    """A tcgen05.ld or st in flight: registers by position in `R` with their poison, and which words of the CTA's tensor memory they are."""
+    """A tcgen05.ld or st in flight: which words of the CTA's tensor memory; registers of a load by position in `R`, with their poison, or
+    values of a store."""
 
-    registers: list[tuple[int, Lanes]]
     where: IndexArray
     first: int
     columns: int
     packed: bool
     line: int
-    values: list[Lanes]
+    registers: list[tuple[int, Lanes]]
     copies: list[Copy]
+    values: list[Lanes]
 
-    def check(self, w: Warp, load: bool) -> None:
-        """Allocation and race checks."""
+    @property
+    def name(self) -> str:
+        return "tcgen05.ld" if self.registers else "tcgen05.st"
+
+    def perform(self, w: Warp) -> None:
+        """With allocation and race checks."""
         unit = tensor_unit(w.cta)
-        unit.memory.check(self.first, self.columns, "tcgen05.ld" if load else "tcgen05.st")
-        actor = tensor_thread(w).actor(self.line)
-        race = w.world.race
+        unit.memory.check(self.first, self.columns, self.name)
+        actor, race = tensor_thread(w).actor(self.line), w.world.race
         if race and actor and unit.shadow:
-            index = granules((w.index % 4,), self.first, self.columns)
-            if load:
-                race.read(unit.shadow, index, actor)
-            else:
-                race.write(unit.shadow, index, actor)
+            access = race.read if self.registers else race.write
+            access(unit.shadow, granules((w.index % 4,), self.first, self.columns), actor)
+        if self.registers:
+            self._load(w, unit.memory)
+        else:
+            self._store(unit.memory)
 
-    def load(self, w: Warp) -> None:
-        """Perform a load: fill the registers."""
-        self.check(w, True)
-        memory = tensor_unit(w.cta).memory
+    def _load(self, w: Warp, memory: TensorMemory) -> None:
         words, valid = memory.words.take(self.where), memory.valid.take(self.where)
         if self.packed:
             high, high_valid = memory.words.take(self.where + 1), memory.valid.take(self.where + 1)
@@ -178,9 +180,7 @@ class _Access:
                 raise SimError(f"a register of the tcgen05.ld at PTX line {self.line} was written before tcgen05.wait::ld")
             w.R[index] = row.view(poison.dtype)
 
-    def store(self, w: Warp) -> None:
-        self.check(w, False)
-        memory = tensor_unit(w.cta).memory
+    def _store(self, memory: TensorMemory) -> None:
         words, valid = memory.words.reshape(-1), memory.valid.reshape(-1)
         for row, where in zip(self.values, self.where, strict=True):
             words[where], valid[where] = row & np.uint32(0xFFFF) if self.packed else row, True
@@ -197,23 +197,32 @@ class WordPlaces(NamedTuple):
     packed: bool
 
 
-def _layout(ins: PtxInstruction) -> WordPlaces:
+def _layout(ins: PtxInstruction, registers: str) -> WordPlaces:
     shape = next((part for part in ins.parts if re.fullmatch(r"\d+x\d+b(x2)?", part)), "")
     repeat = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x\d+", part)), 1)
     lane, column, columns = fragment(shape, repeat)
     packed = "pack::16b" in ins.parts or "unpack::16b" in ins.parts
     factor = 2 if packed else 1
+    if (count := len(vector(registers))) != len(lane):
+        raise SimError(f"{count} registers, the shape has {len(lane)}")
     return WordPlaces(lane * COLUMNS + column * factor, int(lane.max()) + 1, columns * factor, packed)
 
 
-def _access(w: Warp, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]]) -> _Access:
+def _issue(w: Warp, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]], copies: list[Copy], values: list[Lanes]) -> None:
     """Of the lane field, the bits of the warp are ignored when they are zero, and must match otherwise."""
     lane, column, quarter = address >> 16 & 0x7F, address & 0xFFFF, w.index % 4
     if lane // 32 not in (0, quarter) or lane % 32 not in ((0,) if layout.lanes > 16 else (0, 16)):
         raise SimError(f"TMEM lane {lane} from warp {w.index}: it reaches lanes {32 * quarter} to {32 * quarter + 31} only")
-    return _Access(
-        registers, layout.where + ((32 * quarter + lane % 32) * COLUMNS + column), column, layout.columns, layout.packed, w.line, [], []
-    )
+    where = layout.where + ((32 * quarter + lane % 32) * COLUMNS + column)
+    access = _Access(where, column, layout.columns, layout.packed, w.line, registers, copies, values)
+    tensor_unit(w.cta).memory.check(column, layout.columns, access.name)
+    for index, poison in registers:
+        w.R[index] = poison
+    if w.world.assumptions.tensor_waits:
+        access.perform(w)
+    else:
+        thread = tensor_thread(w)
+        (thread.loads if registers else thread.stores).append(access)
 
 
 @register("tcgen05.ld")
@@ -221,63 +230,29 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     """Poison registers until the wait: tcgen05.ld.sync.aligned.SHAPE.NUM[.pack::16b].b32 registers, [address]"""
     if "red" in ins.parts:
         raise SimError("tcgen05.ld.red is not modeled")
-    names, address, layout = vector(ins.operands[0]), b.address(ins.operands[1]), _layout(ins)
-    if len(names) != len(layout.where):
-        raise SimError(f"{len(names)} registers, the shape has {len(layout.where)}")
+    names, address, layout = vector(ins.operands[0]), b.address(ins.operands[1]), _layout(ins, ins.operands[0])
     registers = [(b.index[name], POISON[b.storage[b.index[name]]]) for name in names]
     copies, unwaited = pending_copies(ins, b, set(names))
     b.unwaited += unwaited
-
-    def run(w: Warp, mask: Mask) -> None:
-        access = _access(w, int(address(w)[w.first(mask)]), layout, registers)
-        access.copies = copies
-        tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.ld")
-        for index, poison in registers:
-            w.R[index] = poison
-        if w.world.assumptions.tensor_waits:
-            access.load(w)
-        else:
-            tensor_thread(w).loads.append(access)
-
-    return run
+    return lambda w, mask: _issue(w, int(address(w)[w.first(mask)]), layout, registers, copies, [])
 
 
 @register("tcgen05.st")
 def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     """Store at the wait: tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
-    address, layout = b.address(ins.operands[0]), _layout(ins)
+    address, layout = b.address(ins.operands[0]), _layout(ins, ins.operands[1])
     values = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
-    if len(values) != len(layout.where):
-        raise SimError(f"{len(values)} registers, the shape has {len(layout.where)}")
-
-    def run(w: Warp, mask: Mask) -> None:
-        access = _access(w, int(address(w)[w.first(mask)]), layout, [])
-        access.values = [value(w) for value in values]
-        tensor_unit(w.cta).memory.check(access.first, access.columns, "tcgen05.st")
-        if w.world.assumptions.tensor_waits:
-            access.store(w)
-        else:
-            tensor_thread(w).stores.append(access)
-
-    return run
+    return lambda w, mask: _issue(w, int(address(w)[w.first(mask)]), layout, [], [], [value(w) for value in values])
 
 
-@plain("tcgen05.wait::ld", straight=False)
-def wait_for_loads(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """Deliver the loads that the warp has issued."""
+@plain("tcgen05.wait::ld", "tcgen05.wait::st", straight=False)
+def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
+    """Perform the loads, or the stores, that the warp has issued."""
     thread = tensor_thread(w)
-    copies = [copy for access in thread.loads for copy in access.copies if copy.untouched(w)]
-    for access in thread.loads:
-        access.load(w)
+    accesses = thread.loads if ins.parts[1] == "wait::ld" else thread.stores
+    copies = [copy for access in accesses for copy in access.copies if copy.untouched(w)]
+    for access in accesses:
+        access.perform(w)
     for copy in copies:
         copy.program(w, w.R)
-    thread.loads.clear()
-
-
-@plain("tcgen05.wait::st", straight=False)
-def wait_for_stores(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """Perform the stores that the warp has issued."""
-    thread = tensor_thread(w)
-    for access in thread.stores:
-        access.store(w)
-    thread.stores.clear()
+    accesses.clear()

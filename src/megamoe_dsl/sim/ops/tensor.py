@@ -14,10 +14,10 @@ import numpy as np
 
 from ...hardware.tensor_map import FIELD_BYTES, TensorMap, TensorMapDtype
 from .. import tma_engine as tma
-from ..chunks import GATHERED_ROWS, boxes_at, shared_chunks, to_shared_format
+from ..chunks import GATHERED_ROWS, Chunks, boxes_at, shared_chunks, to_shared_format
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
-from ..operands import combination
+from ..operands import COMBINED, Combination, combination
 from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
 from .access import find, line_of, shared_target
 from .bulk import post_load, post_store
@@ -78,10 +78,13 @@ def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp,
     return read
 
 
-def _check_box(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates) -> None:
+def _checked_chunks(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordinates) -> Chunks:
+    """Where the boxes of a copy lie in shared memory."""
     if offset % _SMEM_ALIGNMENT:
         raise SimError(f"TMA box at {cta} smem+{offset - SMEM_RESERVED} (hardware offset {offset}): must be {_SMEM_ALIGNMENT}-byte aligned")
-    cta.shared.check(offset, offset + len(boxes_at(tensor_map, place)) * tensor_map.box_bytes)
+    num_bytes = len(boxes_at(tensor_map, place)) * tensor_map.box_bytes
+    cta.shared.check(offset, offset + num_bytes)
+    return shared_chunks(offset, num_bytes, tensor_map.swizzle)
 
 
 def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Actor | None) -> Bytes:
@@ -96,19 +99,11 @@ def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Acto
     return to_shared_format(tensor_map, rows)
 
 
-@register("cp.async.bulk.tensor")
+@register("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
 def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
-    """Load or store, by destination."""
+    """Load, store, or combine with global memory, by destination and name."""
     destination = next(part for part in ins.parts if part == "global" or part.startswith("shared"))
-    return _build_store(ins, b, None) if destination == "global" else _build_load(ins, b)
-
-
-@register("cp.reduce.async.bulk.tensor")
-def build_reduce(ins: PtxInstruction, b: Binder) -> Straight:
-    """Combine with global memory: cp.reduce...tensor.Nd.global.shared::cta.OP[.tile].bulk_group [map, {coordinates}], [source]"""
-    operation = next((part for part in ins.parts if part in ("add", "min", "max", "inc", "dec", "and", "or", "xor")), "")
-    combination(operation, "u32")  # an unknown operation is an error at load time
-    return _build_store(ins, b, operation)
+    return _build_store(ins, b) if destination == "global" else _build_load(ins, b)
 
 
 @plain("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
@@ -133,12 +128,11 @@ def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
             if own_only and cta is not w.cta:
                 raise SimError(f"TMA load .shared::cta into {cta}")
             targets = _targets(w, cta, barrier_cta, int(cta_masks[lane]) if cta_masks is not None else None, pair)
-            count = len(boxes_at(tensor_map, place))
-            chunks = shared_chunks(offset, count * tensor_map.box_bytes, tensor_map.swizzle)
+            num_bytes = len(boxes_at(tensor_map, place)) * tensor_map.transaction_bytes
             for target, signalled in targets:
-                _check_box(target, offset, tensor_map, place)
+                chunks = _checked_chunks(target, offset, tensor_map, place)
                 read, barrier = partial(_read_boxes, tensor_map, place, target), mbarrier_at(signalled, barrier_offset)
-                post_load(w, lane, target, chunks, read, barrier, count * tensor_map.transaction_bytes)
+                post_load(w, lane, target, chunks, read, barrier, num_bytes)
 
     return Straight(run)
 
@@ -158,9 +152,12 @@ def _targets(w: Warp, cta: Cta, barrier_cta: Cta, cta_mask: int | None, pair: bo
     return [(ctas[r], ctas[(r & ~1) | parity] if pair else ctas[r]) for r in ranks]
 
 
-def _build_store(ins: PtxInstruction, b: Binder, operation: str | None) -> Straight:
-    """cp[.reduce].async.bulk.tensor.Nd.global.shared::cta ... .bulk_group [map, {coordinates}], [source] [, policy]"""
-    maps, source = _map_reader(ins, b, ins.operands[0]), b.address(ins.operands[1])
+def _build_store(ins: PtxInstruction, b: Binder) -> Straight:
+    """cp[.reduce].async.bulk.tensor.Nd.global.shared::cta[.OP] ... .bulk_group [map, {coordinates}], [source] [, policy]"""
+    maps, source, operation = _map_reader(ins, b, ins.operands[0]), b.address(ins.operands[1]), None
+    if "reduce" in ins.parts:
+        operation = next((part for part in ins.parts if part in (*COMBINED, "inc", "dec")), "")
+        combination(operation, "u32")  # an unknown operation is an error at load time
 
     def run(w: Warp, mask: Mask) -> None:
         lanes = w.lanes(mask)
@@ -178,23 +175,19 @@ def _build_store(ins: PtxInstruction, b: Binder, operation: str | None) -> Strai
                 raise SimError(f"TMA store from the shared memory of {cta}")
             if tensor_map.dtype is TensorMapDtype.FP4_UNPACKED:
                 raise SimError("TMA store through an unpacked FP4 tensor map")
-            _check_box(cta, offset, tensor_map, place)
-            _store(w, same, tensor_map, place, offset, operation)
+            if operation is not None and tensor_map.dtype not in _ELEMENT:
+                raise SimError(f"TMA reduction of {tensor_map.dtype.name} elements")
+            chunks = _checked_chunks(cta, offset, tensor_map, place)
+            reduction = None if operation is None else combination(operation, _ELEMENT[tensor_map.dtype])
+            post_store(w, same, chunks, tma.TMA_STORE, partial(_write_boxes, cta, tensor_map, place, reduction))
 
     return Straight(run)
 
 
-def _store(w: Warp, lanes: list[int], tensor_map: TensorMap, place: Coordinates, offset: int, operation: str | None) -> None:
-    cta, boxes, reduction = w.cta, boxes_at(tensor_map, place), None
-    if operation is not None:
-        if tensor_map.dtype not in _ELEMENT:
-            raise SimError(f"TMA reduction of {tensor_map.dtype.name} elements")
-        reduction = combination(operation, _ELEMENT[tensor_map.dtype])
-
-    def write(values: Bytes, actor: Actor | None) -> None:
-        for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):
-            if not box.empty:
-                tma.write_global_rows(cta, box.global_rows, piece[box.row_index, box.first : box.last], reduction, actor)
-
-    chunks = shared_chunks(offset, len(boxes) * tensor_map.box_bytes, tensor_map.swizzle)
-    post_store(w, lanes, chunks, tma.TMA_STORE, write)
+def _write_boxes(
+    cta: Cta, tensor_map: TensorMap, place: Coordinates, reduction: Combination | None, values: Bytes, actor: Actor | None
+) -> None:
+    boxes = boxes_at(tensor_map, place)
+    for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):
+        if not box.empty:
+            tma.write_global_rows(cta, box.global_rows, piece[box.row_index, box.first : box.last], reduction, actor)
