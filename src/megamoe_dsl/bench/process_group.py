@@ -11,16 +11,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..runtime.watchdog import GRACE_S
 
 BACKEND_VARIABLE = "MEGAMOE_BENCH_BACKEND"  # gloo: workers without CUDA
-POLL_S = 0.2
 START_S = 180.0  # for imports and the process group
-READY = "ready.json"
+READY = None  # What rank 0 sends when all have come.
 MARGIN_S = 3.0  # for what a rank says of its failure
 
 
@@ -38,19 +36,18 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], folder: str) -> None:
-    """Entry point of a worker process.  Leaves through `os._exit`: with a dead CUDA context an orderly exit can hang."""
+def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], parent: Connection) -> None:
+    """Entry point of a worker process, which sends rank 0's records as (index, JSON), and the text of an error.  Leaves through `os._exit`:
+    with a dead CUDA context an orderly exit can hang."""
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(worker.ranks)}
     os.environ.update({**environment, "LOCAL_RANK": str(rank)})
     from ..runtime.symmetric_memory import disable_multicast
 
     disable_multicast()
-    results = Path(folder, "results.jsonl")
 
     def report(index: int, record: dict[str, Any]) -> None:
         if rank == 0:
-            with results.open("a") as file:
-                file.write(json.dumps({"index": index, "record": record}) + "\n")
+            parent.send((index, json.dumps(record)))
 
     code = 0
     try:
@@ -64,12 +61,12 @@ def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], folder:
         else:
             dist.init_process_group(backend, rank=rank, world_size=worker.ranks)
         if rank == 0:
-            Path(folder, READY).touch()
+            parent.send(READY)
         worker.work(rank, jobs, report)
         dist.barrier()
         dist.destroy_process_group()
     except BaseException as error:
-        Path(folder, f"error{rank}.json").write_text(json.dumps({"rank": rank, "error": f"{type(error).__name__}: {error}"[:1000]}))
+        parent.send(f"{type(error).__name__}: {error}"[:1000])
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
@@ -86,8 +83,7 @@ def run_jobs(
     soon as a record is there."""
     left = list(jobs)
     while left:
-        with TemporaryDirectory() as folder:
-            done, error = _run_once(worker, left, Path(folder), limit_s, on_record, watchdog_s + GRACE_S + MARGIN_S)
+        done, error = _run_once(worker, left, limit_s, on_record, watchdog_s + GRACE_S + MARGIN_S)
         left = left[done:]
         if left and error is not None:
             on_record(left[0], {"error": error})
@@ -95,50 +91,47 @@ def run_jobs(
 
 
 def _run_once(
-    worker: RankWorker, jobs: list[Any], folder: Path, limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], grace_s: float
+    worker: RankWorker, jobs: list[Any], limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], grace_s: float
 ) -> tuple[int, str | None]:
     """(jobs finished, what went wrong)."""
     context, port = get_context("spawn"), _free_port()
-    processes = [context.Process(target=_run_rank, args=(rank, worker, port, jobs, str(folder))) for rank in range(worker.ranks)]
-    for process in processes:
+    pipes = [context.Pipe(duplex=False) for _ in range(worker.ranks)]
+    processes = [context.Process(target=_run_rank, args=(rank, worker, port, jobs, ours)) for rank, (_, ours) in enumerate(pipes)]
+    for process, (_, ours) in zip(processes, pipes, strict=True):
         process.start()
-    done, failed_at, ready = 0, None, False
-    last, limit = time.monotonic(), START_S
-    results = folder / "results.jsonl"
+        ours.close()  # with the process's own the last one, so that its end is the pipe's
+    running, told = {theirs: rank for rank, (theirs, _) in enumerate(pipes)}, dict[int, str]()
+    done, failed, limit = 0, False, START_S
+    end = time.monotonic() + limit
     try:
-        while True:
-            alive = any(process.is_alive() for process in processes)
-            lines = results.read_text().splitlines() if results.exists() else []
-            for line in lines[done:]:
-                entry = json.loads(line)
-                on_record(jobs[entry["index"]], entry["record"])
-                done, last = done + 1, time.monotonic()
-            if not alive:
-                break
-            now = time.monotonic()
-            if failed_at is None and any(process.exitcode not in (None, 0) for process in processes):
-                failed_at = now
-            if not ready and (folder / READY).exists():
-                ready, last, limit = True, now, limit_s
-            patience = grace_s if done < len(jobs) else 0.0  # with all jobs done there is nothing more to say
-            if now - last > limit or (failed_at is not None and now - failed_at > patience):
-                break
-            time.sleep(POLL_S)
-        codes = [process.exitcode for process in processes]  # None: alive
-        timed_out = None in codes and failed_at is None
+        while running and (speaking := wait(list(running), max(0.0, end - time.monotonic()))):
+            for one in speaking:
+                assert isinstance(one, Connection)
+                try:
+                    said = one.recv()
+                except (EOFError, OSError):
+                    process = processes[running.pop(one)]
+                    process.join()
+                    if process.exitcode and not failed:  # with all jobs done the others have nothing more to say
+                        failed, end = True, time.monotonic() + (grace_s if done < len(jobs) else 0.0)
+                    continue
+                if isinstance(said, str):
+                    told[running[one]] = said
+                    continue
+                if said is not READY:
+                    on_record(jobs[said[0]], json.loads(said[1]))
+                    done += 1
+                if not failed:
+                    limit, end = limit_s, time.monotonic() + limit_s
     finally:
         for process in processes:
-            if process.is_alive():
-                process.kill()
-        for process in processes:
+            process.kill()
             process.join()
-    if timed_out:
+    if running and not failed:
         return done, f"no result within {limit:.0f} s"
-    if all(process.exitcode == 0 for process in processes):
-        return done, None if done == len(jobs) else "workers ended early"
-    reports = [json.loads(path.read_text()) for path in sorted(folder.glob("error*.json"))]
-    told = {one["rank"]: one["error"] for one in reports}
-    for rank, code in enumerate(codes):
-        if code not in (None, 0):
+    for rank in set(range(worker.ranks)) - set(running.values()):
+        if code := processes[rank].exitcode:
             told.setdefault(rank, f"ended with exit code {code}")
+    if not told:
+        return done, None if done == len(jobs) else "workers ended early"
     return done, "; ".join(f"rank {rank}: {told[rank]}" for rank in sorted(told))
