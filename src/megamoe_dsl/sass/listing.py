@@ -99,29 +99,19 @@ def find_nvdisasm() -> str:
     return found_on_path
 
 
-LIFE_RANGES = 8  # Cubins from this ABI version on, those of SM100, have life ranges of registers; of SM90's, operands say what is touched.
-
-
 def disassemble(cubin: bytes) -> Listing:
     """The listing of a cubin with one kernel.  Takes about a second; raises `DisassemblyError`."""
-    tool, abi_version = find_nvdisasm(), int.from_bytes(cubin[8:9])  # EI_ABIVERSION of ELF
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        processes = [
-            subprocess.Popen([tool, "-c", *flags, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for flags in (["-g"], *([["-lrm", "narrow"]] if abi_version >= LIFE_RANGES else []))
-        ]
-        outputs = [process.communicate() for process in processes]
-    for process, (_, error) in zip(processes, outputs, strict=True):
-        if process.returncode:
-            raise DisassemblyError(f"nvdisasm: {error.strip() or process.returncode}")
-    return parse(*(text for text, _ in outputs))
+        done = subprocess.run([find_nvdisasm(), "-c", "-g", str(path)], capture_output=True, text=True)
+    if done.returncode:
+        raise DisassemblyError(f"nvdisasm: {done.stderr.strip() or done.returncode}")
+    return parse(done.stdout)
 
 
-def parse(text: str, ranges: str = "") -> Listing:
-    """The listing in nvdisasm's output; `ranges` its output with `-lrm narrow`, if it has one."""
-    highest = parse_register_table(ranges)
+def parse(text: str) -> Listing:
+    """The listing in nvdisasm's output."""
     labels: dict[str, int] = {}
     pending: list[str] = []
     source: tuple[str, int] | None = None
@@ -140,34 +130,19 @@ def parse(text: str, ranges: str = "") -> Listing:
         address, predicate, opcode, operands = int(match[1], 16), match[2] or "", match[3], match[4].strip()
         target = _TARGET.search(operands)
         goes_to = labels.get(target[1]) if target else None
-        touched = highest.get(address, -1) if ranges else highest_named(opcode, operands)
-        instructions.append(Instruction(address, predicate, opcode, operands, goes_to, where, touched))
+        instructions.append(Instruction(address, predicate, opcode, operands, goes_to, where, highest_named(opcode, operands)))
     return Listing(text, tuple(instructions))
-
-
-def parse_register_table(ranges: str) -> dict[int, int]:
-    """Address to the highest register read or written; in the table `^` is written, `v` read, `x` both, `:` only live."""
-    first = -1
-    highest = {}
-    for line in ranges.splitlines():
-        code, bar, table = line.partition("// |")
-        if bar and first < 0 and "# 0" in table:
-            first = table.index("# 0") + 2
-        match = re.match(r"\s*/\*([0-9a-f]{4,})\*/", code)
-        if match and first >= 0:
-            column = table.split("|", 1)[0][first:]
-            highest[int(match[1], 16)] = max(column.rfind(mark) for mark in "^vx")
-    return highest
 
 
 _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.64)?")
 _ACCUMULATOR = re.compile(r"GMMA\.64x(\d+)x\d+\.F32")
+_TENSOR_MEMORY = re.compile(r"(?:LDTM|STTM)\.(\d+)dp(\d+)bit(?:\.x(\d+))?")
 
 
 def highest_named(opcode: str, operands: str) -> int:
     """The highest R register that an instruction names, with the rest of the pair, quad or accumulator that begins there (-1: none): as
     many as its modifiers say, as nvdisasm's own tables do (tests/test_inspect.py)."""
-    accumulator = _ACCUMULATOR.search(opcode)
+    accumulator, tensor_memory = _ACCUMULATOR.search(opcode), _TENSOR_MEMORY.match(opcode)
     parts = operands.split(",")
     found = -1
     for place, part in enumerate(parts):
@@ -178,11 +153,14 @@ def highest_named(opcode: str, operands: str) -> int:
                 width = 2 if match[2] else 1
             elif accumulator:
                 width = int(accumulator[1]) // 2 if place == 0 else 1
+            elif tensor_memory:
+                lanes, bits, repeats = (int(one or 1) for one in tensor_memory.groups())
+                width = lanes * bits * repeats // 1024
             elif ".WIDE" in opcode:
                 width = 2 if place in (0, len(parts) - 1) else 1
             elif ".128" in opcode:
                 width = 4
-            elif ".64" in opcode or opcode == "CS2R":
+            elif ".64" in opcode or opcode == "CS2R" or opcode.startswith("RET."):
                 width = 2
             found = max(found, int(match[1]) + width - 1)
     return found
