@@ -15,7 +15,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
 from megamoe_dsl.layouts.layout import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.chart import PAPER, STYLES, luminance, style, terminal_color
+from megamoe_dsl.pictures.chart import PAPER, STYLES, style, terminal_color
 from megamoe_dsl.pictures.memory import EXPERTS, sample_counts
 from megamoe_dsl.pictures.orders import TILES
 from megamoe_dsl.pictures.svg import CHARACTER, tick_step
@@ -169,6 +169,13 @@ def test_colors_alone_say_nothing(name, config):
     for one, other in together:
         assert style(one).hatch != style(other).hatch and style(one).fill != style(other).fill, (one, other)
     assert all(kind in svg_texts(picture) and f"\u00a0{kind}" in printed(picture) for kind in chart.kinds)
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of #rrggbb, from 0 (black) to 1 (white) (WCAG 2.1)."""
+    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(one: str, other: str) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
+from ..json_file import replacing
 from ..problem import ProblemError
 
 
@@ -52,18 +53,9 @@ def is_regular(place: Path) -> bool:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a UTF-8 file that appears whole, by rename; what was there stays until then.  Raises OSError that names `path`."""
-    place, partial = path.resolve(), None
+    place = path.resolve()
     try:
-        if not is_regular(place):
-            place.write_text(text, encoding="utf-8")
-            return
-        handle, partial = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:200]}.", suffix=".partial")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(partial, place.stat().st_mode & 0o777 if place.exists() else 0o644)
-        os.replace(partial, place)
+        with replacing(place) if is_regular(place) else nullcontext(place) as target:
+            target.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        if partial is not None:
-            Path(partial).unlink(missing_ok=True)

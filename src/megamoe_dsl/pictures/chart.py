@@ -71,10 +71,6 @@ class Picture:
     charts: tuple[BarChart | CellGrid, ...]
 
 
-TERMINAL_LUMINANCE = 0.24
-"""Of every color in the terminal: 3.6 times the contrast of a light background, 5.8 times that of a dark one, so that both will do."""
-
-
 @dataclass(frozen=True)
 class Paper:
     """Colors of what is no bar, or a bar of nothing, on light pages and on dark ones."""
@@ -118,28 +114,13 @@ def style(kind: str) -> Style:
     return CYCLE[int(kind) % len(CYCLE)] if kind.isdigit() else STYLES[kind]
 
 
+ON_TERMINALS = {
+    "#80cbc4": "#59908b", "#c5cae9": "#82859b", "#ce93d8": "#a676ae", "#c5e1a5": "#7a8c66", "#ffcc80": "#a2814f", "#9fa8da": "#7d84ad",
+    "#90caf9": "#628bac", "#b3e5fc": "#6c8b9a", "#c8e6c9": "#798b79", "#a5d6a7": "#6d8f6f", "#fff59d": "#8e8855", "#ffab91": "#b47865",
+    "#ffccbc": "#a07f75", "#b0bec5": "#7e888d", "#80deea": "#519098", "#bcaaa4": "#92847f", QUIET: "#858788",
+}  # fmt: skip
+"""Colors, darkened to a luminance of 0.24: 3.6 times the contrast of a light background, 5.8 times that of a dark one."""
+
+
 def terminal_color(kind: str) -> str:
-    """The kind's color, darkened to `TERMINAL_LUMINANCE`."""
-    channels = linear(style(kind).color)
-    scale = TERMINAL_LUMINANCE / luminance(style(kind).color)
-    return "#" + "".join(f"{round(255 * _encoded(channel * scale)):02x}" for channel in channels)
-
-
-def luminance(color: str) -> float:
-    """Relative luminance of #rrggbb, from 0 (black) to 1 (white) (WCAG 2.1)."""
-    red, green, blue = linear(color)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def linear(color: str) -> tuple[float, float, float]:
-    """Channels of an sRGB color, without its gamma."""
-    red, green, blue = (_decoded(int(color[i : i + 2], 16) / 255) for i in (1, 3, 5))
-    return red, green, blue
-
-
-def _decoded(channel: float) -> float:
-    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
-
-
-def _encoded(channel: float) -> float:
-    return min(1.0, 12.92 * channel if channel <= 0.0031308 else 1.055 * channel ** (1 / 2.4) - 0.055)
+    return ON_TERMINALS[style(kind).color]

@@ -112,9 +112,6 @@ def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, 
 _SUSPEND_SWEEPS = 16  # How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever.
 
 
-_ALL, _NONE = np.ones(32, np.bool_), np.zeros(32, np.bool_)
-
-
 def _barrier(w: Warp, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
     race = w.world.race
@@ -205,33 +202,26 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
 
     bits = 1 if parity_form else -1
 
-    def look(w: Warp, target: int) -> Mbarrier:
-        barrier = _barrier(w, target)
-        if barrier.cta is not w.cta:
-            raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
-        return barrier
-
     def run(w: Warp, mask: Mask) -> Outcome | None:
-        where, wanted = address(w), expected(w)
-        blocker: tuple[Mbarrier, int] | None = None
+        where, wanted, lanes = address(w), expected(w), w.lanes(mask)
+        asked: dict[tuple[int, int], list[int]] = {}
         if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
-            barrier, result = look(w, int(where[0])), _ALL
-            if not (barrier.phase ^ int(wanted[0])) & bits:
-                blocker, result = (barrier, barrier.phase), _NONE
-            elif w.world.race:
-                acquire_into_warp(barrier, w, scope, relaxed, w.order.lanes())
+            asked[int(where[0]), int(wanted[0])] = lanes
         else:
-            result = np.zeros(32, np.bool_)
-            for target, lanes in by_address(w.lanes(mask), where):
-                barrier = look(w, target)
-                for value in set(wanted[lanes].tolist()):
-                    asking = [lane for lane in lanes if wanted[lane] == value]
-                    if not (barrier.phase ^ value) & bits:
-                        blocker = (barrier, barrier.phase)
-                        continue
-                    result[asking] = True
-                    if w.world.race:
-                        acquire_into_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(asking)))
+            for lane in lanes:
+                asked.setdefault((int(where[lane]), int(wanted[lane])), []).append(lane)
+        blocker: tuple[Mbarrier, int] | None = None
+        result = np.zeros(32, np.bool_)
+        for (target, state), asking in asked.items():
+            barrier = _barrier(w, target)
+            if barrier.cta is not w.cta:
+                raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
+            if not (barrier.phase ^ state) & bits:
+                blocker = (barrier, barrier.phase)
+                continue
+            result[asking] = True
+            if w.world.race:
+                acquire_into_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(asking)))
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):
