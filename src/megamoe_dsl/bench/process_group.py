@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -95,18 +95,18 @@ def _run_once(
 ) -> tuple[int, str | None]:
     """(jobs finished, what went wrong)."""
     context, port = get_context("spawn"), _free_port()
-    pipes = [context.Pipe(duplex=False) for _ in range(worker.ranks)]
-    processes = [context.Process(target=_run_rank, args=(rank, worker, port, jobs, ours)) for rank, (_, ours) in enumerate(pipes)]
-    for process, (_, ours) in zip(processes, pipes, strict=True):
-        process.start()
-        ours.close()  # with the process's own the last one, so that its end is the pipe's
-    running, told = {theirs: rank for rank, (theirs, _) in enumerate(pipes)}, dict[int, str]()
+    processes, running, told = [], dict[Any, int](), dict[int, str]()  # by the end of a pipe, the rank at the other
+    for rank in range(worker.ranks):
+        theirs, ours = Pipe(duplex=False)
+        running[theirs] = rank
+        processes.append(context.Process(target=_run_rank, args=(rank, worker, port, jobs, ours)))
+        processes[rank].start()
+        ours.close()  # the process's own is then the last one, and its end is the pipe's
     done, failed, limit = 0, False, START_S
     end = time.monotonic() + limit
     try:
         while running and (speaking := wait(list(running), max(0.0, end - time.monotonic()))):
             for one in speaking:
-                assert isinstance(one, Connection)
                 try:
                     said = one.recv()
                 except (EOFError, OSError):
