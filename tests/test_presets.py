@@ -1,6 +1,5 @@
 """Presets: importing one compiles its kernels in parallel or loads them; every number of tokens has its kernel."""
 
-import importlib
 import json
 import logging
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from megamoe_dsl import choose
+from megamoe_dsl import choose, presets
 from megamoe_dsl import target as target_module
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact import cache
@@ -22,9 +21,8 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
-from megamoe_dsl.presets import PRESETS, compiled
+from megamoe_dsl.presets import PRESETS, Preset, compiled
 from megamoe_dsl.presets.compiled import CompiledPreset, configs_up_to, layer_of
-from megamoe_dsl.presets.compiled_modules import MODULES
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import ARCH_VARIABLE, Target, target_at_hand
 from sweep import sample
@@ -105,17 +103,18 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("arch", RECIPES)
-@pytest.mark.parametrize("module", MODULES)
-def test_importing_a_preset_gives_its_kernels(module: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("one", PRESETS.values(), ids=lambda one: one.module)
+def test_importing_a_preset_gives_its_kernels(one: Preset, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a recipe with the published weights, with the model's activation and biases."""
     monkeypatch.setenv(ARCH_VARIABLE, arch)
     monkeypatch.setattr(compiled, "configs_up_to", lambda problem, _, target: [choose(problem, target, 200)])
     monkeypatch.setattr(cache, "load_or_compile_all", lambda configs: [fake_artifact(config) for config in configs])
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    one, found = PRESETS[MODULES[module]], importlib.import_module(module)
+    found = getattr(presets, one.module)
+    assert getattr(presets, one.module) is found
+    del vars(presets)[one.module]  # for the other architecture
     assert found.problem.recipe == RECIPES[arch][one.weights] and found.artifact(200).config == found.config(200)
-    assert (found.problem.activation, found.problem.biases) == (("swigluoai", True) if "gpt_oss" in module else ("silu", False))
-    assert (found.problem.hidden, found.problem.num_experts) == (one.hidden, one.num_experts) and found.compiled.preset == one
+    assert (found.problem.activation, found.problem.biases) == (("swigluoai", True) if "gpt_oss" in one.module else ("silu", False))
+    assert (found.problem.hidden, found.problem.num_experts) == (one.hidden, one.num_experts) and found.preset == one
 
 
 def test_a_chip_without_kernels_is_named() -> None:
@@ -123,10 +122,10 @@ def test_a_chip_without_kernels_is_named() -> None:
         layer_of(PRESETS["flash"], Target(replace(SM90, name="sm_120a"), 132), 8)
 
 
-def test_no_other_module_is_a_preset() -> None:
-    assert "megamoe_dsl.presets.deepseek_v4_flash" in MODULES and len(MODULES) == len(PRESETS)
-    with pytest.raises(ImportError):
-        importlib.import_module("megamoe_dsl.presets.llama")
+def test_no_other_name_is_a_preset() -> None:
+    assert len({one.module for one in PRESETS.values()}) == len(PRESETS)
+    with pytest.raises(ImportError, match="llama"):
+        from megamoe_dsl.presets import llama  # noqa: F401
 
 
 def test_a_small_preset_compiles_in_other_processes_and_is_found_again(

@@ -1,10 +1,24 @@
-"""Problems that people run.  Importing this package compiles nothing, importing a module of one preset all of its kernels."""
+"""Problems that people run, and under the names of their repositories all their kernels, compiled or loaded from the cache when asked for:
 
-import sys
+    from megamoe_dsl.presets import deepseek_v4_flash
+    artifact = deepseek_v4_flash.artifact(num_tokens=128)
 
-from .compiled_modules import CompiledModules
+Kernels are for the architecture that `MEGAMOE_ARCH` names, else for the local GPU, else for SM100.
+"""
+
+from typing import Any
+
 from .shapes import MEASURED, PRESETS, PROJECTIONS, Preset, Projection, preset, projection
 
-sys.meta_path.append(CompiledModules())
-
 __all__ = ["MEASURED", "PRESETS", "PROJECTIONS", "Preset", "Projection", "preset", "projection"]
+
+
+def __getattr__(name: str) -> Any:
+    """The `CompiledPreset` of this name.  Raises as `CompiledPreset.load`."""
+    found = next((one for one in PRESETS.values() if one.module == name), None)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .compiled import CompiledPreset
+
+    compiled = globals()[name] = CompiledPreset.load(found.name)
+    return compiled

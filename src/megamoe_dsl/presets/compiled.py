@@ -1,4 +1,4 @@
-"""All kernels of a preset, compiled or loaded from the cache: what the module of a preset has."""
+"""All kernels of a preset, compiled or loaded from the cache."""
 
 from __future__ import annotations
 

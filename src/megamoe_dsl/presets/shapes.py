@@ -43,7 +43,7 @@ class Preset:
 
     @property
     def module(self) -> str:
-        """Name of the module whose import compiles its kernels: the repository's, as in deepseek_v4_flash."""
+        """The name under which this package has its kernels: the repository's, as in deepseek_v4_flash."""
         return re.sub(r"\W", "_", self.source.split("/")[1].lower())
 
     @property

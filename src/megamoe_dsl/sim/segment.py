@@ -88,6 +88,7 @@ _C = compiled("lane_program", OPERATIONS)
 @lru_cache(maxsize=4096)
 def elementary(function: Any, types: tuple[type, ...], result: type) -> int | None:
     """The number of an operation of operands of these types, None for what is called."""
+    kind: Any
     if function is AS_TYPE:
         if types[0] not in (*_INTEGERS, np.bool_) or result not in _INTEGERS:
             return None

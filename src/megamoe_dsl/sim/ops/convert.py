@@ -190,7 +190,7 @@ def _scalar(qualifiers: tuple[str, ...], x: Value, to: str, source: str) -> Valu
     if not np.issubdtype(result, np.floating):
         return apply(_to_integer(result), x, dtype=result)
     out = x.astype(result)
-    return where(out > 0, np.minimum(out, 1), constant(0, result)) if "sat" in qualifiers else out
+    return where(out > 0, apply(np.minimum, out, constant(1, result)), constant(0, result)) if "sat" in qualifiers else out
 
 
 @lru_cache
