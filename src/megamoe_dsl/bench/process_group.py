@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, cast
 
 from ..runtime.watchdog import GRACE_S
 
@@ -95,7 +95,7 @@ def _run_once(
 ) -> tuple[int, str | None]:
     """(jobs finished, what went wrong)."""
     context, port = get_context("spawn"), _free_port()
-    processes, running, told = [], dict[Any, int](), dict[int, str]()  # by the end of a pipe, the rank at the other
+    processes, running, told = [], dict[Connection, int](), dict[int, str]()  # by the end of a pipe, the rank at the other
     for rank in range(worker.ranks):
         theirs, ours = Pipe(duplex=False)
         running[theirs] = rank
@@ -106,9 +106,9 @@ def _run_once(
     end = time.monotonic() + limit
     try:
         while running and (speaking := wait(list(running), max(0.0, end - time.monotonic()))):
-            for one in speaking:
+            for one in cast(list[Connection], speaking):
                 try:
-                    said = one.recv()
+                    said: Any = one.recv()
                 except (EOFError, OSError):
                     process = processes[running.pop(one)]
                     process.join()

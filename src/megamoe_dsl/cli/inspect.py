@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..kernels.moe.config import MegaMoeConfig
+from ..options.option import option
 from ..problem import ProblemError
 from .options import CompiledOptions, takes
 from .output_file import require_writable_files, write_whole
@@ -31,20 +33,23 @@ KINDS_SHOWN = {
 """Instruction kinds with their headings; the rest is summed up as other."""
 
 
-@takes(CompiledOptions)
-def inspect(
-    given: CompiledOptions,
-    ptx: Annotated[Path | None, typer.Option(help="Write the PTX here, with Python lines and functions.", rich_help_panel=OUTPUT)] = None,
-    sass: Annotated[Path | None, typer.Option(help="Write the SASS here.", rich_help_panel=OUTPUT)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
-    diff: Annotated[
-        Path | None, typer.Option(help="Compare with a file that --json wrote.", dir_okay=False, exists=True, rich_help_panel=OUTPUT)
-    ] = None,
-) -> None:
+@dataclass(frozen=True)
+class InspectOptions(CompiledOptions):
+    """A kernel, and what is written of it."""
+
+    ptx: Path | None = option(None, "Write the PTX here, with Python lines and functions.", OUTPUT)
+    sass: Path | None = option(None, "Write the SASS here.", OUTPUT)
+    json: bool = option(False, "Print JSON and nothing else.", OUTPUT)
+    diff: Path | None = option(None, "Compare with a file that --json wrote.", OUTPUT)
+
+
+@takes(InspectOptions)
+def inspect(given: InspectOptions) -> None:
     """Compile for an architecture, without its GPU, and show registers, spills, memory maps, barriers and instructions per role.
     Instructions are static SASS counts per warp with every branch taken."""
     console = wide_console()
-    if as_json and diff is not None:
+    ptx, sass, diff = given.ptx, given.sass, given.diff
+    if given.json and diff is not None:
         raise ProblemError("--diff", str(diff), "left out with --json")
     require_writable_files({"--ptx": ptx, "--sass": sass})
     from ..inspect.inspection import read_inspection
@@ -63,14 +68,14 @@ def inspect(
         with Console(stderr=True).status("reading SASS"):
             inspection = Inspection.of(artifact)
     except DisassemblyError as error:
-        if ptx is None or sass is not None or as_json or diff is not None:
+        if ptx is None or sass is not None or given.json or diff is not None:
             raise
         print_summary(console, artifact)
         console.print(Text(f"{ptx} is written; all that comes from SASS is left out: {error}", style="yellow"), soft_wrap=True)
         return
     if sass is not None:
         write_whole(sass, artifact.sass)
-    if as_json:
+    if given.json:
         typer.echo(json.dumps(inspection.as_dict(), indent=2))
     elif diff is not None and before is not None:
         print_changes(console, diff, differences(before, inspection.as_dict()))

@@ -19,11 +19,11 @@ from ..kernels.moe.sm90 import config as sm90
 from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
-from ..options.option import Option, naming, option, options_of
+from ..options.option import Option, naming, numbers, option, options_of
 from ..options.points import PROBLEM, ShapeOptions
 from ..presets import preset as find_preset
 from ..presets import projection
-from ..problem import Problem, ProblemError
+from ..problem import MAX_RANKS, Problem, ProblemError
 from ..target import ARCH_VARIABLE, Target, find_arch
 
 
@@ -232,6 +232,45 @@ class CompiledOptions(KernelOptions):
         capacity, option = (self.tokens, "--tokens") if self.max_tokens is None else (self.max_tokens, "--max-tokens")
         with naming({"max_tokens_per_rank": option}, ["max_tokens_per_rank"]):
             return self.config(self.problem(capacity), self.tokens, self.sms, self.kernel)
+
+
+DATA, SIMULATION = "Data", "Simulation"
+
+
+@dataclass(frozen=True)
+class SimulateOptions(KernelOptions):
+    """A kernel, its data, and how it runs."""
+
+    tokens: str = option("13", "Tokens of each rank, as in 13,7; one number for all.", DATA)
+    seed: int = option(0, "Of the data and of the schedule.", DATA)
+    mask: float = option(0.0, "Fraction of top-k slots set to -1.", DATA)
+    skew: bool = option(False, "Most tokens choose the same few experts.", DATA)
+    random: bool = option(False, "Normal data within an error bound, not exact data.", DATA)
+    sms: int = option(4, "CTAs of each rank; of mega_moe an even number.", SIMULATION)
+    launches: int | None = option(
+        None, "Launches on the same buffers, each with its own data; token counts move one rank on.", SIMULATION, shown="1"
+    )
+    no_race: bool = option(False, "Without the race detector: faster.", SIMULATION)
+    yes: bool = option(False, "Start what is estimated to take more than an hour.", SIMULATION)
+
+    @property
+    def exact(self) -> bool:
+        return not self.random
+
+    @property
+    def num_launches(self) -> int:
+        return self.launches or 1
+
+    def tokens_of(self, num_ranks: int) -> list[int]:
+        """One number per rank; a single number stands for every rank.  Raises `ProblemError`."""
+        if not 1 <= num_ranks <= MAX_RANKS:
+            raise ProblemError("num_ranks", num_ranks, f"between 1 and {MAX_RANKS}")
+        counts = numbers("tokens", self.tokens, 0)
+        if len(counts) == 1:
+            counts *= num_ranks
+        if len(counts) != num_ranks:
+            raise ProblemError("tokens", self.tokens, f"one number, or one for each of {num_ranks} ranks")
+        return counts
 
 
 def given_only(options: Mapping[str, int | str | None]) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -43,6 +43,11 @@ class PredictOptions(LayerOptions):
     groups: int = option(8, "Groups of experts, with --group-limit.", PROBLEM)
     group_limit: int | None = option(None, "Groups that a token's experts are of; all by default.", PROBLEM)
     gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
+    compare: bool = option(False, "Compare other choices of the configuration.", OUTPUT)
+    quick: bool = option(False, "Leave out what limits each point.", OUTPUT)
+    trace: Path | None = option(None, "Write the launch for Perfetto.", OUTPUT)
+    svg: Path | None = option(None, "Draw the launches; with --compare their times.", OUTPUT)
+    json: bool = option(False, "Print JSON and nothing else.", OUTPUT)
 
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
         kernel = find_kernel(DEFAULT_KERNEL)
@@ -67,16 +72,7 @@ class PredictOptions(LayerOptions):
 
 
 @takes(PredictOptions)
-def predict(
-    given: PredictOptions,
-    compare: Annotated[bool, typer.Option("--compare", help="Compare other choices of the configuration.", rich_help_panel=OUTPUT)] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out what limits each point.", rich_help_panel=OUTPUT)] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write the launch for Perfetto.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
-    svg: Annotated[
-        Path | None, typer.Option(help="Draw the launches; with --compare their times.", metavar="FILE", rich_help_panel=OUTPUT)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.", rich_help_panel=OUTPUT)] = False,
-) -> None:
+def predict(given: PredictOptions) -> None:
     """Predict the time of a call from a model of performance, and say what limits it; no GPU is needed.
 
     The model's constants were fitted to measured or published times; docs/explanation/predict.md says how far off it is. It has no
@@ -85,44 +81,44 @@ def predict(
     with naming_options(PredictOptions):
         from ..predict.timeline import draw, draw_choices, perfetto
 
-        require_writable_files({"--trace": trace, "--svg": svg})
-        gpu, counts = find_gpu(given.gpu), numbers("tokens", given.tokens, 1)
-        if (trace or (compare and svg)) and len(counts) > 1:
+        require_writable_files({"--trace": given.trace, "--svg": given.svg})
+        gpu, counts, console = find_gpu(given.gpu), numbers("tokens", given.tokens, 1), wide_console()
+        if (given.trace or (given.compare and given.svg)) and len(counts) > 1:
             raise ProblemError("tokens", given.tokens, "one number with --trace, and with --compare --svg")
-        if compare and (as_json or trace):
-            raise ProblemError("--compare", compare, "left out with --json and --trace")
+        if given.compare and (given.json or given.trace):
+            raise ProblemError("--compare", given.compare, "left out with --json and --trace")
+        if given.nodes is not None and (given.compare or given.trace or given.svg):
+            raise ProblemError("--nodes", given.nodes, "left out with --compare, --trace and --svg")
         if given.nodes is not None:
-            if compare or trace or svg:
-                raise ProblemError("--nodes", given.nodes, "left out with --compare, --trace and --svg")
             spread = given.over_nodes(gpu, counts)
-            if as_json:
-                typer.echo(json.dumps({"gpu": gpu.name, "points": [asdict(one) for one in spread]}, indent=2))
-            else:
-                print_nodes(wide_console(), spread, gpu)
+            print_json(gpu, map(asdict, spread)) if given.json else print_nodes(console, spread, gpu)
             return
-        configs, calibration, console = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name), wide_console()
-        if compare:
+        configs, calibration = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name)
+        if given.compare:
             compared = [compare_choices(config, tokens, calibration, gpu) for config, tokens in zip(configs, counts, strict=True)]
             for config, tokens, ranked in zip(configs, counts, compared, strict=True):
                 print_choices(console, config, ranked, tokens, gpu)
-            if svg is not None:
-                write_whole(svg, to_svg(draw_choices({variant_name(one.config): one.us for one in compared[0]}, counts[0], gpu.name)))
+            if given.svg is not None:
+                times = {variant_name(one.config): one.us for one in compared[0]}
+                write_whole(given.svg, to_svg(draw_choices(times, counts[0], gpu.name)))
             return
         loads = [RankLoad.uniform(config.problem, tokens) for config, tokens in zip(configs, counts, strict=True)]
         found = [Prediction.of(config, load, calibration) for config, load in zip(configs, loads, strict=True)]
-        limits = [[] if quick else one.limits for one in found]
-        if as_json:
-            points = [
-                {**one.as_dict(), "config": variant_fields(one.config), "gains": {gain.resource: gain.share for gain in some}}
-                for one, some in zip(found, limits, strict=True)
-            ]
-            typer.echo(json.dumps({"gpu": gpu.name, "points": points}, indent=2))
+        limits = [[] if given.quick else one.limits for one in found]
+        if given.json:
+            gains = ({gain.resource: gain.share for gain in some} for some in limits)
+            points = zip(found, gains, strict=True)
+            print_json(gpu, ({**one.as_dict(), "config": variant_fields(one.config), "gains": gained} for one, gained in points))
         else:
             print_predictions(console, found, limits, gpu)
-        if trace is not None:
-            write_whole(trace, perfetto(found[0].launched))
-        if svg is not None:
-            write_whole(svg, to_svg(draw([one.launched for one in found], counts, gpu.name)))
+        if given.trace is not None:
+            write_whole(given.trace, perfetto(found[0].launched))
+        if given.svg is not None:
+            write_whole(given.svg, to_svg(draw([one.launched for one in found], counts, gpu.name)))
+
+
+def print_json(gpu: Gpu, points: Iterable[dict[str, Any]]) -> None:
+    typer.echo(json.dumps({"gpu": gpu.name, "points": list(points)}, indent=2))
 
 
 def print_predictions(console: Console, found: list[Prediction], limits: list[list[Gain]], gpu: Gpu) -> None:

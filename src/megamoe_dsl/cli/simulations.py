@@ -1,9 +1,10 @@
-"""What `megamoe simulate` runs besides the layer, beside the reference: GEMMs, the two halves of a layer, and its inputs stage."""
+"""What `megamoe simulate` runs beside the reference: GEMMs, a layer in one launch or in several, its two halves, and its inputs stage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -11,40 +12,29 @@ from rich.console import Console
 from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
-from ..cases import Case, random_routing
+from ..cases import Case, random_case, random_routing
 from ..cases.common import normal
 from ..kernel_cases.gather import GatherCase, gather_case
 from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..kernel_cases.gradients import GradientCase, VarlenKCase, gradient_case, varlen_k_case
 from ..kernel_cases.halves import combined, draw_activations, linear1_rows
+from ..kernels.kernel import KernelConfig
 from ..kernels.moe.halves.config import EpConfig
 from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..options.option import numbers
-from ..problem import ProblemError, integer_between
+from ..problem import Problem, ProblemError
 from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
 from ..recipe import UE8M0
 from ..reference import Accumulate
 from ..runtime.buffers import Inputs
 from ..runtime.ep.simulated import SimulatedEp
-from ..runtime.simulated import simulate_gemm, simulated_launch
+from ..runtime.simulated import SimulatedMoE, compare, simulate_gemm, simulated_launch
 from ..sim import GlobalMemory, Launch, Report, Simulator
-from .estimate import Estimate, physical_memory
-from .options import KernelOptions
-from .tables import compiled, conclude, config_table, counting, problem_table, ruled, verdict
+from .options import SimulateOptions
+from .tables import compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
 
 SEEDS = -(1 << 63), (1 << 64) - 1  # The least and the greatest that a generator of torch takes.
-
-
-def simulate_given(
-    console: Console, given: KernelOptions, tokens: str, sms: int, seed: int, *, exact: bool, launches: int, race: bool, yes: bool
-) -> bool:
-    """What the command's options say; as `run_gemm`.  Raises `ProblemError` for what takes long or does not fit, too."""
-    config = given.other(sum(numbers("tokens", tokens, 0)), sms)
-    integer_between("seed", seed, *SEEDS, "between -2^63 and 2^64 - 1")
-    estimate = Estimate.of_gemm(config, sum(rows_of(config.problem, tokens)), launches)
-    estimate.require_memory(physical_memory(), ("--fields", given.fields), ("tokens", tokens))
-    estimate.require_yes(yes)
-    return run_gemm(console, config, rows_of(config.problem, tokens), seed, exact=exact, launches=launches, race=race)
+EQUAL, BOUNDED = "every element equals the reference bit for bit", "every element is within the error bound"
 
 
 def rows_of(problem: GemmProblem, text: str) -> list[int]:
@@ -64,17 +54,16 @@ def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: 
     return gemm_case(config.problem, counts, seed, exact=exact, arch=config.arch)
 
 
-def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool, launches: int, race: bool) -> bool:
-    """Prints tables and verdict of so many launches; whether everything passed. Raises `ProblemError` and `SimError`."""
-    if config.problem.accumulate:
-        launches = 1
-    case = case_of(config, counts, seed, exact=exact)
+def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], given: SimulateOptions) -> bool:
+    """Prints tables and verdict of the launches; whether everything passed. Raises `ProblemError` and `SimError`."""
+    case = case_of(config, counts, given.seed, exact=given.exact)
     with console.status("making the reference"):
-        ends = case.compared(exact=exact, k_blocks=config.most_k_blocks)
+        ends = case.compared(exact=given.exact, k_blocks=config.most_k_blocks)
     console.print(problem_table(config.problem), config_table(config), sep="\n")
     (artifact,) = compiled(console, [config])
+    launches = 1 if config.problem.accumulate else given.num_launches
     with counting(console) as show:
-        report = simulate_gemm(artifact, case.tensors, launches=launches, seed=seed, race=race, progress=show)
+        report = simulate_gemm(artifact, case.tensors, launches=launches, seed=given.seed, race=not given.no_race, progress=show)
     rows, wrong = ",".join(map(str, counts)), 0
     for name, (d, low, high) in ends.items():
         others = d.numel() - int(((low <= d) & (d <= high)).sum())
@@ -82,8 +71,40 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], se
         console.print(ruled(f"{name} against the reference", ("rows", "elements", "right", "verdict"), [row]))
         wrong += others
     known = all(low is high for _, low, high in ends.values())
-    proved = "every element equals the reference bit for bit" if known else "every element is within the error bound"
-    return conclude(console, not wrong, [report], proved, race=race)
+    return conclude(console, not wrong, [report], EQUAL if known else BOUNDED, race=not given.no_race)
+
+
+def draw(console: Console, problem: Problem, launches: Sequence[Sequence[int]], given: SimulateOptions) -> list[Case]:
+    """The data of every launch, of these tokens on each rank."""
+    with steps(console) as show:
+        options = dict[str, Any](mask=given.mask, skew=given.skew, exact=given.exact, progress=show)
+        return [random_case(problem, counts, given.seed + launch, **options) for launch, counts in enumerate(launches)]
+
+
+def inputs_of(case: Case) -> list[Inputs]:
+    return [Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)]
+
+
+def run_layer(console: Console, configs: Sequence[KernelConfig], launches: Sequence[Sequence[int]], given: SimulateOptions) -> bool:
+    """Prints tables and verdict of launches of a layer's kernels on the same buffers; whether everything passed.  Raises `SimError`."""
+    artifacts = compiled(console, configs)
+    cases, rows, reports, right = draw(console, configs[0].problem, launches, given), list[tuple[object, ...]](), list[Report](), True
+    with counting(console) as show:
+        moe = SimulatedMoE(artifacts, cases[0].weights, seed=given.seed, race=not given.no_race, progress=show)
+        for number, case in enumerate(cases, 1):
+            if number > 1:
+                moe.load_weights(case.weights)
+            y, report = moe(inputs_of(case))
+            reports.append(report)
+            for one in compare(case, y):
+                right &= one.passed
+                elements = f"{one.elements:,}", f"{one.elements - one.unequal:,}", f"{one.max_error:.3g}"
+                rows.append(
+                    (number, one.rank, one.tokens, *elements, "exact" if given.exact else f"{one.worst:.1%}", verdict(one.violations))
+                )
+    headings = ("launch", "rank", "tokens", "elements", "equal", "max error", "of bound", "verdict")
+    console.print(ruled("y against the reference", headings, rows))
+    return conclude(console, right, reports, EQUAL if given.exact else BOUNDED, race=not given.no_race)
 
 
 @dataclass(frozen=True)
@@ -108,15 +129,17 @@ def print_compared(console: Console, title: str, headings: tuple[str, ...], part
     return not any(one.unequal for one in parts)
 
 
-def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case], seed: int, *, exact: bool, race: bool) -> bool:
-    """Prints tables and verdict of a launch of dispatch and one of combine (`configs`), on drawn activations, for each case on the same
-    buffers; whether everything passed. Raises `SimError`, and `ProblemError` for data that is not exact where nobody knows the bits."""
-    if not exact and not configs[0].problem.formats.sums_known:
-        raise ProblemError("--random", True, f"left out with --recipe {configs[0].problem.recipe}: the bits of its sums are not specified")
-    artifacts = compiled(console, configs)
-    accumulate: Accumulate = torch.float64 if exact else "hopper"
+def run_ep(console: Console, configs: Sequence[EpConfig], launches: Sequence[Sequence[int]], given: SimulateOptions) -> bool:
+    """Prints tables and verdict of launches of dispatch and of combine (`configs`), on drawn activations, on the same buffers; whether
+    everything passed. Raises `SimError`, and `ProblemError` for data that is not exact where nobody knows the bits."""
+    problem = configs[0].problem
+    cases = draw(console, problem, launches, given)
+    if given.random and not problem.formats.sums_known:
+        raise ProblemError("--random", True, f"left out with --recipe {problem.recipe}: the bits of its sums are not specified")
+    dispatch, combine = compiled(console, configs)
+    accumulate: Accumulate = torch.float64 if given.exact else "hopper"
     with counting(console) as show:
-        ep = SimulatedEp(artifacts[0], artifacts[1], cases[0].weights, seed=seed, race=race, progress=show)
+        ep = SimulatedEp(dispatch, combine, cases[0].weights, seed=given.seed, race=not given.no_race, progress=show)
         launched = [one for number, case in enumerate(cases, 1) for one in launch(ep, case, number, accumulate)]
     headings = ("launch", "kernel", "rank", "rows", "elements")
     parts = [one for ranks, _ in launched for one in ranks]
@@ -124,15 +147,14 @@ def run_ep(console: Console, configs: Sequence[EpConfig], cases: Sequence[Case],
     for ranks, report in launched:
         number, kernel, *_ = ranks[0].part
         console.print(f"Launch {number}: copies of {kernel} moved {report.crossed:,} bytes between ranks.")
-    reports = [report for _, report in launched]
-    return conclude(console, right, reports, "every element equals the reference bit for bit", race=race)
+    return conclude(console, right, [report for _, report in launched], EQUAL, race=not given.no_race)
 
 
 def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> Iterator[tuple[list[Compared], Report]]:
     """Both kernels on one case: what each made of every rank."""
     for buffers, weights in zip(ep.ranks, case.weights, strict=True):
         buffers.weights = weights
-    outs, report = ep.dispatch([Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)])
+    outs, report = ep.dispatch(inputs_of(case))
     ranks = range(case.problem.num_ranks)
     found = [[out[place] for place in buffers.expert_slices()] for out, buffers in zip(outs, ep.ranks, strict=True)]
     yield [compared((number, "dispatch", rank), found[rank], linear1_rows(case, rank, accumulate)) for rank in ranks], report
@@ -147,27 +169,25 @@ Tokens = dict[str, torch.Tensor]  # By argument: x in BF16, topk_idx and topk_we
 UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 
 
-def simulate_inputs(
-    console: Console, config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool, race: bool
-) -> bool:
+def run_inputs(console: Console, config: PreDispatchConfig, counts: Sequence[int], given: SimulateOptions) -> bool:
     """Prints tables and verdict of a launch on every rank; whether everything passed. Raises `ProblemError` and `SimError`."""
     (artifact,) = compiled(console, [config])
-    inputs = draw_inputs(config, counts, seed, mask=mask, skew=skew)
+    inputs = draw_inputs(config, counts, given)
     with counting(console) as show:
         buffers = [torch.full((config.symmetric.size,), UNTOUCHED, dtype=torch.uint8) for _ in inputs]
         memory, launches = GlobalMemory(), []
         for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)):
             launches.append(launch_inputs(artifact, rank, one, sym, memory))
-        report = Simulator(artifact.ptx, memory, seed=seed, race=race, progress=show).run(launches)
+        report = Simulator(artifact.ptx, memory, seed=given.seed, race=not given.no_race, progress=show).run(launches)
     fields = [field for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)) for field in compare_rank(config, rank, one, sym)]
     right = print_compared(console, "The symmetric buffer against quant", ("rank", "tokens", "field", "bytes"), fields)
-    return conclude(console, right, [report], "every byte of the symmetric buffer is as quant makes it", race=race)
+    return conclude(console, right, [report], "every byte of the symmetric buffer is as quant makes it", race=not given.no_race)
 
 
-def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], seed: int, *, mask: float, skew: bool) -> list[Tokens]:
+def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], given: SimulateOptions) -> list[Tokens]:
     """Normal tokens of every rank, whose blocks have many magnitudes, and their routing."""
-    problem, generator = config.problem, torch.Generator().manual_seed(seed)
-    routing = random_routing(problem, counts, generator, mask, skew)
+    problem, generator = config.problem, torch.Generator().manual_seed(given.seed)
+    routing = random_routing(problem, counts, generator, given.mask, given.skew)
     _, channels = input_layout(problem)
     drawn = ((normal((len(idx), problem.hidden), channels, generator), idx, torch.rand(idx.shape, generator=generator)) for idx in routing)
     return [{"x": x.bfloat16(), "topk_idx": idx, "topk_weights": weights} for x, idx, weights in drawn]

@@ -44,7 +44,7 @@ def f16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 
 def f32_to_f16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round to nearest even."""
+    """Bits of the nearest values, ties to even."""
     return values.astype(np.float16).view(np.uint16)
 
 

@@ -108,7 +108,7 @@ def cast_to(dtype: type) -> Callable[[Any], Any]:
     return lambda values: values.astype(dtype)
 
 
-class Step(NamedTuple):
+class ValueStep(NamedTuple):
     """A `Value` that is no view: `operands` are steps, read as `types`. `level` is how many calls come before it at least."""
 
     source: Any
@@ -131,7 +131,7 @@ class Segment:
 
     def __init__(self, binder: Binder, live: Live) -> None:
         self.binder, self.live = binder, live
-        self.steps: list[Step] = []
+        self.steps: list[ValueStep] = []
         self._leaves: dict[int, int] = {}  # register, or identity of another leaf's source: the step that it is before
         self._values: dict[int, int] = {}  # register: the step of its value now
 
@@ -159,10 +159,10 @@ class Segment:
 
     def _leaf(self, key: int, leaf: Value) -> int:
         if key not in self._leaves:
-            self._leaves[key] = self._append(Step(leaf.source, leaf.dtype, level=int(callable(leaf.source))))
+            self._leaves[key] = self._append(ValueStep(leaf.source, leaf.dtype, level=int(callable(leaf.source))))
         return self._leaves[key]
 
-    def _append(self, step: Step) -> int:
+    def _append(self, step: ValueStep) -> int:
         self.steps.append(step)
         return len(self.steps) - 1
 
@@ -180,7 +180,7 @@ class Segment:
         if source is AS_TYPE and elementary(source, types, value.dtype) is None:
             source = cast_to(value.dtype)
         called = elementary(source, types, value.dtype) is None
-        return self._append(Step(source, value.dtype, steps, types, max(self.steps[one].level for one in steps) + called))
+        return self._append(ValueStep(source, value.dtype, steps, types, max(self.steps[one].level for one in steps) + called))
 
 
 def lane_program(segment: Segment, masked: bool) -> Callable[..., None]:

@@ -57,7 +57,7 @@ def unsigned(dtype: type) -> type:
 
 
 def constant(number: Any, dtype: type) -> Value:
-    """Of all lanes; integers wrap."""
+    """The same number in all lanes; integers wrap."""
     return Value(np.array(number).astype(dtype).repeat(32), dtype)
 
 
