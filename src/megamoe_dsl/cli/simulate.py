@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -84,7 +85,7 @@ def simulate_layer(console: Console, given: SimulateOptions) -> bool:
     problem = replace(given, ranks=ranks).problem(max(1, *counts))
     from ..cases import check_draw
 
-    configs: Sequence[KernelConfig]
+    configs: Sequence[Any]
     if given.kernel == PreDispatchKernel.name:
         configs = [PreDispatchConfig(problem, given.sms, given.architecture.name)]
         estimate = Estimate.of_inputs(configs[0], counts)
