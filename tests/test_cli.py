@@ -24,14 +24,13 @@ from typer.testing import CliRunner
 from megamoe_dsl import Problem, Target, __version__, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.cli import tables
+from megamoe_dsl.cli import simulations, tables
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.inspect import print_changes, print_inspection
 from megamoe_dsl.cli.tables import facts, ruled
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.inspect import Inspection, differences
-from megamoe_dsl.runtime import simulated
 from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sass import listing
@@ -332,7 +331,7 @@ def test_a_finding_fails_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mismatch_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = RankComparison(rank=1, tokens=3, elements=768, unequal=5, violations=5, max_error=0.5, worst=float("inf"))
     right = replace(wrong, rank=0, unequal=0, violations=0, max_error=0.0, worst=0.0)
-    monkeypatch.setattr(simulated, "compare", lambda case, y: [right, wrong])
+    monkeypatch.setattr(simulations, "compare", lambda case, y: [right, wrong])
     result = runner.invoke(app, SIMULATE)
     assert result.exit_code == 1
     assert "5 mismatches" in result.output

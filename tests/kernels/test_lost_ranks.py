@@ -103,7 +103,7 @@ def launch_without(moe: SimulatedMoE, case: Case) -> tuple[list[torch.Tensor], l
     hosts = {rank: Understudy(moe.ranks[rank], RANKS) for rank in LEFT}
     still, before = dict.fromkeys(LEFT, 0), dict.fromkeys(LEFT, b"")
 
-    def tick() -> None:
+    def tick(*_: object) -> None:
         for rank, host in hosts.items():
             now = b"".join(one.numpy().tobytes() for one in host.look().values())
             still[rank] = still[rank] + 1 if now == before[rank] else 0
@@ -113,12 +113,13 @@ def launch_without(moe: SimulatedMoE, case: Case) -> tuple[list[torch.Tensor], l
 
     simulator = moe.simulator
     whole = simulator.run
-    simulator._ticker = lambda world, start: tick  # type: ignore[method-assign, assignment]
+    simulator.progress = tick
     simulator.run = lambda launches: whole([one for one in launches if one.rank != LOST])  # type: ignore[method-assign]
     try:
         y, _ = moe(inputs(case))
     finally:
-        del simulator.run, simulator._ticker  # type: ignore[attr-defined]
+        del simulator.run  # type: ignore[attr-defined]
+        simulator.progress = None
     return y, played
 
 

@@ -5,8 +5,9 @@ A launch that is repeated without end runs at the highest clock at which its pow
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..kernels.moe.config import MegaMoeConfig
@@ -102,24 +103,16 @@ class Subject:
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
-        if isinstance(config, Sm90Config):
-            return cls.of_sm90(config, load)
-        assert isinstance(config, Sm100Config)
-        return replace(cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load), pull_rounds=pull_rounds(config))
-
-    @classmethod
-    def of_sm90(cls, config: Sm90Config, load: RankLoad) -> Subject:
-        def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
-            return sm90.tile_table(config, load, calibration, clock), sm90.machine(config, load, calibration, clock)
-
-        return cls(config.problem, load, config.block_m, config.block_k, config.num_sms, costs, pull_rounds(config), config.warps.dispatch)
+        """A launch of this package's kernel."""
+        if isinstance(config, Sm100Config):
+            return replace(cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load), pull_rounds=pull_rounds(config))
+        assert isinstance(config, Sm90Config)
+        sizes = config.block_m, config.block_k, config.num_sms, partial(sm90.costs, config, load)
+        return cls(config.problem, load, *sizes, pull_rounds(config), config.warps.dispatch)
 
     @classmethod
     def of_sm100(cls, shape: Shape, tiles: Tiles, load: RankLoad) -> Subject:
-        def costs(calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
-            return sm100.tile_table(shape, tiles, load, calibration, clock), sm100.machine(shape, load, calibration, clock)
-
-        return cls(shape.problem, load, shape.block_m, shape.k_block.channels, shape.num_sms, costs)
+        return cls(shape.problem, load, shape.block_m, shape.k_block.channels, shape.num_sms, partial(sm100.costs, shape, tiles, load))
 
     def launch(self, calibration: Calibration, clock: float) -> Launched:
         """At a clock in GHz."""
@@ -150,34 +143,30 @@ class Gain:
     share: float
 
 
-def constants(**factors: float) -> Callable[[Calibration], Calibration]:
-    """A calibration with some of its values, or of its kernel's, multiplied."""
-
-    def changed(calibration: Calibration) -> Calibration:
-        kernel = {name: value * factors.get(name, 1.0) for name, value in calibration.kernel.items()}
-        own = {name: getattr(calibration, name) * factor for name, factor in factors.items() if hasattr(calibration, name)}
-        return replace(calibration, **own, kernel=kernel)
-
-    return changed
-
-
 FASTER = 1 / BETTER
-RESOURCES: dict[str, Callable[[Calibration], Calibration]] = {
-    "HBM": constants(hbm=BETTER),
-    "L2": constants(l2_per_clock=BETTER),
-    "NVLink": constants(nvlink=BETTER),
-    "tensor cores": constants(efficiency=BETTER, rows=FASTER, rows_token=FASTER, columns=FASTER),
-    "power": constants(power=BETTER),
-    "epilogues": constants(fc1_epilogue=FASTER, fc2_epilogue=FASTER, epilogue_clocks=FASTER, tile=FASTER),
-    "latency": constants(hbm_latency=FASTER, pull=FASTER),
-    "start and end": constants(start=FASTER, tail=FASTER),
+RESOURCES = {
+    "HBM": {"hbm": BETTER},
+    "L2": {"l2_per_clock": BETTER},
+    "NVLink": {"nvlink": BETTER},
+    "tensor cores": {"efficiency": BETTER, "rows": FASTER, "rows_token": FASTER, "columns": FASTER},
+    "power": {"power": BETTER},
+    "epilogues": {"fc1_epilogue": FASTER, "fc2_epilogue": FASTER, "epilogue_clocks": FASTER, "tile": FASTER},
+    "latency": {"hbm_latency": FASTER, "pull": FASTER},
+    "start and end": {"start": FASTER, "tail": FASTER},
 }
+"""Factors of a calibration's values, and of its kernel's."""
+
+
+def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibration:
+    kernel = {name: value * factors.get(name, 1.0) for name, value in calibration.kernel.items()}
+    own = {name: getattr(calibration, name) * factor for name, factor in factors.items() if hasattr(calibration, name)}
+    return replace(calibration, **own, kernel=kernel)
 
 
 def gains(subject: Subject, calibration: Calibration, found: Launched) -> list[Gain]:
     """Gains of all resources that matter, the largest first; `found` is the launch as it is."""
-    tried = [one for one in RESOURCES.items() if one[0] != "power" or found.clock != calibration.clock]
-    shares = [Gain(resource, 1 - subject.predict(changed(calibration), found.clock).us / found.us) for resource, changed in tried]
+    tried = {name: multiplied(calibration, one) for name, one in RESOURCES.items() if name != "power" or found.clock != calibration.clock}
+    shares = [Gain(name, 1 - subject.predict(one, found.clock).us / found.us) for name, one in tried.items()]
     return sorted((one for one in shares if one.share >= LEAST), key=lambda one: -one.share)
 
 

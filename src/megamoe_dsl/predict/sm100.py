@@ -103,6 +103,11 @@ def shape_of(config: Sm100Config) -> Shape:
     return Shape(*tile, instructions, shares_tile=False, handed_out=True, k_block=config.k_block, tiles_weights=True)
 
 
+def costs(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
+    """What tiles take, and what they run on, at a clock in GHz."""
+    return tile_table(shape, tiles, load, calibration, clock), machine(shape, load, calibration, clock)
+
+
 def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
     """Costs of the tiles at a clock in GHz."""
     k_block, kernel, us, instructions = shape.k_block, calibration.kernel, 1e-3 / clock, shape.instructions

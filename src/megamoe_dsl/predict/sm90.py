@@ -25,6 +25,11 @@ LEAST_ENERGY = 0.1
 WINDOW = 0.8
 
 
+def costs(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
+    """What tiles take, and what they run on, at a clock in GHz."""
+    return tile_table(config, load, calibration, clock), machine(config, load, calibration, clock)
+
+
 def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
     """Costs of the tiles at a clock in GHz.  With clusters of two a row is the pair's two tiles, which share weights or tokens."""
     tiles, k_blocks = tiles_of(config, load.counts), KBlocks.of(config.problem, config.block_k)

@@ -95,9 +95,9 @@ class World(RunState):
 
     # ---- running
 
-    def run(self, resident: int, tick: Callable[[], None] | None = None, most_instructions: int | None = None) -> None:
+    def run(self, resident: int, progress: Callable[[int, float], None] | None = None, most_instructions: int | None = None) -> None:
         """Run everything queued; at most `resident` clusters at a time, and about `most_instructions` warp instructions."""
-        idle = 0
+        idle, start = 0, time.perf_counter()
         while self.waiting or self.live:
             while len(self.live) < resident and (start := self._startable()) is not None:
                 self.live.append(self._cluster(*start))
@@ -113,8 +113,8 @@ class World(RunState):
             self.sweeps += 1
             self._asynchronous()
             self._retire()
-            if tick:
-                tick()
+            if progress:
+                progress(self.instructions, time.perf_counter() - start)
             if most_instructions is not None and self.instructions > most_instructions:
                 what = f"{self.instructions:,} warp instructions and no end: a loop without one, or more are needed (most_instructions)"
                 raise SimError(describe_warps(self, self.live, what))
@@ -227,7 +227,7 @@ class Simulator:
 
     `ptx` and `kernel` (the name of an entry, default the first) are the program of launches that name none; with `ptx` None every
     launch names its own. `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous
-    actions in scheduler sweeps, `progress(instructions, seconds)` is called about once a second, and `resident` bounds how many CTAs
+    actions in scheduler sweeps, `progress(instructions, seconds)` is called after every sweep, and `resident` bounds how many CTAs
     of all ranks run at once (default: all). `assumptions` say what the run takes for granted. `most_instructions` bounds the warp
     instructions of a run (default: none).
 
@@ -281,23 +281,10 @@ class Simulator:
         resident = len(world.waiting) if self.resident is None else max(1, self.resident // cluster_size)
         try:
             with np.errstate(all="ignore"), _seldom_collected():
-                world.run(resident, self._ticker(world, start), self.most_instructions)
+                world.run(resident, self.progress, self.most_instructions)
         finally:
             world.forget()
             if race:
                 race.forget()
         findings = list(race.findings.values()) if race else []
         return Report(world.instructions, time.perf_counter() - start, findings, world.warnings, world.copied)
-
-    def _ticker(self, world: World, start: float) -> Callable[[], None] | None:
-        if self.progress is None:
-            return None
-        callback, last = self.progress, [start]
-
-        def tick() -> None:
-            now = time.perf_counter()
-            if now - last[0] >= 1.0:
-                last[0] = now
-                callback(world.instructions, now - start)
-
-        return tick

@@ -90,17 +90,6 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     value, offset, clamp = (b.read(o, np.uint32) for o in ins.operands[1:4])
     members = Members(ins.operands[4], b)
     fixed = _constant(ins.operands[2]), _constant(ins.operands[3])
-    if mode == "idx" and fixed[1] == 31 and fixed[0] is not None and not valid:
-        lane = fixed[0] & 31
-
-        @members.gathered
-        def broadcast(w: Warp, mask: Mask) -> None:
-            if mask is not None and not mask[lane]:
-                _warn(w, w.first(mask), lane)
-            write(w, value(w)[lane : lane + 1].repeat(32), mask)
-
-        return broadcast
-
     constant = None if None in fixed else _sources(mode, np.full(32, fixed[0]), np.full(32, fixed[1]))
 
     @members.gathered
