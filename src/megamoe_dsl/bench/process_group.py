@@ -30,12 +30,6 @@ class RankWorker:
     ranks: int
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def _run_rank(rank: int, worker: RankWorker, port: int, jobs: list[Any], parent: Connection) -> None:
     """Entry point of a worker process, which sends rank 0's records as (index, JSON), and the text of an error.  Leaves through `os._exit`:
     with a dead CUDA context an orderly exit can hang."""
@@ -94,7 +88,10 @@ def _run_once(
     worker: RankWorker, jobs: list[Any], limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], grace_s: float
 ) -> tuple[int, str | None]:
     """(jobs finished, what went wrong)."""
-    context, port = get_context("spawn"), _free_port()
+    context = get_context("spawn")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = int(one.getsockname()[1])
     processes, running, told = [], dict[Connection, int](), dict[int, str]()  # by the end of a pipe, the rank at the other
     for rank in range(worker.ranks):
         theirs, ours = Pipe(duplex=False)
@@ -106,17 +103,17 @@ def _run_once(
     end = time.monotonic() + limit
     try:
         while running and (speaking := wait(list(running), max(0.0, end - time.monotonic()))):
-            for one in cast(list[Connection], speaking):
+            for pipe in cast(list[Connection], speaking):
                 try:
-                    said: Any = one.recv()
+                    said: Any = pipe.recv()
                 except (EOFError, OSError):
-                    process = processes[running.pop(one)]
+                    process = processes[running.pop(pipe)]
                     process.join()
                     if process.exitcode and not failed:  # with all jobs done the others have nothing more to say
                         failed, end = True, time.monotonic() + (grace_s if done < len(jobs) else 0.0)
                     continue
                 if isinstance(said, str):
-                    told[running[one]] = said
+                    told[running[pipe]] = said
                     continue
                 if said is not READY:
                     on_record(jobs[said[0]], json.loads(said[1]))

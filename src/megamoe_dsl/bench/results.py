@@ -132,12 +132,9 @@ def without_folders(text: str) -> str:
     return FOLDERS.sub("", text)
 
 
-def command_line() -> list[str]:
-    return [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
-
-
 def heading(*sites: Path | str | None) -> dict[str, Any]:
-    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command_line(), **versions(*sites)}
+    command = [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
+    return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command, **versions(*sites)}
 
 
 def versions(*sites: Path | str | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, TypeVar
 
@@ -20,11 +20,7 @@ def variant_fields(config: MegaMoeConfig) -> dict[str, Any]:
 
 
 def variant_name(config: MegaMoeConfig) -> str:
-    return variant_text(variant_fields(config))
-
-
-def variant_text(values: Mapping[str, int]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items())
+    return " ".join(f"{name}={value}" for name, value in variant_fields(config).items())
 
 
 def kind_of(recipe: str) -> type[MegaMoeConfig]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..inspect import Change, Inspection
 
 OUTPUT = "Output"
-PLACES = {"smem": "offset", "tmem": "first"}  # Memory maps of an inspection, with the entry that says where a field begins.
+MOVED, PLACES = ("smem.", "tmem."), (".offset", ".first")  # A field is elsewhere, as are all behind one that has changed.
 KINDS_SHOWN = {
     "mma": "mma", "utccp": "cp", "tma": "tma", "mbarrier": "mbar", "smem": "smem", "gmem": "gmem", "float": "float", "integer": "int",
 }  # fmt: skip
@@ -165,19 +165,14 @@ def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
     if not changes:
         console.print(Text(f"Nothing differs from {path}."))
         return
-    shown = [one for one in changes if not moved_only(one)]
+    moved = [one for one in changes if one.path.startswith(MOVED) and one.path.endswith(PLACES) and None not in (one.before, one.after)]
+    shown = [one for one in changes if one not in moved]
     if shown:
         table = ruled(f"Against {path}", ("what", "before", "after"), [(one.path, one.before, one.after) for one in shown])
         table.columns[0].min_width = min(max(len(one.path) for one in shown), console.width // 2)  # names in one piece, where they fit
         console.print(table)
-    if moved := len(changes) - len(shown):
-        console.print(Text(f"Fields of SMEM and TMEM at another offset: {moved}; --json lists offsets.", style="dim"), soft_wrap=True)
-
-
-def moved_only(change: Change) -> bool:
-    """Whether a field that both kernels have lies at another offset, as all fields behind a changed one do."""
-    section, _, field = change.path.partition(".")
-    return section in PLACES and field.endswith(f".{PLACES[section]}") and None not in (change.before, change.after)
+    if moved:
+        console.print(Text(f"Fields of SMEM and TMEM at another offset: {len(moved)}; --json lists offsets.", style="dim"), soft_wrap=True)
 
 
 def number(value: float | None) -> str:

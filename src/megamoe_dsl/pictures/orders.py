@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..hardware.fragments import WINDOW, fragment, tmem_16x256b, wavefronts
 from ..hardware.operand_tile import CHUNK, CORE_ROWS, SF_ATOM_ROWS, Swizzle, utccp_row
 from ..kernels.moe.config import MegaMoeConfig
 from ..layouts.layout import Layout
-from ..schedule.fused_moe import FC1, Block
+from ..schedule.fused_moe import FC1
 from .chart import Bar, BarChart, Cell, CellGrid, Lane, Picture
 from .memory import require_sm100, sample_counts
 
@@ -88,18 +86,6 @@ def workers(config: MegaMoeConfig) -> list[Worker]:
     return [Worker(range(i * size, (i + 1) * size), i // turn, i % turn) for i in range(config.num_clusters * turn)]
 
 
-def some_workers(config: MegaMoeConfig, most: int) -> list[Worker]:
-    """At most so many, from the first to the last SM."""
-    every = workers(config)
-    count = min(most, len(every))
-    return [every[i] for i in sorted({round(n * (len(every) - 1) / max(1, count - 1)) for n in range(count)})]
-
-
-def in_turn(config: Any, counts: Sequence[int], worker: Worker) -> list[Block]:
-    """A worker's tiles, in a configuration of either architecture, if clusters take them in turn: if all tiles take equally long."""
-    return list(config.order.blocks(config, counts, worker.cluster))[worker.place :: config.blocks_per_fetch]
-
-
 def draw_fragments(config: MegaMoeConfig, tokens: int) -> Picture:
     """Where the epilogues of both architectures find the sums of a tile (PTX ISA, "Register Fragments for wgmma.mma_async")."""
     note = (
@@ -134,8 +120,10 @@ def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
     """Which tiles some of the workers take, in which order."""
     counts = sample_counts(config, tokens)
     lanes, most = list[Lane](), 0
-    for worker in some_workers(config, LANES):
-        blocks = in_turn(config, counts, worker)
+    everyone = workers(config)
+    drawn = sorted({round(n * (len(everyone) - 1) / (LANES - 1)) for n in range(LANES)})  # from the first to the last SM
+    for worker in (everyone[i] for i in drawn):
+        blocks = list(config.order.blocks(config, counts, worker.cluster))[worker.place :: config.blocks_per_fetch]
         most = max(most, len(blocks))
         bars, time = list[Bar](), 0
         for block in blocks[:TILES]:
@@ -144,9 +132,9 @@ def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
             time = end
         lanes.append(Lane(worker.name, tuple(bars), (str(len(blocks)),)))
     extent = max((lane.bars[-1].end for lane in lanes if lane.bars), default=1.0)
-    everyone, word = len(workers(config)), "SM pairs" if len(workers(config)[0].sms) > 1 else "SMs"
+    word = "SM pairs" if len(everyone[0].sms) > 1 else "SMs"
     what = "all tiles" if most <= TILES else f"the first {TILES} tiles, of up to {most},"
-    whose = f"all {everyone} {word}" if len(lanes) == everyone else f"{len(lanes)} of {everyone} {word}"
+    whose = f"all {len(lanes)} {word}" if len(lanes) == len(everyone) else f"{len(lanes)} of {len(everyone)} {word}"
     note = (
         f"Linear1 is {config.lookahead} of {config.problem.experts_per_rank} experts ahead of Linear2; routing of {tokens} tokens a "
         f"rank, {what} of {whose}. A tile is named linear:local expert, and is as wide as it has K blocks; waits are not drawn."

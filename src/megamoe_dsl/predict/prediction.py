@@ -158,6 +158,7 @@ RESOURCES = {
 
 
 def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibration:
+    """With some of its values, or of its kernel's, multiplied."""
     kernel = {name: value * factors.get(name, 1.0) for name, value in calibration.kernel.items()}
     own = {name: getattr(calibration, name) * factor for name, factor in factors.items() if hasattr(calibration, name)}
     return replace(calibration, **own, kernel=kernel)

@@ -133,12 +133,6 @@ class Cta:
         """Threads a barrier without a count waits for: whole warps that have not exited."""
         return sum(32 for warp in self.warps if not warp.done)
 
-    def warp_left(self) -> None:
-        """A warp exited: barriers without a count may now be complete."""
-        for bar in self.barriers.values():
-            if bar.whole:
-                bar.expect(self.live_threads())
-
     def forget(self) -> None:
         """It has ended: give its memory back now, which is large, and not when somebody looks for circles of references."""
         for warp in self.warps:

@@ -343,10 +343,6 @@ class LaneOrder:
         bits = self.lanes() if bits is None else bits
         return [clock for lanes, clock in self.light.values() if lanes & bits in (lanes, bits)]
 
-    def relaxed_release(self, scope: int) -> list[Clock]:
-        """What a relaxed arrive of the executing lanes at `scope` publishes: only what an earlier fence has released."""
-        return [clock for level, clock in self.fenced() if level >= scope] + self.light_fences()
-
     def put_off(self, place: Place, clock: Clock, bits: int) -> None:
         """A relaxed read of lanes has seen this; they learn it at their next fence."""
         if (known := self.pending.get((place, bits))) is None:

@@ -7,7 +7,8 @@ waits for it (docs/lab/hopper.md has a load that came back late). A copy from re
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 from .parser import ParsedKernel, PtxInstruction
 
@@ -57,26 +58,21 @@ class LoadsInFlight:
                         changed = True
         return holds
 
-    def _effect(self, number: dict[int, int], ins: PtxInstruction) -> tuple[int, int]:
-        used = 0
-        if ins.parts[0] != "mov":
-            for name in registers_of(ins):
-                used |= self._holds.get(name, 0)
-        return used, 1 << number[id(ins)] if id(ins) in number else 0
-
     @cached_property
     def _under_way(self) -> list[int]:
         """Before every instruction, the loads that may be."""
         number = {id(ins): bit for bit, ins in enumerate(self.loads)}
-        effects = [self._effect(number, ins) for ins in self.code]
+        used = [
+            0 if ins.parts[0] == "mov" else reduce(or_, (self._holds.get(name, 0) for name in registers_of(ins)), 0) for ins in self.code
+        ]
         before = [0] * len(self.code)
         seen = [False] * len(self.code)
         work = [0] if self.code else []
         while work:
             at = work.pop()
             seen[at] = True
-            ins, (used, started) = self.code[at], effects[at]
-            after = before[at] & ~used | started
+            ins = self.code[at]
+            after = before[at] & ~used[at] | (1 << number[id(ins)] if id(ins) in number else 0)
             following = [] if ins.target is None else [ins.target]
             if not (ins.parts[0] in ("bra", "ret", "exit", "trap") and ins.predicate is None):
                 following.append(at + 1)

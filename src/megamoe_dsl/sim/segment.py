@@ -152,10 +152,7 @@ class Segment:
         """Registers to write, the steps of their values, and of those before where inactive lanes keep them."""
         merged = self.live.unit if masked else set[int]()  # inactive lanes of the others are read by nobody
         kept = {i: step for i, step in self._values.items() if i in self.live.segment}
-        return {i: (step, self._before(i) if i in merged else None) for i, step in kept.items()}
-
-    def _before(self, i: int) -> int:
-        return self._leaf(i, Value(i, self.binder.storage[i]))
+        return {i: (step, self._leaf(i, Value(i, self.binder.storage[i])) if i in merged else None) for i, step in kept.items()}
 
     def _leaf(self, key: int, leaf: Value) -> int:
         if key not in self._leaves:

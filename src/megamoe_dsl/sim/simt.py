@@ -61,7 +61,9 @@ def run_warp(world: RunState, w: Warp, quantum: int) -> None:
     world.instructions += executed
     if not fragments:
         w.done = True
-        w.cta.warp_left()
+        for barrier in w.cta.barriers.values():
+            if barrier.whole:  # it may now be complete
+                barrier.expect(w.cta.live_threads())
         world.progress += 1
     elif executed >= quantum:
         world.progress += 1  # long arithmetic without a poll is progress

@@ -97,7 +97,7 @@ class World(RunState):
 
     def run(self, resident: int, progress: Callable[[int, float], None] | None = None, most_instructions: int | None = None) -> None:
         """Run everything queued; at most `resident` clusters at a time, and about `most_instructions` warp instructions."""
-        idle, start = 0, time.perf_counter()
+        idle, began = 0, time.perf_counter()
         while self.waiting or self.live:
             while len(self.live) < resident and (start := self._startable()) is not None:
                 self.live.append(self._cluster(*start))
@@ -114,7 +114,7 @@ class World(RunState):
             self._asynchronous()
             self._retire()
             if progress:
-                progress(self.instructions, time.perf_counter() - start)
+                progress(self.instructions, time.perf_counter() - began)
             if most_instructions is not None and self.instructions > most_instructions:
                 what = f"{self.instructions:,} warp instructions and no end: a loop without one, or more are needed (most_instructions)"
                 raise SimError(describe_warps(self, self.live, what))

@@ -17,7 +17,7 @@ from ..clock import Clock
 from ..cta import EXIT
 from ..lanes import Lanes
 from ..memory import B128
-from ..sync import SCOPES, BarrierState
+from ..sync import SCOPES
 from ..tma_engine import Issue, write_shared_chunks
 from ..values import apply
 from . import ADDRESS, YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Warp, converged, each_lane, plain, register, vector
@@ -73,13 +73,6 @@ _REDUCTIONS: dict[str, tuple[Any, type]] = {"popc": (np.sum, np.uint32), "and": 
 NOT_ARRIVED = -1
 
 
-def _expect(bar: BarrierState, threads: int, whole: bool) -> None:
-    """The thread count of an arrival, with which earlier ones must agree."""
-    if bar.arrived and (bar.whole != whole or (bar.expected != threads and not whole)):
-        raise SimError(f"barrier arrival expects {threads} threads, earlier arrivals expect {bar.expected}")
-    bar.expected, bar.whole = threads, whole
-
-
 @register("bar", "barrier")
 def barrier(ins: PtxInstruction, b: Binder) -> Any:
     """`bar` and `barrier.cta`: sync, arrive and red, with or without a thread count."""
@@ -104,7 +97,9 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
             generation, expected = bar.generation, int(count(w)[first]) if count else w.cta.live_threads()
             if expected % 32 or not expected:
                 raise SimError(f"barrier {n}: thread count {expected} is not a positive multiple of 32")
-            _expect(bar, expected, count is None)
+            if bar.arrived and (bar.whole != (count is None) or (count and bar.expected != expected)):
+                raise SimError(f"barrier arrival expects {expected} threads, earlier arrivals expect {bar.expected}")
+            bar.expected, bar.whole = expected, count is None
             # exited and absent lanes count as arrived: the hardware counts whole warps
             threads = 32 if mask is None or w.converged(mask) else int(mask.sum())
             if bar.arrived + threads > expected:
@@ -142,7 +137,8 @@ def cluster_arrive(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
         raise SimError("barrier.cluster.arrive twice without a wait")
     bar, told = w.cta.cluster.barrier, list[Clock]()
     if w.world.race is not None:
-        told = w.order.relaxed_release(SCOPES["cluster"]) if "relaxed" in ins.parts else [w.order.released()]
+        fenced = [clock for level, clock in w.order.fenced() if level >= SCOPES["cluster"]]
+        told = [*fenced, *w.order.light_fences()] if "relaxed" in ins.parts else [w.order.released()]
     arrived[here] = bar.generation
     bar.arrive(int(here.sum()), told)
     w.world.progress += 1

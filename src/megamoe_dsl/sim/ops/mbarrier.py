@@ -90,23 +90,12 @@ def scope_of(parts: tuple[str, ...]) -> int:
     return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
 
 
-def release_from_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, lanes: int) -> None:
-    """Publish what arriving lanes have done; a relaxed arrive publishes what an earlier fence covers."""
-    barrier.point.publish(warp.order, warp.cta, scope, lanes, relaxed)
-    for clock in warp.order.light_fences(lanes) if relaxed else ():
-        barrier.point.release(clock, warp.cta, scope)
-
-
-def acquire_into_warp(barrier: Mbarrier, warp: Warp, scope: int, relaxed: bool, lanes: int) -> None:
+def _acquire(barrier: Mbarrier, w: Warp, scope: int, relaxed: bool, lanes: int) -> None:
     """Let waiting lanes learn what the completed phases released; a relaxed wait takes effect at a later fence."""
-    race = warp.world.race
-    assert race is not None
     if relaxed:
-        barrier.done.put_off(warp.order, warp.cta, scope, lanes, barrier.cta)
-        return
-    missed = barrier.done.acquire(warp.order, warp.cta, scope, lanes)
-    if missed is not None:
-        race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, warp)
+        barrier.done.put_off(w.order, w.cta, scope, lanes, barrier.cta)
+    elif (missed := barrier.done.acquire(w.order, w.cta, scope, lanes)) is not None and w.world.race:
+        w.world.race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, w)
 
 
 _SUSPEND_SWEEPS = 16  # How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever.
@@ -170,7 +159,10 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
             if token is not None:
                 token[lanes] = barrier.phase
             if w.world.race:
-                release_from_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(lanes)))
+                arriving = w.order.whole(mask_of(lanes))
+                barrier.point.publish(w.order, w.cta, scope, arriving, relaxed)
+                for clock in w.order.light_fences(arriving) if relaxed else ():
+                    barrier.point.release(clock, w.cta, scope)
             total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
             if expect:
                 barrier.arrive(len(lanes), expected_bytes=total)
@@ -221,7 +213,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
                 continue
             result[asking] = True
             if w.world.race:
-                acquire_into_warp(barrier, w, scope, relaxed, w.order.whole(mask_of(asking)))
+                _acquire(barrier, w, scope, relaxed, w.order.whole(mask_of(asking)))
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):

@@ -96,17 +96,13 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     def run(w: Warp, mask: Mask) -> None:
         source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
         if mask is not None and (absent := mask & ~mask[source]).any():
-            _warn(w, lane := w.first(absent), int(source[lane]))
+            lane = w.first(absent)  # whose result is undefined
+            w.world.warnings[f"{line_of(w)}: shfl.sync of lane {lane} from lane {int(source[lane])}, which is not there"] += 1
         write(w, value(w).take(source), mask)
         if write_valid:
             write_valid(w, inside, mask)
 
     return run
-
-
-def _warn(w: Warp, lane: int, source: int) -> None:
-    """The value of a lane that does not execute the shuffle is undefined (PTX ISA, "shfl.sync")."""
-    w.world.warnings[f"{line_of(w)}: shfl.sync of lane {lane} from lane {source}, which is not there"] += 1
 
 
 def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
