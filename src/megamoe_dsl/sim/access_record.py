@@ -12,7 +12,7 @@ happened before: a warp barrier passes on writes, but not another lane's reads (
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,17 +40,9 @@ def pack(agent: int, clock: int, line: int, asynchronous: bool, code: int = 0) -
     return code << CODE_SHIFT | clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
 
 
-class AccessFields(NamedTuple):
-    """What a record says: who, which lanes by their code, at which PTX line, when."""
-
-    agent: int
-    code: int
-    line: int
-    clock: int
-
-
-def unpack(record: int) -> AccessFields:
-    return AccessFields(record & AGENT_MASK, record >> CODE_SHIFT & LAST, record >> LINE_SHIFT & LINE_MASK, record >> CLOCK_SHIFT)
+def unpack(record: int) -> tuple[int, int, int, int]:
+    """What a record says: agent, code of its lanes, PTX line, clock."""
+    return record & AGENT_MASK, record >> CODE_SHIFT & LAST, record >> LINE_SHIFT & LINE_MASK, record >> CLOCK_SHIFT
 
 
 def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:

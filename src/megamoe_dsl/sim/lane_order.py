@@ -225,10 +225,6 @@ class LaneOrder:
             clock.join(strand.clock)
         return self._say(starting).write(clock, bits, self._width)
 
-    def put_off_clocks(self) -> list[Clock]:
-        bits = self.lanes()
-        return [clock for (_, lanes), clock in self.pending.items() if lanes & bits]
-
     # ---- what lanes learn
 
     def learn(self, clock: Clock, bits: int | None = None) -> None:

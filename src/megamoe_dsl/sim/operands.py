@@ -19,7 +19,7 @@ from .formats import bf16_to_f32, f32_to_bf16
 from .lanes import LANE, Lanes, Mask, addresses
 from .late_loads import LateLoads
 from .memory import B128, ELEMENTS, PARAM_BASE
-from .parser import ParsedKernel, PtxInstruction, split_operands
+from .parser import ParsedKernel, PtxInstruction
 from .values import AS_TYPE, VIEW, Value
 
 Combination = Callable[[Any, Any], Any]  # Old and new elements to what takes the place of the old.
@@ -220,11 +220,6 @@ class Binder:
             return lambda w: leaf(w) + offset
         constant = leaf + offset
         return lambda w: constant
-
-    def tensor_address(self, operand: str) -> tuple[Reader, list[Reader]]:
-        """`[map, {c0, c1, ...}]` to the reader of the map's address and the readers of its int32 coordinates."""
-        base, coordinates = split_operands(operand[1:-1])[:2]
-        return self.address(f"[{base}]"), [self.read(c, np.int32) for c in vector(coordinates)]
 
     def dtype(self, ins: PtxInstruction) -> type:
         if ins.parts[-1] not in DTYPES:

@@ -219,7 +219,8 @@ class Race:
     def _against_strong(self, kind: str, shadow: Shadow, index: Any, before_write: bool, rows: Rows, records: Any, actor: Accessor) -> None:
         for at, record, writes in shadow.strong_at(index, before_write):
             level = HAPPENED if writes else READS
-            if (one := unpack(record)).clock <= rows[level, one.agent]:
+            agent, _, _, clock = unpack(record)
+            if clock <= rows[level, agent]:
                 continue
             mine = records if isinstance(records, int) else records[index == at]
             last = np.full(1 if isinstance(mine, int) else len(mine), record)

@@ -232,7 +232,8 @@ class TensorThread:
         """Later tensor operations of the warp rely on all it has learned, from relaxed waits too."""
         if self.warp.world.race:
             order = self.warp.order
-            for clock in (order.released(), *order.put_off_clocks()):
+            put_off = (clock for (_, lanes), clock in order.pending.items() if lanes & order.lanes())
+            for clock in (order.released(), *put_off):
                 self.clock.join(clock)
 
 

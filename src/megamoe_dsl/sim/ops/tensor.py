@@ -18,7 +18,8 @@ from ..chunks import GATHERED_ROWS, Chunks, boxes_at, shared_chunks, to_shared_f
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from ..operands import COMBINED, Combination, combination
-from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register
+from ..parser import split_operands
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register, vector
 from .access import find, line_of, shared_target
 from .bulk import post_load, post_store
 from .mbarrier import mbarrier_at
@@ -50,7 +51,8 @@ def _map_reader(ins: PtxInstruction, b: Binder, operand: str) -> Callable[[Warp,
     dimensions = next((int(part[0]) for part in ins.parts if part in ("1d", "2d", "3d", "4d", "5d")), None)
     if dimensions is None:
         raise SimError(f"{ins.opcode}: no dimension")
-    address, coordinate_readers = b.tensor_address(operand)
+    base, listed = split_operands(operand[1:-1])[:2]
+    address, coordinate_readers = b.address(base), [b.read(c, np.int32) for c in vector(listed)]
     rows = any(part in ("tile::gather4", "tile::scatter4") for part in ins.parts)
     if len(coordinate_readers) != (1 + GATHERED_ROWS if rows else dimensions):
         raise SimError(f"{len(coordinate_readers)} coordinates for a {dimensions}d copy")

@@ -105,10 +105,6 @@ class Warpgroup:
         *own, common = [Actor(self.agent, clock, operation.line) for clock in self._acting]
         return own, common
 
-    def learn(self, warp: Warp, operation: Operation) -> None:
-        if self.cta.world.race:
-            warp.order.know(self.agent, operation.number)
-
     def _exit_check(self, cta: Cta) -> None:
         for operation in self.operations.values():
             raise SimError(f"{self.name}: wgmma.mma_async at PTX line {operation.line} issued by {len(operation.parts)} of {WARPS} warps")
@@ -164,8 +160,8 @@ class WgmmaThread:
                 accumulator.pending -= 1
                 if accumulator.pending == 0:
                     self._deliver(accumulator)
-        if last is not None:  # those before it are done, too
-            self.group.learn(self.warp, last)
+        if last is not None and self.warp.world.race:  # those before it are done, too
+            self.warp.order.know(self.group.agent, last.number)
         self.fenced = False
 
     def _deliver(self, accumulator: umma.Accumulator) -> None:
