@@ -133,6 +133,7 @@ def without_folders(text: str) -> str:
 
 
 def heading(*sites: Path | str | None) -> dict[str, Any]:
+    """What a file of results begins with."""
     command = [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
     return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command, **versions(*sites)}
 
