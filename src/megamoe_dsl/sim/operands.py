@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .cta import Cta, Warp
+from .cta import Warp
 from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
 from .lanes import LANE, Lanes, Mask, addresses
@@ -24,52 +24,36 @@ from .values import AS_TYPE, VIEW, Value
 
 Combination = Callable[[Any, Any], Any]  # Old and new elements to what takes the place of the old.
 
-_LANE_MASKS = {
-    "%lanemask_eq": np.uint32(1) << LANE,
-    "%lanemask_lt": (np.uint32(1) << LANE) - np.uint32(1),
-    "%lanemask_le": (np.uint64(2) << LANE.astype(np.uint64)).astype(np.uint32) - np.uint32(1),
-    "%lanemask_gt": ~((np.uint64(2) << LANE.astype(np.uint64)).astype(np.uint32) - np.uint32(1)),
-    "%lanemask_ge": ~((np.uint32(1) << LANE) - np.uint32(1)),
-}
-
-
-def _unlinear(rank: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    return rank % shape[0], rank // shape[0] % shape[1], rank // (shape[0] * shape[1])
-
-
-def _cta_value(name: str, axis: int) -> Callable[[Cta], int]:
-    table: dict[str, Callable[[Cta], int]] = {
-        "%ntid": lambda c: c.launch.block[axis], "%ctaid": lambda c: c.ctaid[axis], "%nctaid": lambda c: c.launch.grid[axis],
-        "%clusterid": lambda c: c.ctaid[axis] // c.launch.cluster[axis],
-        "%nclusterid": lambda c: c.launch.grid[axis] // c.launch.cluster[axis],
-        "%cluster_ctaid": lambda c: _unlinear(c.cluster_rank, c.launch.cluster)[axis], "%cluster_nctaid": lambda c: c.launch.cluster[axis],
-        "%cluster_ctarank": lambda c: c.cluster_rank, "%cluster_nctarank": lambda c: len(c.cluster.ctas),
-        "%is_explicit_cluster": lambda c: 1, "%smid": lambda c: c.sm,
-        "%nsmid": lambda c: c.launch.grid[0] * c.launch.grid[1] * c.launch.grid[2], "%nwarpid": lambda c: len(c.warps),
-        "%gridid": lambda c: 0, "%dynamic_smem_size": lambda c: c.launch.dynamic_smem, "%total_smem_size": lambda c: c.shared.limit,
-    }  # fmt: skip
-    if name not in table:
-        raise SimError(f"unknown special register {name}")
-    return table[name]
+_BELOW = (np.uint64(1) << LANE.astype(np.uint64)).astype(np.uint32) - np.uint32(1)  # for every lane the mask of those below it
+_OWN = np.uint32(1) << LANE
+_CONSTANT = {
+    "%laneid": LANE, "%lanemask_eq": _OWN, "%lanemask_lt": _BELOW, "%lanemask_le": _BELOW | _OWN, "%lanemask_gt": ~(_BELOW | _OWN),
+    "%lanemask_ge": ~_BELOW,
+}  # fmt: skip
+_OF_WARP: dict[str, Callable[[Warp, int], Any]] = {
+    "%tid": lambda w, axis: w.thread_index[axis], "%warpid": lambda w, _: w.index, "%nwarpid": lambda w, _: len(w.cta.warps),
+    "%ntid": lambda w, axis: w.cta.launch.block[axis], "%ctaid": lambda w, axis: w.cta.ctaid[axis],
+    "%nctaid": lambda w, axis: w.cta.launch.grid[axis], "%clusterid": lambda w, axis: w.cta.ctaid[axis] // w.cta.launch.cluster[axis],
+    "%nclusterid": lambda w, axis: w.cta.launch.grid[axis] // w.cta.launch.cluster[axis],
+    "%cluster_ctaid": lambda w, axis: w.cta.ctaid[axis] % w.cta.launch.cluster[axis],
+    "%cluster_nctaid": lambda w, axis: w.cta.launch.cluster[axis], "%cluster_ctarank": lambda w, _: w.cta.cluster_rank,
+    "%cluster_nctarank": lambda w, _: len(w.cta.cluster.ctas), "%is_explicit_cluster": lambda w, _: 1, "%smid": lambda w, _: w.cta.sm,
+    "%nsmid": lambda w, _: w.cta.launch.ctas, "%gridid": lambda w, _: 0, "%dynamic_smem_size": lambda w, _: w.cta.launch.dynamic_smem,
+    "%total_smem_size": lambda w, _: w.cta.shared.limit,
+    **dict.fromkeys(("%clock", "%clock64", "%globaltimer", "%globaltimer_lo"), lambda w, _: w.world.clock()),
+    **dict.fromkeys(("%clock_hi", "%globaltimer_hi"), lambda w, _: w.world.clock() >> 32),
+}  # fmt: skip
 
 
 def special_register(text: str, dtype: type) -> NDArray[Any] | Callable[[Warp], NDArray[Any]]:
     """A constant array, or a function of the warp, for a special register such as `%tid.x`."""
     name, _, suffix = text.partition(".")
-    axis = "xyz".index(suffix) if suffix else 0
-    if name == "%laneid":
-        return LANE.astype(dtype)
-    if name in _LANE_MASKS:
-        return _LANE_MASKS[name].astype(dtype)
-    if name in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%clock_hi", "%globaltimer_hi"):
-        shift = 32 if name.endswith("_hi") else 0
-        return lambda w: np.full(32, w.world.clock() >> shift & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(dtype)
-    if name == "%tid":
-        return lambda w: w.thread_index[axis].astype(dtype)
-    if name == "%warpid":
-        return lambda w: np.full(32, w.index, dtype)
-    value = _cta_value(name, axis)
-    return lambda w: np.full(32, value(w.cta), dtype)
+    if name in _CONSTANT:
+        return _CONSTANT[name].astype(dtype)
+    if name not in _OF_WARP:
+        raise SimError(f"unknown special register {name}")
+    value, axis = _OF_WARP[name], "xyz".index(suffix) if suffix else 0
+    return lambda w: np.full(32, value(w, axis)).astype(dtype)
 
 
 Reader = Callable[[Warp], Lanes]
