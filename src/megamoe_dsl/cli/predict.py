@@ -22,7 +22,7 @@ from ..pictures import to_svg
 from ..predict.calibration import Calibration, calibrated, calibration_of, find_gpu
 from ..predict.launch import RankLoad
 from ..predict.nodes import Network, NodePrediction
-from ..predict.prediction import BUSY, Gain, Prediction, prefers
+from ..predict.prediction import BUSY, Prediction, prefers
 from ..problem import ProblemError
 from ..target import Target
 from .options import CONFIG, DEFAULT_KERNEL, LayerOptions, either, takes
@@ -104,11 +104,10 @@ def predict(given: PredictOptions) -> None:
             return
         loads = [RankLoad.uniform(config.problem, tokens) for config, tokens in zip(configs, counts, strict=True)]
         found = [Prediction.of(config, load, calibration) for config, load in zip(configs, loads, strict=True)]
-        limits = [[] if given.quick else one.limits for one in found]
+        limits: list[dict[str, float]] = [{} if given.quick else one.limits for one in found]
         if given.json:
-            gains = ({gain.resource: gain.share for gain in some} for some in limits)
-            points = zip(found, gains, strict=True)
-            print_json(gpu, ({**one.as_dict(), "config": variant_fields(one.config), "gains": gained} for one, gained in points))
+            points = zip(found, limits, strict=True)
+            print_json(gpu, ({**one.as_dict(), "config": variant_fields(one.config), "gains": gains} for one, gains in points))
         else:
             print_predictions(console, found, limits, gpu)
         if given.trace is not None:
@@ -121,13 +120,13 @@ def print_json(gpu: Gpu, points: Iterable[dict[str, Any]]) -> None:
     typer.echo(json.dumps({"gpu": gpu.name, "points": list(points)}, indent=2))
 
 
-def print_predictions(console: Console, found: list[Prediction], limits: list[list[Gain]], gpu: Gpu) -> None:
+def print_predictions(console: Console, found: list[Prediction], limits: list[dict[str, float]], gpu: Gpu) -> None:
     """A line per point: how busy the GPU's parts are, and which of them it pays to improve."""
     rows = [
         (
             *(one.load.tokens, one.config.block_m, f"{one.us:.1f}", f"{one.launched.clock:.2f}", f"{one.launched.watts:.0f}"),
             *(f"{share:.0%}" for share in one.busy.values()),
-            ", ".join(f"{gain.resource} {gain.share:.1%}" for gain in some),
+            ", ".join(f"{resource} {share:.1%}" for resource, share in some.items()),
         )
         for one, some in zip(found, limits, strict=True)
     ]

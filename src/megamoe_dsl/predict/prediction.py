@@ -135,14 +135,6 @@ BETTER = 1.2
 LEAST = 0.005  # A gain that is worth a word.
 
 
-@dataclass(frozen=True)
-class Gain:
-    """`share` of the time that is saved where `resource` is a fifth better."""
-
-    resource: str
-    share: float
-
-
 FASTER = 1 / BETTER
 RESOURCES = {
     "HBM": {"hbm": BETTER},
@@ -164,11 +156,11 @@ def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibr
     return replace(calibration, **own, kernel=kernel)
 
 
-def gains(subject: Subject, calibration: Calibration, found: Launched) -> list[Gain]:
-    """Gains of all resources that matter, the largest first; `found` is the launch as it is."""
+def gains(subject: Subject, calibration: Calibration, found: Launched) -> dict[str, float]:
+    """Shares of the time that a fifth more of a resource saves, of all that matter, the largest first; `found` is the launch as it is."""
     tried = {name: multiplied(calibration, one) for name, one in RESOURCES.items() if name != "power" or found.clock != calibration.clock}
-    shares = [Gain(name, 1 - subject.predict(one, found.clock).us / found.us) for name, one in tried.items()]
-    return sorted((one for one in shares if one.share >= LEAST), key=lambda one: -one.share)
+    shares = {name: 1 - subject.predict(one, found.clock).us / found.us for name, one in tried.items()}
+    return {name: shares[name] for name in sorted(shares, key=lambda name: -shares[name]) if shares[name] >= LEAST}
 
 
 BUSY = ("HBM", "L2", "NVLink", "tensor cores")  # What a launch keeps busy.
@@ -206,7 +198,7 @@ class Prediction:
         return {name: us / found.us for name, us in zip(BUSY, needed, strict=True)}
 
     @property
-    def limits(self) -> list[Gain]:
+    def limits(self) -> dict[str, float]:
         return gains(Subject.of(self.config, self.load), self.calibration, self.launched)
 
     def as_dict(self) -> dict[str, Any]:
