@@ -14,11 +14,11 @@ from math import ceil
 from megamoe_dsl.hardware.operand_tile import packed_values
 from megamoe_dsl.layouts.arith import ceil_div
 from megamoe_dsl.predict.calibration import Calibration
-from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles, TokenBlocks
+from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles
 from megamoe_dsl.predict.prediction import Subject
 from megamoe_dsl.predict.sm100 import Instructions, Shape
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block
+from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block, HostTable
 
 IMBALANCE = 2
 
@@ -90,7 +90,7 @@ def beside_ours(calibration: Calibration, longer: float) -> Calibration:
 
 def in_waves(k_blocks: KBlocks, counts: tuple[int, ...], block_m: int, wave: int) -> Iterator[Block]:
     """Linear1 of `wave` experts, then their Linear2, and so on; weight blocks change fastest."""
-    blocks = TokenBlocks.of(counts, block_m)
+    blocks = HostTable.of(counts, block_m)
     for start in range(0, len(counts), wave):
         for phase, n_blocks in ((FC1, k_blocks.fc1_n), (FC2, k_blocks.fc2_n)):
             for expert in range(start, min(start + wave, len(counts))):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,31 +14,10 @@ from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..layouts.arith import ceil_div
 from ..problem import Problem
-from ..schedule.fused_moe import Block, FusedMoeOrder
+from ..schedule.fused_moe import Block, FusedMoeOrder, HostTable
 from ..schedule.scheduler import Scheduler
 from .calibration import Calibration
 from .machine import Floats, Ints, PoolTable
-
-
-@dataclass(frozen=True)
-class TokenBlocks:
-    """Tokens of the local experts, each in blocks of `block_m`; a `schedule.ExpertTable`."""
-
-    counts: tuple[int, ...]
-    first: tuple[int, ...]  # each expert's first block, and after the last expert the number of blocks
-    valid: tuple[int, ...]  # tokens of each block
-
-    @classmethod
-    def of(cls, counts: Sequence[int], block_m: int) -> TokenBlocks:
-        blocks = [ceil_div(tokens, block_m) for tokens in counts]
-        valid = [min(block_m, tokens - m * block_m) for tokens, n in zip(counts, blocks, strict=True) for m in range(n)]
-        return cls((*counts, 0), (0, *accumulate(blocks)), tuple(valid))
-
-    def tokens(self, expert: int) -> int:
-        return self.counts[expert]
-
-    def first_block(self, expert: int) -> int:
-        return self.first[expert]
 
 
 @dataclass(frozen=True)
@@ -65,7 +43,7 @@ class Tiles:
 @lru_cache(maxsize=8)
 def tiles_of(config: MegaMoeConfig, counts: tuple[int, ...]) -> Tiles:
     """All tiles of a kernel's launch, for the tokens of the local experts."""
-    order = FusedMoeOrder(config, TokenBlocks.of(counts, config.block_m))
+    order = FusedMoeOrder(config, HostTable.of(counts, config.block_m))
     return Tiles.of(Scheduler.blocks(order))
 
 
@@ -131,7 +109,7 @@ class KBlocks:
     def count(self, tiles: Tiles) -> Ints:
         return np.where(tiles.is_fc2, self.fc2, self.fc1)
 
-    def pool(self, problem: Problem, load: RankLoad, blocks: TokenBlocks, calibration: Calibration, warps: int, rounds: int) -> PoolTable:
+    def pool(self, problem: Problem, load: RankLoad, blocks: HostTable, calibration: Calibration, warps: int, rounds: int) -> PoolTable:
         """When each pool block has been pulled: a warp's tokens one after the other, each in `rounds` of chunks, all over NVLink."""
         row, given = problem.formats.activations.row_bytes(problem.hidden), np.cumsum(blocks.valid, dtype=float)
         turns = 1 + LATER_PULLS * (np.ceil(given / warps) - 1)

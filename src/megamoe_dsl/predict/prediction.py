@@ -17,9 +17,10 @@ from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..predict import sm90, sm100
 from ..problem import Problem
+from ..schedule.fused_moe import HostTable
 from .calibration import Calibration
 from .engine import Engine, Run
-from .launch import KBlocks, RankLoad, Tiles, TokenBlocks, combine_bytes, counted, tiles_of
+from .launch import KBlocks, RankLoad, Tiles, combine_bytes, counted, tiles_of
 from .machine import Machine, TileTable
 from .sm100 import Shape
 
@@ -117,7 +118,7 @@ class Subject:
     def launch(self, calibration: Calibration, clock: float) -> Launched:
         """At a clock in GHz."""
         tiles, machine = self.costs(calibration, clock)
-        blocks = TokenBlocks.of(self.load.counts, self.block_m)
+        blocks = HostTable.of(self.load.counts, self.block_m)
         pool = KBlocks.of(self.problem, self.block_k).pool(
             self.problem, self.load, blocks, calibration, self.dispatch_warps * self.num_sms, self.pull_rounds
         )

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from ..layouts.arith import Int, ceil_div, div, minimum, select
@@ -40,11 +42,22 @@ class HostTable:
     def of(cls, counts: Sequence[int], block_m: int) -> HostTable:
         return cls(tuple(counts), block_m)
 
+    @cached_property
+    def first(self) -> tuple[int, ...]:
+        """Each expert's first block, and after the last expert the number of blocks."""
+        return (0, *accumulate(ceil_div(tokens, self.block_m) for tokens in self.counts))
+
+    @cached_property
+    def valid(self) -> tuple[int, ...]:
+        """Tokens of each block."""
+        step = self.block_m
+        return tuple(min(step, tokens - begin) for tokens in self.counts for begin in range(0, tokens, step))
+
     def tokens(self, expert: int) -> int:
         return (*self.counts, 0)[expert]
 
     def first_block(self, expert: int) -> int:
-        return sum(ceil_div(tokens, self.block_m) for tokens in self.counts[:expert])
+        return self.first[min(expert, len(self.counts))]
 
 
 FC1 = 0  # phases of a block
