@@ -12,7 +12,7 @@ from ..bench.gemm.point import find_points
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..options.option import naming_options
+from ..options.option import leave_out, naming_options
 from ..options.points import PROBLEM, BenchOptions, RunOptions, TuneOptions
 from ..problem import ProblemError
 from .options import takes
@@ -52,10 +52,8 @@ def check_kernel(kernel: str, points: str | None, given: RunOptions) -> None:
         raise ProblemError("--kernel", kernel, NAMES)
     if kernel != GemmKernel.name and points is not None:
         raise ProblemError("--points", points, f"left out with --kernel {kernel}")
-    for one in fields(given) if kernel in TAKEN else ():
-        value = getattr(given, one.name)
-        if one.name not in TAKEN[kernel] and value != one.default:
-            raise ProblemError(f"--{one.name.replace('_', '-')}", value, f"left out with --kernel {kernel}")
+    if kernel in TAKEN:
+        leave_out(given, (one.name for one in fields(given) if one.name not in TAKEN[kernel]), f"--kernel {kernel}")
 
 
 def run_of(kernel: str, points: str | None, given: BenchOptions | TuneOptions) -> Session | EpRun | GemmRun:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..options.option import naming
+from ..options.option import leave_out, naming
 from ..problem import Problem, ProblemError
 from ..target import Target
 from .options import DEFAULT_KERNEL, TILE, CompiledOptions, either, takes
@@ -71,9 +71,7 @@ def kernels_of(given: CompiledOptions) -> tuple[Problem, list[KernelConfig]]:
     of_layers: dict[str, KernelsOf] = {DEFAULT_KERNEL: layer_kernels, **of_halves}
     if given.kernel not in of_layers or not given.of_layer:
         raise ProblemError("--kernel", given.kernel, f"{either(list(of_layers))} with --all")
-    for one in TILE:
-        if (value := getattr(given, one)) is not None:
-            raise ProblemError(f"--{one.replace('_', '-')}", value, "left out with --all")
+    leave_out(given, TILE, "--all")
     with naming({"max_tokens_per_rank": "--max-tokens"}, ["max_tokens_per_rank"]):
         problem = given.problem(MAX_TOKENS if given.max_tokens is None else given.max_tokens)
     return problem, of_layers[given.kernel](problem, grid_target(Target.typical(given.architecture, given.sms)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..options.option import option, options_of
+from ..options.option import leave_out, option
 from ..pictures import PICTURES, Picture, draw_trace, render, to_svg
 from ..problem import ProblemError
 from .options import ConfigOptions, takes
@@ -38,7 +38,10 @@ def layout(given: LayoutOptions, what: Annotated[What, typer.Argument(help="What
     console = Console()
     require_writable_files({"--svg": given.svg})
     if given.trace is not None:
-        require_no_config(what.value, given)
+        if what.value != TIMELINE:
+            raise ProblemError("--trace", what.value, f"given with {TIMELINE} only")
+        own = (one.name for one in fields(given) if one.name not in OF_A_TRACE)  # a trace has a configuration of its own
+        leave_out(given, own, "--trace, which is of a launch that was")
         picture = draw_trace(given.trace, preset=given.preset, tokens=given.tokens, ranks=given.ranks)
     elif what.value == TIMELINE:
         raise ProblemError("--trace", None, f"given with {TIMELINE}; `megamoe predict --svg` draws a launch that nobody has measured")
@@ -48,15 +51,6 @@ def layout(given: LayoutOptions, what: Annotated[What, typer.Argument(help="What
         num_tokens = DEFAULT_TOKENS if given.tokens is None else given.tokens
         picture = PICTURES[what.value](given.config(given.problem(num_tokens), num_tokens, given.sms), num_tokens)
     show(console, picture, given.svg)
-
-
-def require_no_config(what: str, given: LayoutOptions) -> None:
-    """A trace has a configuration of its own.  Raises `ProblemError` for another picture and for an option that was given."""
-    if what != TIMELINE:
-        raise ProblemError("--trace", what, f"given with {TIMELINE} only")
-    for one in options_of(LayoutOptions):
-        if one.name not in OF_A_TRACE and (value := getattr(given, one.name)) != one.default:
-            raise ProblemError(one.flag, value, "left out with --trace, which is of a launch that was")
 
 
 def show(console: Console, picture: Picture, svg: Path | None) -> None:

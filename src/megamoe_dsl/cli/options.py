@@ -19,7 +19,7 @@ from ..kernels.moe.sm90 import config as sm90
 from ..kernels.moe.sm90.choose import given_pool_rows
 from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
-from ..options.option import Option, naming, numbers, option, options_of
+from ..options.option import Option, leave_out, naming, numbers, option, options_of
 from ..options.points import PROBLEM, ShapeOptions
 from ..presets import preset as find_preset
 from ..presets import projection
@@ -199,9 +199,7 @@ class KernelOptions(ConfigOptions):
     def of_layer(self) -> bool:
         """Whether the kernel's problem is a MoE layer. Raises `ProblemError` for an option that does not go with the kernel."""
         layer = is_layer(find_kernel(self.kernel))
-        for name in ("fields", "choices") if layer else (*OF_LAYERS, *TILE):
-            if (value := getattr(self, name)) is not None and value is not False:
-                raise ProblemError(f"--{name.replace('_', '-')}", value, f"left out with --kernel {self.kernel}")
+        leave_out(self, ("fields", "choices") if layer else (*OF_LAYERS, *TILE), f"--kernel {self.kernel}")
         return layer
 
     def other(self, rows: int, num_sms: int | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import STAGES, stage_configs
 from ..kernels.registry import find_kernel, kernel_of
-from ..options.option import numbers
+from ..options.option import leave_out, numbers
 from ..presets import preset as find_preset
 from ..problem import ProblemError, integer_between
 from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
@@ -59,7 +59,7 @@ def simulate(given: SimulateOptions) -> None:
 
 def simulate_gemm(console: Console, given: SimulateOptions) -> bool:
     """A GEMM, a row or more of each group; whether everything passed.  Raises `ProblemError`, and `SimError`."""
-    leave_out({"mask": given.mask or None, "skew": given.skew or None}, f"--kernel {given.kernel}")
+    leave_out(given, ("mask", "skew"), f"--kernel {given.kernel}")
     from .simulations import SEEDS, rows_of, run_gemm
 
     config = given.other(sum(numbers("tokens", given.tokens, 0)), given.sms)
@@ -73,12 +73,10 @@ def simulate_gemm(console: Console, given: SimulateOptions) -> bool:
 
 def simulate_layer(console: Console, given: SimulateOptions) -> bool:
     """The layer, its stages, its halves or its inputs on every rank; whether everything passed.  Raises `ProblemError`, and `SimError`."""
-    numerics = {name: getattr(given, name) or None for name in ("clamp", "activation", "biases", "weigh_results")}
-    if given.kernel in EP_NAMES:
-        leave_out(numerics, f"--kernel {given.kernel}")
+    if given.kernel in (*EP_NAMES, PreDispatchKernel.name):
+        leave_out(given, ("clamp", "activation", "biases", "weigh_results"), f"--kernel {given.kernel}")
     if given.kernel == PreDispatchKernel.name:
-        tile = {name: getattr(given, name) for name in TILE}
-        leave_out({**numerics, "random": given.random or None, **tile, "launches": given.launches}, f"--kernel {given.kernel}")
+        leave_out(given, ("random", *TILE, "launches"), f"--kernel {given.kernel}")
     preset_ranks = DEFAULT_RANKS if given.preset is None else find_preset(given.preset).num_ranks
     ranks = preset_ranks if given.ranks is None else given.ranks
     counts = given.tokens_of(ranks)
@@ -117,13 +115,6 @@ def announce(console: Console, config: KernelConfig, estimate: Estimate, given: 
     if estimate.seconds > LONG_SECONDS:
         console.print(Text(f"That is long: {SHORTER}.", style="yellow"), soft_wrap=True)
     estimate.require_yes(given.yes)
-
-
-def leave_out(options: Mapping[str, object], reason: str) -> None:
-    """Raises `ProblemError` for the first of these that is given: not None."""
-    for name, value in options.items():
-        if value is not None:
-            raise ProblemError(f"--{name.replace('_', '-')}", value, f"left out with {reason}")
 
 
 def require_agents(config: KernelConfig) -> None:

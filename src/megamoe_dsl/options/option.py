@@ -48,6 +48,14 @@ def options_of(kind: type) -> list[Option]:
     return found
 
 
+def leave_out(given: Any, names: Iterable[str], why: str) -> None:
+    """Raises `ProblemError` for the first of these options that is given."""
+    known = {one.name: one for one in options_of(type(given))}
+    for name in names:
+        if (value := getattr(given, name)) != known[name].default:
+            raise ProblemError(known[name].flag, value, f"left out with {why}")
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """A type for argparse: integers from `least` on."""
 
