@@ -48,11 +48,12 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
     strong = semantic != "weak"
     address = b.address(ins.operands[1])
     targets = vector(ins.operands[0])
-    writers, n = [b.write(t) for t in targets], len(targets)
-    whole = None if "_" in targets else tuple(b.index[t] for t in targets)
-    if whole is not None and any(np.dtype(b.storage[i]).itemsize != size for i in whole):
-        whole = None
-    signed, level, line = _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
+    n, kept = len(targets), [k for k, target in enumerate(targets) if target != "_"]
+    registers = tuple(b.index[targets[k]] for k in kept)
+    sizes = {np.dtype(b.storage[i]).itemsize for i in registers}
+    if len(sizes) > 1:
+        raise SimError("registers of several sizes")
+    wide, signed, level, line = UNSIGNED[max(sizes, default=size)], _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
         where = address(w)
@@ -69,18 +70,11 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
         return None
 
     def deliver(w: Warp, mask: Mask, values: Lanes) -> None:
-        if whole is not None:
-            as_registers(w.R, whole, values, mask)
-            return
-        if signed is not None:
-            values = values.view(signed)
-        columns = np.ascontiguousarray(values.T) if n > 1 else (values,)
-        for write, column in zip(writers, columns, strict=True):
-            if mask is not None:
-                wide = np.zeros(32, column.dtype)
-                wide[mask] = column
-                column = wide
-            write(w, column, mask)
+        if len(kept) < n:
+            values = np.ascontiguousarray(values.reshape(-1, n)[:, kept])
+        if size not in sizes:
+            values = (values if signed is None else values.view(signed)).astype(wide)
+        as_registers(w.R, registers, values, mask)
 
     if b.late is None or not is_weak_load(ins):
         return run if strong else Straight(run)  # type: ignore[arg-type]
