@@ -49,7 +49,7 @@ class HostTable:
 
     @cached_property
     def valid(self) -> tuple[int, ...]:
-        """Tokens of each block."""
+        """How many tokens each block has, in the order of the pool."""
         step = self.block_m
         return tuple(min(step, tokens - begin) for tokens in self.counts for begin in range(0, tokens, step))
 
