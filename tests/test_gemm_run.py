@@ -14,6 +14,7 @@ from gemms.counters import launch_once
 from megamoe_dsl import GemmConfig, choose
 from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
+from megamoe_dsl.bench import variant as variant_module
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
@@ -66,7 +67,7 @@ def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monke
     chosen = choose(POINT.problem, H200, POINT.rows)
     near, far = chosen.replace(group_m=3), GemmConfig(POINT.problem, 192, 128)
     there: list[GemmConfig] = []
-    monkeypatch.setattr(run_module, "dsl_version", lambda: None)
+    monkeypatch.setattr(variant_module, "dsl_version", lambda: None)
     monkeypatch.setattr(store_module, "find_spec", lambda name: None)
     monkeypatch.setattr(store, "configs", lambda kind, problem: iter(there))
     monkeypatch.setattr(store, "path", lambda config: tmp_path if config in there else tmp_path / "none")
@@ -76,7 +77,7 @@ def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monke
     assert configs_of(store, POINT, H200, variants=False) == [near]
     there.append(chosen)
     assert configs_of(store, POINT, H200, variants=False) == [chosen]
-    assert configs_of(store, POINT, H200, variants=True) == [near, chosen]
+    assert configs_of(store, POINT, H200, variants=True) == [chosen, near]
 
 
 def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

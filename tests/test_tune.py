@@ -13,7 +13,7 @@ from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
-from megamoe_dsl.bench import session
+from megamoe_dsl.bench import session, variant
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
@@ -158,7 +158,7 @@ def test_a_run_of_earlier_sources_leaves_no_entry(tmp_path: Path) -> None:
 def test_kernels_of_other_sources_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their buffers may be laid out otherwise: a point fails where no kernel can be made."""
     store, host, asked = ArtifactStore(tmp_path), Host.typical(), []
-    monkeypatch.setattr(session, "dsl_version", lambda: None)
+    monkeypatch.setattr(variant, "dsl_version", lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr(artifact_store, "source_digest", lambda kernel: "00000000")
         store.save(Artifact(LESS, ".entry", b"cubin", 1.0))
@@ -168,7 +168,7 @@ def test_kernels_of_other_sources_are_not_timed(tmp_path: Path, monkeypatch: pyt
             configs_of(store, POINT, host, variants)
     assert store.origin(LESS)["sources"] == "00000000"
     with monkeypatch.context() as patch:
-        patch.setattr(session, "dsl_version", lambda: "4.8.1")
+        patch.setattr(variant, "dsl_version", lambda: "4.8.1")
         patch.setattr(store, "get", asked.append)
         chosen = choose(POINT.problem, Target.typical("sm_90a"), 512)
         assert configs_of(store, POINT, host, True) == [chosen] == configs_of(store, POINT, host, False)

@@ -27,7 +27,7 @@ from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_poin
 from .process_group import RankWorker, run_jobs
 from .results import HEADINGS, POINT, Recorded, Results, passed, timed_row, trace_row
 from .timing import run_earlier_batches, synchronize
-from .variant import candidates, variant_name
+from .variant import candidates, kernels_to_time, variant_name
 
 LAUNCHES = 8  # One after another; the stamps are the last one's, when the ranks run in step.
 
@@ -130,21 +130,16 @@ TIMES, TRACES = Measurement("time", Layer, time_kernels), Measurement("trace", L
 
 
 def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[MegaMoeConfig]:
-    """Kernels to run: the chosen one, made if need be where the DSL is; elsewhere the first of the store stands in for it. With `variants`
-    all that are there, it first, those of FP8 weights too. Raises `ArtifactError` when there is none."""
+    """Kernels to run (`kernels_to_time`), without `variants` one; those of FP8 weights are variants too.  Raises `ArtifactError`."""
     chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace, **point.pool)
-    if dsl_version() is not None and not variants:
-        store.get(chosen)
-        return [chosen]
     others = [replace(point.problem, recipe=FP8)] if variants and FP8 in chosen.recipes else []
-    problems = dict.fromkeys([point.problem, *others])
-    there = [one for p in problems for one in store.configs(type(chosen), p) if alike(one, chosen) and loadable(store, one)]
-    if not there:
-        store.get(chosen)
-        return [chosen]
-    if variants:
-        return sorted(there, key=lambda one: one != chosen)
-    return [chosen] if chosen in there else [there[0]]
+
+    def there() -> list[MegaMoeConfig]:
+        kinds = (one for p in dict.fromkeys([point.problem, *others]) for one in store.configs(type(chosen), p))
+        return [one for one in kinds if alike(one, chosen) and loadable(store, one)]
+
+    found = kernels_to_time(store, chosen, there, variants)
+    return found if variants else found[:1]
 
 
 def alike(one: MegaMoeConfig, other: MegaMoeConfig) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, TypeVar
 
+from ..artifact.store import ArtifactStore, dsl_version
 from ..config_error import require
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import arch_of_recipe, config_type, find_kernel
@@ -47,6 +48,17 @@ def read_variant(name: str, problem: Problem, num_sms: int, pool_rows: int | Non
 
 TO_EITHER_SIDE = 2
 T = TypeVar("T")
+
+
+def kernels_to_time(store: ArtifactStore, chosen: T, there: Callable[[], Sequence[T]], variants: bool) -> list[T]:
+    """The chosen configuration, made if need be where the DSL is; with `variants` all that are there, it first. Elsewhere those that are
+    there stand in for it. Raises `ArtifactError` when there is none."""
+    found = there() if variants or dsl_version() is None else ()
+    if not found:
+        store.get(chosen)  # type: ignore[arg-type]
+    if not found or (chosen in found and not variants):
+        return [chosen]
+    return sorted(found, key=lambda one: one != chosen)
 
 
 def candidates(problem: Problem, num_tokens: int, target: Target, **fields: Any) -> list[MegaMoeConfig]:

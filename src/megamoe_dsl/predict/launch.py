@@ -127,12 +127,7 @@ def counted(calibration: Calibration, load: RankLoad) -> float:
 
 def combine_bytes(problem: Problem, load: RankLoad) -> float:
     """Read and written in the end, for a rank's own tokens."""
-    return load.tokens * (problem.topk * result_bytes(problem) + Y_BYTES) * problem.hidden
-
-
-def result_bytes(problem: Problem) -> float:
-    """Bytes of a value that Linear2 stores, with its share of a scale."""
-    return problem.formats.combine.bytes_per_value
+    return load.tokens * (problem.topk * problem.formats.combine.bytes_per_value + Y_BYTES) * problem.hidden
 
 
 def weights_kept(problem: Problem, load: RankLoad, weight_bytes: float, calibration: Calibration) -> float:

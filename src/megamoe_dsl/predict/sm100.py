@@ -18,7 +18,7 @@ from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..problem import Problem
 from .calibration import Calibration
-from .launch import KBlocks, RankLoad, Tiles, result_bytes, weights_kept
+from .launch import KBlocks, RankLoad, Tiles, weights_kept
 from .machine import Machine, TileTable
 
 MMA_TOKENS = 16
@@ -124,7 +124,7 @@ def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibrat
     atoms_bytes = ceil_div(shape.block_m, SF_ATOM_ROWS) * sf_bytes
     weight_bytes = np.full(len(valid), float(TILE_ROWS * formats.weights.row_bytes(k_block.channels) + 2 * sf_bytes))
     row, stored = float(k_block.row_bytes), formats.hidden.row_bytes(FC1_VALUES)
-    result = TILE_ROWS * result_bytes(shape.problem)
+    result = TILE_ROWS * formats.combine.bytes_per_value
     return TileTable(
         is_fc2=tiles.is_fc2,
         k_blocks=k_blocks.count(tiles),

@@ -14,7 +14,7 @@ from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm90.config import Sm90Config
 from ..kernels.moe.sm90.memory_plan import FC1_OUTPUTS
 from .calibration import Calibration
-from .launch import KBlocks, RankLoad, Tiles, result_bytes, tiles_of, weights_kept
+from .launch import KBlocks, RankLoad, Tiles, tiles_of, weights_kept
 from .machine import Floats, Ints, Machine, TileTable
 
 ROWS = 128  # tokens that are the M of a wgmma
@@ -43,8 +43,8 @@ def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clo
     multiply, energy = multiplication(config, one.valid, second, calibration, clock)
     rows = np.where((config.block_m == ROWS) & (most <= HALF), HALF, config.block_m).astype(float)  # that a K block fetches
     weight_bytes = np.full(len(most), float(config.smem.fetched_weight_bytes))
-    kernel, result, scales = calibration.kernel, TILE_ROWS * result_bytes(config.problem), SCALE_BYTES if config.scaled else 0
-    stored = config.problem.formats.hidden.row_bytes(FC1_OUTPUTS)
+    kernel, formats, scales = calibration.kernel, config.problem.formats, SCALE_BYTES if config.scaled else 0
+    stored, result = formats.hidden.row_bytes(FC1_OUTPUTS), TILE_ROWS * formats.combine.bytes_per_value
     return TileTable(
         is_fc2=one.is_fc2,
         k_blocks=k_blocks.count(one),

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...artifact.cache import compile_all, require_place
-from ...artifact.store import ArtifactStore, dsl_version
+from ...artifact.store import ArtifactStore
 from ...blocks.gemm.config import GemmConfig
 from ...kernels.registry import find_kernel
 from ...target import Target
 from ..host import Host, HostError
 from ..results import Recorded, Results
+from ..variant import kernels_to_time
 from .point import MOST, GemmPoint, candidates, within_reach
 
 if TYPE_CHECKING:
@@ -55,19 +56,10 @@ def compile_candidates(points: tuple[GemmPoint, ...], folder: Path, jobs: int, m
 
 
 def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants: bool) -> list[GemmConfig]:
-    """Kernels to run: the chosen configuration; with `variants` those of the folder that may be the fastest.  Where the chosen one is not
-    there and cannot be made, the others stand in for it.  Raises `ArtifactError` where there is none."""
+    """Kernels to run (`kernels_to_time`), of several those that may be the fastest.  Raises `ArtifactError`."""
     chosen: GemmConfig = find_kernel("gemm").choose(point.problem, target, point.placed_rows)
-    if dsl_version() is not None and not variants:
-        store.get(chosen)
-        return [chosen]
-    there = [one for one in store.configs(GemmConfig, point.problem) if store.path(one).exists()]
-    if chosen in there and not variants:
-        return [chosen]
-    if not there:
-        store.get(chosen)
-        return [chosen]
-    return within_reach(point, there)
+    there = (one for one in store.configs(GemmConfig, point.problem) if store.path(one).exists())
+    return within_reach(point, kernels_to_time(store, chosen, lambda: list(there), variants))
 
 
 def run_gemms(run: GemmRun, host: Host, others: Callable[[GemmPoint, PointInputs], Others] | None = None, *sites: Path | None) -> Results:
