@@ -35,11 +35,7 @@ def record_points(
 
     Each is printed, with `text_of` where its point did not fail, and written: the results file is there after every point."""
     found = Recorded(out, kind, *sites)
-
-    def save(point: Point, record: dict[str, Any]) -> None:
-        added = found.add({"name": point.name, **record})
-        print(f"{point.name}: FAILED: {record['error']}" if "error" in record else text_of(added), flush=True)
-
     for ranks in dict.fromkeys(point.ranks for point in points):
-        run_jobs(RankWorker(work, ranks), [point for point in points if point.ranks == ranks], limit_s, save, watchdog_s)
+        some = [point for point in points if point.ranks == ranks]
+        run_jobs(RankWorker(work, ranks), some, limit_s, lambda point, one: found.save(point.name, one, text_of), watchdog_s)
     return list(found.done().records)

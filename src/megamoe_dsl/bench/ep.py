@@ -281,14 +281,8 @@ class EpRun:
         self.check(host)
         if dsl_version() is not None:
             self.compile(host, len(os.sched_getaffinity(0)))
-        found = Recorded(self.out, "ep_moe")
-
-        def save(job: Any, record: dict[str, Any]) -> None:
-            added = found.add({"name": job.name, **record})
-            print(f"{job.name}: FAILED: {record['error']}" if "error" in record else self.line_of(added), flush=True)
-
-        worker = RankWorker(partial(work, run=self, host=host), self.points[0].ranks)
-        run_jobs(worker, list(self.jobs), LIMIT_S, save, self.watchdog_ms / 1e3)
+        found, worker = Recorded(self.out, "ep_moe"), RankWorker(partial(work, run=self, host=host), self.points[0].ranks)
+        run_jobs(worker, list(self.jobs), LIMIT_S, lambda job, one: found.save(job.name, one, self.line_of), self.watchdog_ms / 1e3)
         return found.done()
 
     @staticmethod

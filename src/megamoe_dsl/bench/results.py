@@ -95,6 +95,11 @@ class Recorded:
         write(self.path, self.head, self.records)
         return record
 
+    def save(self, name: str, record: dict[str, Any], text_of: Callable[[dict[str, Any]], str]) -> None:
+        """Adds the record of a point, and prints it, or why it failed."""
+        added = self.add({"name": name, **record})
+        print(f"{name}: FAILED: {record['error']}" if "error" in record else text_of(added), flush=True)
+
     def done(self) -> Results:
         """All of them; says where they are."""
         print(f"wrote {self.path}", flush=True)

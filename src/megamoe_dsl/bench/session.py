@@ -25,7 +25,7 @@ from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
 from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_point, points_of
 from .process_group import RankWorker, run_jobs
-from .results import HEADINGS, POINT, Recorded, Results, passed, timed_row, trace_row
+from .results import HEADINGS, Recorded, Results, passed, timed_row, trace_row
 from .timing import run_earlier_batches, synchronize
 from .variant import candidates, kernels_to_time, variant_name
 
@@ -179,11 +179,6 @@ def run_session(session: Session, host: Host, measurement: Measurement[Any] | No
     session.check(host)
     store, kind = ArtifactStore(session.artifacts), f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{measurement.kind}"
     found = Recorded(session.out, kind, *measurement.sites)
-
-    def save(point: Point, record: dict[str, Any]) -> None:
-        added = found.add({"name": point.name, **record})
-        print(f"{point.name:{POINT}s} FAILED: {record['error']}" if "error" in record else measurement.row(added), flush=True)
-
     jobs: dict[int, list[tuple[Point, list[MegaMoeConfig]]]] = {}
     if (ceilings := found.head["ceilings"]) != host.gpu:
         print(f"nobody has measured what {host.gpu} can do: ceilings are those of {ceilings}", flush=True)
@@ -195,8 +190,8 @@ def run_session(session: Session, host: Host, measurement: Measurement[Any] | No
                 store.get(other)
             jobs.setdefault(point.ranks, []).append((point, configs))
         except Exception as error:  # a point without a kernel must not cost the others
-            save(point, {"error": f"{type(error).__name__}: {error}"})
+            found.save(point.name, {"error": f"{type(error).__name__}: {error}"}, measurement.row)
     for ranks, mine in jobs.items():
         worker = RankWorker(partial(work, session=session, measurement=measurement), ranks)
-        run_jobs(worker, mine, POINT_LIMIT_S, lambda job, record: save(job[0], record), session.watchdog_ms / 1e3)
+        run_jobs(worker, mine, POINT_LIMIT_S, lambda job, one: found.save(job[0].name, one, measurement.row), session.watchdog_ms / 1e3)
     return found.done()
