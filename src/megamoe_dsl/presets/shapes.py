@@ -98,30 +98,6 @@ class Projection:
         return GemmProblem(self.n, self.k) if self.num_groups == 1 else GemmProblem(self.n, self.k, PACKED, self.num_groups)
 
 
-def latent_attention(model: str, hidden: int, heads: int, q_rank: int, kv_rank: int) -> list[Projection]:
-    """The matrices of attention whose queries and keys pass through a latent vector (DeepSeek-V2 technical report, 2.1): down to the latent
-    vectors, all at once; up from each; out of the heads."""
-    unplaced, placed, value = 128, 64, 128  # channels of a head: of keys without and with a position, and of values
-    return [
-        Projection(f"{model}/qkv_a", q_rank + kv_rank + placed, hidden),
-        Projection(f"{model}/q_b", heads * (unplaced + placed), q_rank),
-        Projection(f"{model}/kv_b", heads * (unplaced + value), kv_rank),
-        Projection(f"{model}/o", hidden, heads * value),
-    ]
-
-
-def grouped_attention(model: str, hidden: int, heads: int, kv_heads: int, head_dim: int = 128) -> list[Projection]:
-    """The matrices of attention whose query heads share heads of keys and values: into all three at once, and out of the heads."""
-    qkv = Projection(f"{model}/qkv", (heads + 2 * kv_heads) * head_dim, hidden)
-    return [qkv, Projection(f"{model}/o", hidden, heads * head_dim)]
-
-
-def shared_expert(model: str, hidden: int, intermediate: int) -> list[Projection]:
-    """Its gate and up at once, and down."""
-    up = Projection(f"{model}/shared_gate_up", 2 * intermediate, hidden)
-    return [up, Projection(f"{model}/shared_down", hidden, intermediate)]
-
-
 def routed_experts() -> list[Projection]:
     """The experts of one rank in every preset's layer; channels are filled up to whole blocks of scales, of which GEMMs take no parts."""
     found = []
@@ -135,11 +111,22 @@ def routed_experts() -> list[Projection]:
 PROJECTIONS = {
     one.name: one
     for one in (
-        *latent_attention("deepseek-v3", 7168, 128, 1536, 512),
-        *shared_expert("deepseek-v3", 7168, 2048),
-        *latent_attention("kimi-k2", 7168, 64, 1536, 512),
-        *shared_expert("kimi-k2", 7168, 2048),
-        *grouped_attention("qwen3-235b-a22b", 4096, 64, 4),
+        # Latent attention: down to the latent vectors of queries, of keys and values and of positions, all at once; up from each; out.
+        Projection("deepseek-v3/qkv_a", 1536 + 512 + 64, 7168),
+        Projection("deepseek-v3/q_b", 128 * (128 + 64), 1536),
+        Projection("deepseek-v3/kv_b", 128 * (128 + 128), 512),
+        Projection("deepseek-v3/o", 7168, 128 * 128),
+        Projection("deepseek-v3/shared_gate_up", 2 * 2048, 7168),
+        Projection("deepseek-v3/shared_down", 7168, 2048),
+        Projection("kimi-k2/qkv_a", 1536 + 512 + 64, 7168),
+        Projection("kimi-k2/q_b", 64 * (128 + 64), 1536),
+        Projection("kimi-k2/kv_b", 64 * (128 + 128), 512),
+        Projection("kimi-k2/o", 7168, 64 * 128),
+        Projection("kimi-k2/shared_gate_up", 2 * 2048, 7168),
+        Projection("kimi-k2/shared_down", 7168, 2048),
+        # Heads of queries that share heads of keys and values: into all three at once, and out.
+        Projection("qwen3-235b-a22b/qkv", (64 + 2 * 4) * 128, 4096),
+        Projection("qwen3-235b-a22b/o", 4096, 64 * 128),
         *routed_experts(),
     )
 }

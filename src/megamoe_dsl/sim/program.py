@@ -6,7 +6,6 @@ A unit is a branch, one handler that may block, or a run of straight-line instru
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
@@ -60,7 +59,6 @@ class Program:
         self.loads = LoadsInFlight(kernel)
         self.binder = Binder(kernel)
         self.late = self.binder.late = LateLoads(kernel) if late_loads else None
-        self._choose_storage()
         self.registers: list[Lanes] = [np.zeros(32, dtype) for dtype in self.binder.storage]  # shared: arrays are not modified in place
         self.units: list[Any] = [None] * len(kernel.code)
         self._link()
@@ -81,19 +79,6 @@ class Program:
                 raise SimError(f"parameter {p.name} has {p.size} bytes, got {len(raw)}")
             block[p.offset : p.offset + p.size] = raw
         return np.frombuffer(bytes(block), np.uint8)
-
-    def _choose_storage(self) -> None:
-        """Untyped 32-bit registers that are mostly used as floats are stored as floats, which saves reinterpreting them."""
-        votes: Counter[str] = Counter()
-        for ins in self.kernel.code:
-            base, kind = ins.parts[0], ins.parts[-1]
-            if base not in ("ld", "st", "mov", "cvt", "tcgen05", "wgmma") and kind in ("f32", "s32", "u32", "b32"):
-                for operand in ins.operands:
-                    votes[operand] += 1 if kind == "f32" else -1
-        binder = self.binder
-        for name, i in binder.index.items():
-            if binder.storage[i] == np.uint32 and votes[name] > 0:
-                binder.storage[i] = np.float32
 
     def _link(self) -> None:
         code, units = self.kernel.code, self.units
