@@ -150,7 +150,7 @@ def predictions() -> Iterator[tuple[str, Mapping[str, Any]]]:
             found = Prediction.of(config, RankLoad.uniform(problem, 256), calibration)
             bound = bound_of(problem, Load.expected(problem, 256, 0.875), gpu.name)
             yield f"predict-{short}-{recipe}", {"launch": rounded(found.as_dict()), "bound": rounded(vars(bound))}
-        limits = [(one.resource, f"{one.share:.6g}") for one in found.limits]
+        limits = [(resource, f"{share:.6g}") for resource, share in found.limits.items()]
         call = NodePrediction.of(problem, 256, 4, USUAL, gpu, calibration, 8, 4)
         yield f"predict-{short}", {"limits": limits, "call": rounded(vars(call))}
 

@@ -14,9 +14,10 @@ prefetch_tensor_map = partial(emit, "prefetch.tensormap [{}];")
 """Into the descriptor cache, before a tensor map's first use."""
 
 
-def _load(form: str, destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any], ctas: Any = None) -> None:
-    """A copy into this CTA's SMEM, or into the same place in each CTA whose bit is set in `ctas`."""
-    copy, names = f"cp.async.bulk.tensor.{form}.mbarrier::complete_tx::bytes", ", ".join("{}" for _ in places)
+def _load(group: str, destination: Any, tensor_map: Any, barrier: Any, *places: Any, ctas: Any = None, mode: str = "tile") -> None:
+    """A box from coordinates `places` on into this CTA's SMEM, or into the same place in each CTA whose bit is set in `ctas`."""
+    dims, names = 2 if mode == GATHER else len(places), ", ".join("{}" for _ in places)
+    copy = f"cp.async.bulk.tensor.{dims}d{group}.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes"
     operands = f" [{{}}], [{{}}, {{{{{names}}}}}], [{{}}]"
     if ctas is None:
         emit(f"{copy}{operands};", destination, tensor_map, *places, barrier)
@@ -25,41 +26,17 @@ def _load(form: str, destination: Any, tensor_map: Any, barrier: Any, places: Se
         emit(f"{mask}{copy}.multicast::cluster{operands}, m;\n\t}}}}", ctas, destination, tensor_map, *places, barrier)
 
 
-def load_tile(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any = None) -> None:
-    """2-D box into this CTA's SMEM; the bytes count on `barrier`, which may be the pair's even CTA's.  With `ctas`, a mask, into the same
-    place in the SMEM of each, counted on the barrier of the even CTA of each one's pair."""
-    _load("2d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y), ctas)
+GATHER = "tile::gather4"
+load_tile_cta = partial(_load, "")
+"""(destination, map, barrier, *places, ctas): counted on this CTA's barrier, or on the same one of each of `ctas`; without CTA pairs."""
+load_tile = partial(_load, ".cta_group::2")
+"""The same; `barrier` may be the pair's even CTA's.  With `ctas`, counted on the barrier of the even CTA of each one's pair."""
 
 
 def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: Sequence[Any], ctas: Any = None) -> None:
     """Four rows of a 2-D tensor, from column `x` on, one after another into this CTA's SMEM, through a map with a box of one row; rows that
     are not there are zeros.  `barrier` and `ctas` as of `load_tile`."""
-    _load("2d.cta_group::2.shared::cluster.global.tile::gather4", destination, tensor_map, barrier, (x, *rows), ctas)
-
-
-def load_tile_cta(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any) -> None:
-    """2-D box into this CTA's SMEM, counted on its own barrier (SM90 has no CTA pairs)."""
-    _load("2d.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y))
-
-
-def load_tile_multicast(destination: Any, tensor_map: Any, barrier: Any, x: Any, y: Any, ctas: Any) -> None:
-    """2-D box into the same place in the SMEM of each CTA of the cluster whose bit is set in `ctas`, counted on the same barrier there."""
-    _load("2d.shared::cluster.global.tile", destination, tensor_map, barrier, (x, y), ctas)
-
-
-def load_box_5d_cta(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
-    """5-D box into this CTA's SMEM, counted on its own barrier."""
-    _load("5d.shared::cluster.global.tile", destination, tensor_map, barrier, places)
-
-
-def load_box_3d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
-    """3-D box into this CTA's SMEM, from these coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
-    _load("3d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, places)
-
-
-def load_box_5d(destination: Any, tensor_map: Any, barrier: Any, places: Sequence[Any]) -> None:
-    """5-D box into this CTA's SMEM, from these five coordinates on; the bytes count on `barrier`, which may be the pair's even CTA's."""
-    _load("5d.cta_group::2.shared::cluster.global.tile", destination, tensor_map, barrier, places)
+    load_tile(destination, tensor_map, barrier, x, *rows, ctas=ctas, mode=GATHER)
 
 
 def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:

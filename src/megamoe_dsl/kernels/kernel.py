@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import MISSING, dataclass, fields, make_dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,17 +62,17 @@ class ArgumentSpec:
         return tuple(values[name] for name in self.names)
 
 
-def with_parts(whole: Any, parts: Mapping[type[Any], object]) -> type[Any]:
-    """The arguments of a launch and behind them the fields of those of `parts` that are there."""
-    found: type[Any] = joined(whole, tuple(part for part, there in parts.items() if there))
+def with_fields(declared: Any, **there: object) -> type[Any]:
+    """The arguments of a launch: those of `declared` that every launch takes, and of the others those that are `there`."""
+    found: type[Any] = only_fields(declared, frozenset(name for name, one in there.items() if one))
     return found
 
 
 @cache
-def joined(whole: Any, parts: tuple[Any, ...]) -> Any:
-    """A dataclass with the fields of `whole`, then of each part."""
-    name = "".join(one.__name__.removesuffix("Arguments") for one in (*parts, whole)) + "Arguments"
-    return make_dataclass(name, (), bases=(*reversed(parts), whole), frozen=True, namespace={"__module__": __name__}) if parts else whole
+def only_fields(declared: Any, there: frozenset[str]) -> Any:
+    """A dataclass of the fields of `declared` that have no default or are `there`."""
+    kept = [(one.name, one.type) for one in fields(declared) if one.default is MISSING or one.name in there]
+    return make_dataclass(declared.__name__, kept, frozen=True, namespace={"__module__": __name__})
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from ...arch import Arch
 from ...config_error import require, require_declared, require_stages
@@ -32,21 +32,15 @@ class BaseGemmConfig(ABC):
     dynamic_schedule: bool
     trace: bool
 
-    # Properties of a configuration, or fields.
-    cluster: Any
-    num_threads: Any
-    blocks_per_fetch: Any
-    rows: Any
-    weights: Any
-    epilogue: Any
-    map_names: Any
-    tile_facts: Any
-    sharing: Any
     registers: Any = None
     tmem: Any = None
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
     split_k: Any = False
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # what each architecture's has
 
     def smem_plan(self, num_stages: int) -> Any:
         return self.plan(self, num_stages)
@@ -78,7 +72,7 @@ class BaseGemmConfig(ABC):
     @property
     def n_blocks(self) -> int:
         """The tile's columns, `n` rows of B, make so many blocks of `block_n`, of which the last may be partial."""
-        return -(-self.tile_columns // cast(Any, self).block_n)
+        return -(-self.tile_columns // int(self.block_n))
 
     @property
     def num_experts(self) -> int:

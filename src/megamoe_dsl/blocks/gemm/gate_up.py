@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 from typing import Any
-from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
@@ -23,7 +22,6 @@ from ...device.warp import sync_warp
 from ...hardware.operand_tile import CHUNK, Swizzle
 from ..sm90.share import WARP_ROWS, RowShare
 from ..swiglu import activate
-from .arguments import StoringArguments
 from .context import GemmContext, GemmTile
 from .problem import GATE_FIRST, INTERLEAVED, SCALE_BLOCK
 from .store import column_of, stage_rows, store_box_rows
@@ -74,7 +72,7 @@ def store_preactivations(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: A
     for box in cutlass.range_constexpr(config.tile.boxes(me.half)):
         stage_rows(config, staging, me, sums, box)
         sync_warp()
-        first = cast_to(StoringArguments, ctx.args).preactivations + (column_of(config, tile, box * config.tile.store_columns) * 2 + chunk)
+        first = ctx.args.preactivations + (column_of(config, tile, box * config.tile.store_columns) * 2 + chunk)
         for row in cutlass.range(me.lane // CHUNKS, WARP_ROWS, ROWS_PER_STEP, unroll=1):
             token = me.warp_token + row
             if has_columns(config, tile, box, chunk, token < tile.valid_m):

@@ -9,7 +9,6 @@ is gate and one up, or which alternate as they do.  Those of the next 64 channel
 from __future__ import annotations
 
 from typing import Any
-from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
@@ -32,7 +31,6 @@ from ...device.warp import shuffle_xor_f32, sync_warp
 from ...hardware.operand_tile import CHUNK, ROW_BYTES, SW128
 from ..sm90.share import WARP_ROWS, RowShare
 from ..swiglu import gradients
-from .arguments import GradientArguments
 from .context import GemmContext, GemmTile
 from .problem import DOT_COLUMNS, INTERLEAVED, UP_FIRST
 from .tile import WARPS_PER_GROUP
@@ -48,7 +46,7 @@ LOW_HALVES, HIGH_HALVES = 0x5410, 0x7632
 @cute.jit
 def finish_gradient(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
     """A warp's 16 rows of a tile."""
-    args, problem, boxes = cast_to(GradientArguments, ctx.args), ctx.config.problem, ctx.config.block_n // CHANNELS
+    args, problem, boxes = ctx.args, ctx.config.problem, ctx.config.block_n // CHANNELS
     staging = ctx.shared("cd", me.group * WARPS_PER_GROUP + me.warp, 0)
     rows = [Int64(tile.row + cutlass.min(me.token + 8 * h, tile.valid_m - 1)) for h in range(2)]
     weights = [load_f32(args.row_weights + row * 4) for row in rows]
@@ -91,7 +89,7 @@ def fetch(ctx: GemmContext, tile: GemmTile, me: RowShare, box: cutlass.Constexpr
     """Gate and up of the warp's rows and 32 channels, 16 bytes of every fourth row."""
     problem = ctx.config.problem
     channel = cutlass.min(tile.n_block * ctx.config.block_n + box * CHANNELS, problem.n - CHANNELS)
-    at = cast_to(GradientArguments, ctx.args).gate_up + Int64(lane_column(problem, channel, me.lane)) * 2
+    at = ctx.args.gate_up + Int64(lane_column(problem, channel, me.lane)) * 2
     tokens = [cutlass.min(me.warp_token + step + me.lane // CHUNKS, tile.valid_m - 1) for step in STEPS]
     return [load_once_v4(at + Int64(tile.row + token) * (4 * problem.n)) for token in tokens]
 
@@ -176,7 +174,7 @@ def store_gradients(ctx: GemmContext, tile: GemmTile, me: RowShare, staging: Int
 @cute.jit
 def store_weighted(ctx: GemmContext, tile: GemmTile, me: RowShare, staging: Int32, channel: Int32):
     """The first half of a box to rows of weighted products."""
-    args, chunks = cast_to(GradientArguments, ctx.args), CHUNKS // 2
+    args, chunks = ctx.args, CHUNKS // 2
     at = args.weighted + Int64(channel + me.lane % chunks * 8) * 2
     for step in cutlass.range_constexpr(0, WARP_ROWS, 2 * ROWS_PER_STEP):
         row = step + me.lane // chunks
@@ -188,7 +186,7 @@ def store_weighted(ctx: GemmContext, tile: GemmTile, me: RowShare, staging: Int3
 @cute.jit
 def store_dots(ctx: GemmContext, tile: GemmTile, me: RowShare, number: Int32, rows: Any, dots: Any):
     """What 128 columns add to the gradients of a thread's two rows' weights, once a quad has added them."""
-    args = cast_to(GradientArguments, ctx.args)
+    args = ctx.args
     for h in cutlass.range_constexpr(2):
         total = dots[h]
         for mask in cutlass.range_constexpr(1, 3):

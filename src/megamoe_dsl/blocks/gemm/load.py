@@ -15,7 +15,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
 from ...device.ring import SCALE_BYTES, Stage
-from ...device.tma import load_tile_cta, load_tile_multicast
+from ...device.tma import load_tile_cta
 from ...hardware.operand_tile import BOX_BYTES, K_ROWS, ROW_BYTES
 from ...hardware.packed_tile import TILE_LINES, PackedPart, lines_of
 from ...layouts.arith import select
@@ -87,7 +87,7 @@ class ColumnTile(WeightTile):
         if fetch.multicast:
             for box in range(boxes // 2):
                 own = fetch.first + box
-                load_tile_multicast(destination + own * BOX_BYTES, fetch.map, full, self.column + own * ROW_BYTES, y, fetch.ctas)
+                load_tile_cta(destination + own * BOX_BYTES, fetch.map, full, self.column + own * ROW_BYTES, y, ctas=fetch.ctas)
         else:
             for box in range(boxes):
                 load_tile_cta(destination + box * BOX_BYTES, fetch.map, full, self.column + box * ROW_BYTES, y)

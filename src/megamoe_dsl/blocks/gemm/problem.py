@@ -203,8 +203,8 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
     activation_clamp: float | None = None  # clamp of gate and up, as in `Problem`
     fast_math: bool = True  # approximate exponential and reciprocal, as in `Problem`
     preactivations: bool = False  # type: ignore[misc]  # also store gate and up in BF16, in the order of B's rows, for a backward pass
-    # order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n]
-    # (`GradientArguments`). Empty: sums are nothing of the kind. In BF16, FP8 or MXFP8
+    # order of stored gate and up, of whose activated product the sums are gradients; D are then those of gate and up, [rows, 2 n].
+    # Empty: sums are nothing of the kind. In BF16, FP8 or MXFP8
     gradient: str = ""  # type: ignore[misc]
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
@@ -39,7 +38,6 @@ from ...device.warp import in_cta, store_async_v4, sync_warp
 from ...hardware.operand_tile import CHUNK, Swizzle
 from ..sm90.packed_share import PackedShare
 from ..sm90.share import BLOCK_ROWS, ColumnShare, MathThread, RowShare
-from .arguments import BiasArguments
 from .context import GemmContext, GemmTile
 from .problem import BF16, GATE_FIRST, INTERLEAVED
 from .tile import SWAPPED_COLUMNS, VECTOR, WARPS_PER_GROUP
@@ -270,7 +268,7 @@ def bias_address(ctx: GemmContext, tile: GemmTile, column: int, first: Any, toge
     row = (column_of(config, tile, column) if problem.gate_up else tile.n_block * config.block_n + column) + first
     if problem.n % config.block_n:
         row = cutlass.min(row, problem.n - together)
-    return cast_to(BiasArguments, ctx.args).bias + (Int64(tile.group) * problem.group_rows + row) * (2 if problem.biases == BF16 else 4)
+    return ctx.args.bias + (Int64(tile.group) * problem.group_rows + row) * (2 if problem.biases == BF16 else 4)
 
 
 def rows_with_bias(ctx: GemmContext, tile: GemmTile, me: Any, sums: Any) -> tuple[tuple[Any, ...], ...]:

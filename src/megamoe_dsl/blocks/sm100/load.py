@@ -15,7 +15,7 @@ from cutlass import Int32, Int64
 
 from ...device.mbarrier import LEADER, arrive_expect_cluster
 from ...device.ring import Stage
-from ...device.tma import load_box_3d, load_tile
+from ...device.tma import load_tile
 from ...device.warp import elect
 from ...hardware.operand_tile import KBlock
 
@@ -50,7 +50,7 @@ class TiledWeights(PairOperand):
     """Weights that lie in tiles; `row` counts these."""
 
     def load_rows(self, destination: Any, full: Any, k: Any) -> None:
-        load_box_3d(destination, self.rows, full, (0, self.row + k * self.k_block.weight_tiles, 0))
+        load_tile(destination, self.rows, full, 0, self.row + k * self.k_block.weight_tiles, 0)
 
 
 @cute.jit

@@ -28,7 +28,7 @@ from ...device.e2m1 import decode, entry_by_table, normal_entry, shifts_of_pair
 from ...device.mbarrier import arrive, arrive_expect
 from ...device.memory import fence_async_shared, load_four, load_shared_u32, load_shared_v2, store_shared_u32, store_shared_v4
 from ...device.ring import Stage, release_stage
-from ...device.tma import copy_to_cta, load_tile_cta, load_tile_multicast
+from ...device.tma import copy_to_cta, load_tile_cta
 from ...device.warp import ClusterPlace, ballot, elect, in_cta, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.packed_tile import (
@@ -92,7 +92,7 @@ class Fetch:
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
         if self.multicast:
-            load_tile_multicast(destination + self.first * ROW_BYTES, self.map, full, x, y + self.first, self.ctas)
+            load_tile_cta(destination + self.first * ROW_BYTES, self.map, full, x, y + self.first, ctas=self.ctas)
         else:
             load_tile_cta(destination, self.map, full, x, y)
 

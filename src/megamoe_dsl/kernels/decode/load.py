@@ -38,7 +38,7 @@ from ...device.memory import (
     store_shared_v4,
 )
 from ...device.ring import Ring, Stage, publish
-from ...device.tma import load_box_5d_cta
+from ...device.tma import load_tile_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div, select
@@ -72,7 +72,7 @@ class GateUpRuns(Fetch):
     boxes: ClassVar[int] = 2
 
     def load_box(self, box: int, destination: Any, full: Any, x: Any, y: Any) -> None:
-        load_box_5d_cta(destination + box * (TILE_BYTES // 2), self.map, full, (x, 0, 0, y + box * self.apart, self.expert))
+        load_tile_cta(destination + box * (TILE_BYTES // 2), self.map, full, x, 0, 0, y + box * self.apart, self.expert)
 
 
 def plain_rows(ctx: DecodeContext, phase: int, expert: Any, n_block: Any, part: Any) -> WeightTile:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...blocks.gemm.arguments import OPTIONAL
+
 if TYPE_CHECKING:
     from cutlass import Int32, Int64
 
@@ -18,17 +20,12 @@ class TopExpertsArguments:
     topk_idx: Int64  # i64 [num_tokens, topk], the highest first
     topk_weights: Int64  # f32 [num_tokens, topk]
     num_tokens: Int32
-
-
-@dataclass(frozen=True)
-class PlacedExpertsArguments(TopExpertsArguments):
-    """With a table of each id's experts, or one of the places of each expert."""
-
-    token_ids: Int64  # i64 [num_tokens], or 0
-    hash_table: Int64  # i32 [hash_rows, topk], or 0
-    replicas: Int64  # i32 [num_experts, most], the places, then -1; or 0
-    hash_rows: Int32
-    replica_shift: Int32  # with a token's number chooses among places in turn
+    # with a table of each id's experts, or one of the places of each expert
+    token_ids: Int64 = OPTIONAL  # i64 [num_tokens], or 0
+    hash_table: Int64 = OPTIONAL  # i32 [hash_rows, topk], or 0
+    replicas: Int64 = OPTIONAL  # i32 [num_experts, most], the places, then -1; or 0
+    hash_rows: Int32 = OPTIONAL
+    replica_shift: Int32 = OPTIONAL  # with a token's number chooses among places in turn
 
 
 @dataclass(frozen=True)
@@ -45,14 +42,8 @@ class RouteArguments:
     table: Int64  # i32 [sorters, num_experts], for counts of the CTAs that sort
     counter: Int64  # u32, at which these meet: 0 before the launch and after
     num_tokens: Int32
-
-
-@dataclass(frozen=True)
-class FactoredRouteArguments(RouteArguments):
-    """Of tokens in a number format with a factor of the whole matrix; x_q, x_sf are then e2m1 and ue4m3 [num_tokens, hidden / 16].
-    The factor is one f32."""
-
-    factor: Int64
+    # one f32, of tokens in a number format with a factor of the whole matrix; x_q, x_sf are then e2m1 and ue4m3 [num_tokens, hidden / 16]
+    factor: Int64 = OPTIONAL
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,8 @@ from typing import Any, ClassVar
 
 from ...layouts.region import Region
 from ...target import Target
-from ..kernel import Kernel
-from .arguments import (
-    FactoredRouteArguments,
-    PlacedExpertsArguments,
-    QuantizeArguments,
-    RouteArguments,
-    SumArguments,
-    TopExpertsArguments,
-    WeightArguments,
-)
+from ..kernel import Kernel, with_fields
+from .arguments import QuantizeArguments, RouteArguments, SumArguments, TopExpertsArguments, WeightArguments
 from .config import MOST_SORTERS, ROUTED, RouteConfig, TokensConfig
 from .problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TopExpertsProblem
 
@@ -62,17 +54,18 @@ class RouteKernel(RoutingKernel):
         return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})
 
 
+PLACES = "token_ids", "hash_table", "replicas", "hash_rows", "replica_shift"
 TOP_EXPERTS = RoutingKernel(  # the experts of each token and their weights, from a router's logits
     "top_experts",
     TopExpertsProblem,
-    lambda p: PlacedExpertsArguments if p.hashed or p.replicas else TopExpertsArguments,
+    lambda p: with_fields(TopExpertsArguments, **dict.fromkeys(PLACES, p.hashed or p.replicas)),
     lambda p: f"e{p.num_experts}-k{p.topk}-{p.scores}",
 )
 ROUTING_KERNELS = (
     RouteKernel(  # tokens, BF16, quantized, and their slots sorted by expert: counts, offsets, and where each row comes from
         "route",
         RoutingProblem,
-        lambda p: FactoredRouteArguments if p.formats.activations.factor else RouteArguments,
+        lambda p: with_fields(RouteArguments, factor=p.formats.activations.factor),
         lambda p: f"{p.hidden}-e{p.num_experts}-k{p.topk}",
     ),
     # The rows of each token's experts, each times its weight.

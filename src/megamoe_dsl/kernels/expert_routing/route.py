@@ -7,7 +7,7 @@ one another their counts in a table and meet once at a counter, which the last o
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -31,7 +31,6 @@ from ...device.memory import (
 )
 from ...layouts.arith import div
 from ...recipe import F32
-from .arguments import FactoredRouteArguments, RouteArguments
 from .config import WARPS, RouteConfig
 
 CHUNK = LANES * PER_LANE
@@ -39,12 +38,12 @@ AT_A_TIME = 8  # slots of a lane whose experts are on their way from memory toge
 
 
 @cute.jit
-def quantize_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, warp: Int32, warps: Int32, lane: Int32):
+def quantize_tokens(config: cutlass.Constexpr[RouteConfig], args: Any, warp: Int32, warps: Int32, lane: Int32):
     """All tokens, 256 channels a warp: numbers of chunks from `warp` on, of which each of `warps` has its own."""
     channels = Int64(args.num_tokens) * config.problem.hidden
     chunks = Int32((channels + (CHUNK - 1)) // CHUNK)
     form = config.problem.formats.activations
-    factor = load_f32(cast(FactoredRouteArguments, args).factor) if form.factor else None
+    factor = load_f32(args.factor) if form.factor else None
     for chunk in cutlass.range(warp, chunks, warps, unroll=1):
         channel = Int64(chunk) * CHUNK + lane * PER_LANE
         there = channel < channels  # of the lanes that share a scale, all are or none
@@ -59,7 +58,7 @@ def quantize_tokens(config: cutlass.Constexpr[RouteConfig], args: RouteArguments
                     store_u8(args.x_sf + channel // form.channels, scale)
 
 
-def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) -> list[Int32]:
+def experts_of(config: RouteConfig, args: Any, slot: Any, last: Any) -> list[Int32]:
     """The experts of a lane's next slots, 32 apart, before the last; `NO_KEY` where there is none.  All are on their way from memory before
     one is looked at."""
     slots = [slot + LANES * i for i in range(AT_A_TIME)]
@@ -73,7 +72,7 @@ def experts_of(config: RouteConfig, args: RouteArguments, slot: Any, last: Any) 
 
 
 @cute.jit
-def place_slot(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, counts: Int32, slot: Int32, last: Int32, expert: Int32):
+def place_slot(config: cutlass.Constexpr[RouteConfig], args: Any, counts: Int32, slot: Int32, last: Int32, expert: Int32):
     """A slot of each lane gets its row, in the lanes' order; `counts` are the next rows of the warp's experts."""
     found = find_place(counts, expert, lambda place: store_u32(args.sources + Int64(place) * 4, div(slot, config.problem.topk)))
     if slot < last:
@@ -82,7 +81,7 @@ def place_slot(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, cou
 
 
 @cute.jit
-def sort_slots(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
+def sort_slots(config: cutlass.Constexpr[RouteConfig], args: Any, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
     """All slots, by `ctas` CTAs, of which this is one."""
     region, experts = config.region, config.problem.num_experts
     warp, lane, slots = thread // LANES, thread % LANES, args.num_tokens * config.problem.topk
@@ -121,7 +120,7 @@ def meet(counter: Int64, ctas: Int32, thread: Int32):
 
 
 @cute.jit
-def of_all_ctas(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, total: Int32, thread: Int32, cta: Int32, ctas: Int32):
+def of_all_ctas(config: cutlass.Constexpr[RouteConfig], args: Any, total: Int32, thread: Int32, cta: Int32, ctas: Int32):
     """From each CTA's slots of an expert, a thread's, those of the CTAs before this one and those of all."""
     experts = config.problem.num_experts
     place = args.table + Int64(thread) * 4
@@ -138,7 +137,7 @@ def of_all_ctas(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, to
 
 
 @cute.jit
-def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
+def add_up(config: cutlass.Constexpr[RouteConfig], args: Any, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
     """Counts of warps become their first rows, and ends of experts are stored: thread e has expert e."""
     region, experts = config.region, config.problem.num_experts
     counter, stride, total = region.address(smem, "counts", 0, thread), experts * 4, Int32(0)
@@ -155,7 +154,7 @@ def add_up(config: cutlass.Constexpr[RouteConfig], args: RouteArguments, smem: I
 
 
 @cute.kernel
-def route_kernel(config: cutlass.Constexpr[RouteConfig], args: RouteArguments):
+def route_kernel(config: cutlass.Constexpr[RouteConfig], args: Any):
     """The first CTAs sort slots, the others quantize tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     smem, slots, each = shared_memory(config.region), args.num_tokens * config.problem.topk, config.slots_per_sorter

@@ -19,7 +19,6 @@ from ...device.cast import LOG2E, f32_of_bits, fma, times_sigmoid
 from ...device.memory import load_f32, load_float, load_u32, load_u64, store_f32, store_u64
 from ...device.ptx import emit_to
 from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
-from .arguments import TopExpertsArguments
 from .problem import EXPERTS_PER_LANE_STEP, F32, SIGMOID, SOFTMAX
 
 LANES = EXPERTS_PER_LANE_STEP
@@ -31,13 +30,13 @@ ATANH_TERMS = tuple(2.0 / (2 * term + 1) for term in reversed(range(8)))
 """Of 2 atanh(s) / s in s^2, which is 1/9 at most, the last first: the rest is below a rounding of FP32."""
 
 
-def logit_of(config: Any, args: TopExpertsArguments, token: Any, expert: Any) -> Float32:
+def logit_of(config: Any, args: Any, token: Any, expert: Any) -> Float32:
     """Loads the logit that the router gives an expert for a token."""
     bf16 = config.problem.logits != F32
     return load_float(args.logits + (Int64(token) * config.problem.num_experts + expert) * (2 if bf16 else 4), bf16)
 
 
-def score_of(config: Any, args: TopExpertsArguments, logit: Any, expert: Any) -> Float32:
+def score_of(config: Any, args: Any, logit: Any, expert: Any) -> Float32:
     """What experts are chosen by."""
     score = logit if config.problem.scores == SOFTMAX else share_of(config, logit)
     return score + load_f32(args.bias + Int64(expert) * 4) if config.problem.biased else score
@@ -108,7 +107,7 @@ def in_best_groups(config: Any, words: list[Any], lane: Any) -> list[Any]:
     return kept
 
 
-def words_of(config: Any, args: TopExpertsArguments, token: Any, lane: Any) -> list[Any]:
+def words_of(config: Any, args: Any, token: Any, lane: Any) -> list[Any]:
     """A lane's experts' words, every 32nd expert's; past the last there is none."""
     experts, words = config.problem.num_experts, []
     for first in range(0, experts, LANES):
@@ -154,7 +153,7 @@ def raised(there: Any, logit: Any) -> Float32:
 
 
 @cute.jit
-def choose_experts(config: cutlass.Constexpr[Any], args: TopExpertsArguments, token: Int32, lane: Int32):
+def choose_experts(config: cutlass.Constexpr[Any], args: Any, token: Int32, lane: Int32):
     """A warp chooses the experts of one token and stores them with their weights."""
     problem, mine = config.problem, Int32(0)
     if cutlass.const_expr(problem.hashed):
@@ -193,7 +192,7 @@ def choose_experts(config: cutlass.Constexpr[Any], args: TopExpertsArguments, to
 
 
 @cute.kernel
-def top_experts_kernel(config: cutlass.Constexpr[Any], args: TopExpertsArguments):
+def top_experts_kernel(config: cutlass.Constexpr[Any], args: Any):
     """One CTA: its warps stride over the tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     warps = config.num_threads // LANES

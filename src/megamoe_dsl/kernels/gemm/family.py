@@ -6,16 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...blocks.gemm.arguments import (
-    BiasArguments,
-    FactorArguments,
-    GatherGemmArguments,
-    GemmArguments,
-    GradientArguments,
-    HiddenFactorArguments,
-    StoringArguments,
-    TraceArguments,
-)
+from ...blocks.gemm.arguments import GemmArguments
 from ...blocks.gemm.base_config import BaseGemmConfig
 from ...blocks.gemm.choose import choose as choose_gemm
 from ...blocks.gemm.config import GemmConfig
@@ -26,7 +17,7 @@ from ...hardware.tensor_map import TensorMap
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, Work, value_bytes, with_parts
+from ..kernel import Kernel, Work, value_bytes, with_fields
 from ..measures import measure_gemm, measure_pair_gemm
 
 CHOOSE: Mapping[str, Callable[..., BaseGemmConfig]] = {GemmConfig.arch.name: choose_gemm, Sm100GemmConfig.arch.name: choose_pair_gemm}
@@ -63,18 +54,18 @@ class GemmKernel(Kernel):
         return CHOOSE[target.arch.name](problem, target, num_tokens, **fields)
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """With factors where the number formats have them, biases, an address of gate and up where they are stored, and of stamps."""
+        """What every GEMM takes, and what the problem's own parts do."""
         problem = config.problem
-        parts = {
-            FactorArguments: problem.has_factors,
-            HiddenFactorArguments: problem.of_experts and problem.hidden.factor,
-            BiasArguments: bool(problem.biases),
-            StoringArguments: problem.preactivations,
-            GradientArguments: bool(problem.gradient),
-            TraceArguments: config.trace,
+        groups = {
+            ("d_sf", "sources", "d_sf_ld", "a_rows", "d_rows"): problem.of_experts,
+            ("factors",): problem.has_factors,
+            ("up_factors", "hidden_factors"): problem.has_factors and problem.of_experts and problem.hidden.factor,
+            ("bias",): problem.biases,
+            ("preactivations",): problem.preactivations,
+            ("gate_up", "row_weights", "weighted", "dots"): problem.gradient,
+            ("trace",): config.trace,
         }
-        whole = GatherGemmArguments if problem.of_experts else GemmArguments
-        return with_parts(whole, parts)
+        return with_fields(GemmArguments, **{name: there for names, there in groups.items() for name in names})
 
     def label(self, config: Any) -> str:
         p = config.problem
@@ -100,10 +91,6 @@ class VarlenKKernel(GemmKernel):
     name = "varlen_k_gemm"
     problem = VarlenKProblem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": SUMMED_RECIPES[:2], "sm_100a": SUMMED_RECIPES[::2]}
-
-    def arguments_type(self, config: Any) -> type[GemmArguments]:
-        """`a` has rows that are gathered, `b` the others; or e4m3 [n, m] and [k, m], with scales f32 [m / 128, n] and [m / 128, k]."""
-        return GatherGemmArguments
 
     def label(self, config: Any) -> str:
         return f"{super().label(config)}-{config.problem.gathered or 'k'}"

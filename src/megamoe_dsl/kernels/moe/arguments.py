@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...blocks.gemm.arguments import OPTIONAL
+
 if TYPE_CHECKING:
     from cutlass import Int32, Int64
 
@@ -24,36 +26,13 @@ class Arguments:
     watchdog_ns: Int64  # the limit in nanoseconds
     trace: Int64  # stamps of a traced kernel (layouts/records.py), or 0
 
-
-@dataclass(frozen=True)
-class ScaleArguments:
-    """FP32 scales of weights: fc1_sf [El, 2I / 128, H / 128] (gate blocks, then up blocks), fc2_sf [El, H / 128, I / 128].  With biases
-    they are there also where weight scales are in the weights' tiles or have tensor maps, and nobody reads them."""
-
-    fc1_sf: Int64
-    fc2_sf: Int64
-
-
-@dataclass(frozen=True)
-class LayerBiasArguments:
-    """Biases: fc1_bias f32 [El, 2I] in the order of the weights' rows, fc2_bias f32 [El, H]."""
-
-    fc1_bias: Int64
-    fc2_bias: Int64
-
-
-@dataclass(frozen=True)
-class LayerFactorArguments:
-    """f32 [El, 5], `recipe.ExpertFactors` of each expert, in number formats with a factor of a whole matrix."""
-
-    factors: Int64
-
-
-@dataclass(frozen=True)
-class StageArguments:
-    """`results`: what Linear1 and Linear2 of an unfused layer leave for the stage after them (unfused/config.py)."""
-
-    results: Int64
+    # f32, of a layer with biases, too, where weight scales are in the weights' tiles or have tensor maps, and nobody reads them
+    fc1_sf: Int64 = OPTIONAL  # [El, 2I / 128, H / 128] (gate blocks, then up blocks)
+    fc2_sf: Int64 = OPTIONAL  # [El, H / 128, I / 128]
+    fc1_bias: Int64 = OPTIONAL  # f32 [El, 2I] in the order of the weights' rows
+    fc2_bias: Int64 = OPTIONAL  # f32 [El, H]
+    factors: Int64 = OPTIONAL  # f32 [El, 5], `recipe.ExpertFactors` of each expert, in number formats with a factor of a whole matrix
+    results: Int64 = OPTIONAL  # what Linear1 and Linear2 of an unfused layer leave for the stage after them (unfused/config.py)
 
 
 @dataclass(frozen=True)
@@ -71,6 +50,7 @@ class GemmCombineArguments:
     rank: Int32
     watchdog: Int64
     watchdog_ns: Int64
+    trace: Int64 = OPTIONAL  # stamps of a traced kernel (layouts/records.py)
 
 
 @dataclass(frozen=True)
@@ -98,6 +78,7 @@ class DispatchGemmArguments:
     rank: Int32  # this rank's index
     watchdog: Int64  # record for a wait that exceeds its limit (layouts/records.py)
     watchdog_ns: Int64  # the limit in nanoseconds
+    trace: Int64 = OPTIONAL  # stamps of a traced kernel (layouts/records.py)
 
 
 @dataclass(frozen=True)
@@ -110,18 +91,8 @@ class PreDispatchArguments:
     topk_weights: Int64  # f32 [num_tokens, topk]
     num_tokens: Int32  # tokens of this rank
     padded_tokens: Int32  # at least num_tokens: rows up to here are masked
-
-
-@dataclass(frozen=True)
-class QuantizedArguments:
-    """Of tokens that are quantized already: x is e4m3, 8-byte aligned, or packed e2m1, 4-byte aligned; x_sf are their scales, K-major,
-    4-byte aligned."""
-
-    x_sf: Int64
-
-
-@dataclass(frozen=True)
-class SharedArguments:
-    """With shared experts, whose slots `topk_idx` and `topk_weights` are without: first_shared is the number of the rank's first."""
-
-    first_shared: Int32
+    # of tokens that are quantized already: their scales, K-major, 4-byte aligned; x is then e4m3, 8-byte aligned, or packed e2m1, 4-byte
+    # aligned
+    x_sf: Int64 = OPTIONAL
+    first_shared: Int32 = OPTIONAL  # number of the rank's first shared expert; `topk_idx` and `topk_weights` are without their slots
+    factors: Int64 = OPTIONAL  # f32 [El, 5], as of `Arguments`, of tokens that are quantized with a factor

@@ -11,9 +11,9 @@ from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, Work, with_parts
+from ..kernel import Kernel, Work, with_fields
 from ..measures import measure_sm90, measure_sm100
-from .arguments import Arguments, LayerBiasArguments, LayerFactorArguments, ScaleArguments
+from .arguments import Arguments
 from .choose import choose
 from .config import MegaMoeConfig
 from .sm90 import memory_plan as sm90
@@ -46,11 +46,11 @@ class MegaMoeKernel(Kernel):
     def code_of(self, config: MegaMoeConfig) -> str:
         return f"{'sm90' if config.arch == SM90 else 'sm100'}.kernel.mega_moe_kernel"
 
-    def arguments_type(self, config: MegaMoeConfig) -> type[Arguments]:
+    def arguments_type(self, config: MegaMoeConfig, results: bool = False) -> type[Arguments]:
         """Layers with biases or factors have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
-        biases, factors = config.problem.biases, config.problem.formats.weights.factor
-        parts = {ScaleArguments: biases or config.weight_scales, LayerBiasArguments: biases, LayerFactorArguments: factors}
-        return with_parts(Arguments, parts)
+        biases, scales = config.problem.biases, config.problem.biases or config.weight_scales
+        fields = {"fc1_sf": scales, "fc2_sf": scales, "fc1_bias": biases, "fc2_bias": biases}
+        return with_fields(Arguments, **fields, factors=config.problem.formats.weights.factor, results=results)
 
     def label(self, config: MegaMoeConfig) -> str:
         return f"{config.problem.label}-m{config.block_m}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
@@ -30,7 +29,6 @@ from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ...sm100.epilogue_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, PASS_WARPGROUPS, write_address
 from ...sm100.results import ResultPart, stage_pass, store_results
-from ..arguments import FactorArguments
 from ..context import GemmContext, GemmTile, next_tile
 from ..store import store_value
 from ..tile import WARPS_PER_GROUP
@@ -40,7 +38,7 @@ def load_factor(ctx: GemmContext, tile: GemmTile) -> Any:
     """Reads the FP32 factor of the tile's group; formats without factors have 1.0."""
     if not ctx.config.problem.has_factors:
         return 1.0
-    return load_f32(cast_to(FactorArguments, ctx.args).factors + Int64(tile.group) * 4)
+    return load_f32(ctx.args.factors + Int64(tile.group) * 4)
 
 
 def with_factor(ctx: GemmContext, sums: Sequence[Any], factor: Any) -> Sequence[Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from typing import cast as cast_to
 
 import cutlass
 import cutlass.cute as cute
@@ -20,7 +19,6 @@ from ....layouts.arith import select
 from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, chunk_address, fc1_scale, read_address, read_row
 from ...sm100.outputs import GateUpFactors, activate_channels, finish_passes
 from ...sm100.results import ROWS_PER_STEP, ResultPart
-from ..arguments import HiddenFactorArguments, StoringArguments
 from ..context import GemmContext, GemmTile
 from ..problem import INTERLEAVED
 from .epilogue import load_factor, scatter_pass, with_factor
@@ -67,7 +65,7 @@ def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart) -> None:
     """64 channels of every row."""
     hidden, factor, factors = ctx.config.problem.hidden, load_factor(ctx, tile), None
     if hidden.factor:
-        args, place = cast_to(HiddenFactorArguments, ctx.args), Int64(tile.group) * 4
+        args, place = ctx.args, Int64(tile.group) * 4
         factors = GateUpFactors(factor, load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))
     maxima = [ctx.shared("amax", part.group, warp, (part.lane & 3) * 2) for warp in (part.warp, part.warp ^ 1)]
     finish_passes(part, GateUpOfTile(ctx, tile, part, factor, factors), hidden, maxima, factors)
@@ -90,7 +88,7 @@ def store_preactivations(ctx: GemmContext, tile: GemmTile, part: ResultPart, fir
     part.sync_group()
     own = read_row(part.warp, part.lane)
     staged = read_address(part.staging, own, part.lane, part.tokens)
-    begin = cast_to(StoringArguments, ctx.args).preactivations + Int64(column_of(ctx, part)) * 2
+    begin = ctx.args.preactivations + Int64(column_of(ctx, part)) * 2
     for step in cutlass.range_constexpr(0, part.tokens, ROWS_PER_STEP):
         row = first + own + step
         if row < tile.valid_m:

@@ -189,7 +189,7 @@ def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: An
     if ctx.config.pairs > 1:
         destination = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
         first, ctas = first + ctx.pair * rows, ctx.same_rows
-    load_tile(destination, ctx.maps.tokens, full, x, first, ctas)
+    load_tile(destination, ctx.maps.tokens, full, x, first, ctas=ctas)
 
 
 @cute.jit

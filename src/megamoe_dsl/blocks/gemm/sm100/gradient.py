@@ -6,7 +6,7 @@ and write 128 channels.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -19,7 +19,6 @@ from ....device.warp import shuffle_xor_f32
 from ....hardware.cta_pair import BLOCK_N
 from ...sm100.epilogue_tile import PASS_ROWS, read_row
 from ...sm100.results import ROWS_PER_STEP, ResultPart
-from ..arguments import GradientArguments
 from ..context import GemmContext, GemmTile
 from ..gate_up_gradient import HIGH_HALVES, LOW_HALVES, channels
 from ..problem import INTERLEAVED, UP_FIRST
@@ -40,7 +39,7 @@ def finish_gradient(ctx: GemmContext, tile: GemmTile, part: ResultPart):
 @cute.jit
 def finish_rows(ctx: GemmContext, tile: GemmTile, part: ResultPart, first: Int32):
     """16 rows of a tile; a warp has two of every eight."""
-    problem, args = ctx.config.problem, cast(GradientArguments, ctx.args)
+    problem, args = ctx.config.problem, ctx.args
     column = part.n_block * BLOCK_N + part.lane % LANES * CHANNELS
     channel = cutlass.min(column, problem.n - CHANNELS)
     own = read_row(part.warp, part.lane)

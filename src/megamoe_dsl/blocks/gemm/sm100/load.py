@@ -8,7 +8,7 @@ from typing import Any
 
 from ....device import tcgen05
 from ....device.ring import Ring, Stage
-from ....device.tma import load_box_5d, load_tile
+from ....device.tma import load_tile
 from ....hardware.operand_tile import BOX_BYTES, K_ROWS, SF_ATOM_ROWS
 from ....schedule.fused_moe import mma_tokens
 from ... import tiles
@@ -65,7 +65,7 @@ class GateUpOperand(PairOperand):
     expert: Any = 0
 
     def load_rows(self, destination: Any, full: Any, k: Any) -> None:
-        load_box_5d(destination, self.rows, full, (k * self.k_block.row_bytes, 0, 0, self.row, self.expert))
+        load_tile(destination, self.rows, full, k * self.k_block.row_bytes, 0, 0, self.row, self.expert)
 
 
 def gate_up_operand(ctx: GemmContext, tile: GemmTile) -> GateUpOperand:

@@ -13,8 +13,9 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import require, require_declared, require_stages
-from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
+from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
+from ...kernel import with_fields
 from ..config import require_whole_tiles
 from ..layouts.smem_plan import CombinePlan
 from .gemm_part import PARTS, EpRegisters, GemmPart, GroupedGemm
@@ -36,36 +37,20 @@ WARP = "the communication warp"
 
 @dataclass(frozen=True)
 class EpSmemPlan:
-    """`region` has every field, those of the GEMM first, at the same offsets as there."""
+    """`region` has every field, those of the GEMM first, at the same offsets as there.  combine: how its slots hold the results of a
+    piece of a token, and their sum."""
 
-    gemm: Any
-    slots: Field  # where communication warps have what is on its way: of dispatch, chunks of a token row
-    slot_barrier: MBarrier  # what says that it is there
-    combine: CombinePlan | None = None  # how slots of combine hold the results of a piece of a token, and their sum
-    trace_warps: int = 0  # warps that leave stamps
+    region: Region
+    barriers: tuple[MBarrier, ...]
+    combine: CombinePlan | None
 
     @property
     def pull_slots(self) -> int:
-        return self.slots.shape[1]
+        return self.region["pull"].field.shape[1]
 
     @property
     def pull_chunk(self) -> int:
-        return self.slots.shape[2]
-
-    @property
-    def barriers(self) -> tuple[MBarrier, ...]:
-        return (*self.gemm.barriers, self.slot_barrier)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.region.size
-
-    @cached_property
-    def region(self) -> Region:
-        """epoch: launches before this one; trace_count: stamps so far of each traced warp."""
-        barrier = Field(f"{self.slot_barrier.name}_barrier", (self.slot_barrier.count,), U64)
-        words = Field("epoch", (1,), U32), barrier, Field("trace_count", (self.trace_warps,), U32)
-        return Region.stack("smem", self.gemm.region, self.slots, *words)
+        return self.region["pull"].field.shape[2]
 
 
 @dataclass(frozen=True)
@@ -164,7 +149,8 @@ class EpConfig(ABC):
         rows lie is in the table that the scheduler makes."""
         counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
         acts, scales, out = self.operands(args)
-        return GemmArguments(acts, scales, args.weights, args.weights_sf, out, no_groups, counter, rows, rows)  # type: ignore[arg-type]
+        found: GemmArguments = with_fields(GemmArguments)(acts, scales, args.weights, args.weights_sf, out, no_groups, counter, rows, rows)
+        return found
 
     @abstractmethod
     def operands(self, args: Any) -> tuple[Any, Any, Any]:
@@ -206,13 +192,17 @@ class EpConfig(ABC):
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
+        """The plan of the GEMM and buffers of the communication warps.  epoch: launches before this one; trace_count: stamps so far of each
+        traced warp."""
         gemm = self.part.gemm(self, 2)  # not `gemm`, whose depth is not known yet
-        warps = gemm.num_threads // 32 + COMMUNICATION_WARPS
-        return replace(self.plan_of(gemm.smem_plan(num_stages)), trace_warps=warps if self.trace else 0)
+        warps, plan, (slots, barrier, combine) = gemm.num_threads // 32 + COMMUNICATION_WARPS, gemm.smem_plan(num_stages), self.slots
+        words = Field("epoch", (1,), U32), barrier.field, Field("trace_count", (warps if self.trace else 0,), U32)
+        return EpSmemPlan(Region.stack("smem", plan.region, slots, *words), (*plan.barriers, barrier), combine)
 
+    @property
     @abstractmethod
-    def plan_of(self, gemm: Any) -> EpSmemPlan:
-        """Adds the buffers of the communication warps to the plan of the GEMM."""
+    def slots(self) -> tuple[Field, MBarrier, CombinePlan | None]:
+        """Where communication warps have what is on its way, the barriers that say that it is there, and how combine uses them."""
 
 
 @dataclass(frozen=True)
@@ -253,13 +243,14 @@ class DispatchGemmConfig(EpConfig):
         """SMs whose communication warps fetch tokens: the first ones."""
         return self.num_sms - self.tail_sms
 
-    def plan_of(self, gemm: Any) -> EpSmemPlan:
-        """Adds slots for a row of each communication warp."""
+    @property
+    def slots(self) -> tuple[Field, MBarrier, None]:
+        """Chunks of a row for each communication warp."""
         row = self.problem.formats.activations.row_bytes(self.problem.hidden)
         chunk = next(n for n in range(MOST_CHUNK, 0, -ROW_ALIGNMENT) if row % n == 0)
-        slots = min(row // chunk, MOST_SLOTS)
-        barrier = MBarrier("pull", COMMUNICATION_WARPS * slots, 1, WARP, "one chunk of a token row", WARP)
-        return EpSmemPlan(gemm, Field("pull", (COMMUNICATION_WARPS, slots, chunk), U8, 128), barrier)
+        count = min(row // chunk, MOST_SLOTS)
+        barrier = MBarrier("pull", COMMUNICATION_WARPS * count, 1, WARP, "one chunk of a token row", WARP)
+        return Field("pull", (COMMUNICATION_WARPS, count, chunk), U8, 128), barrier, None
 
     @property
     def num_arrivals(self) -> int:
@@ -326,11 +317,12 @@ class GemmCombineConfig(EpConfig):
     def num_finished(self) -> int:
         return pool_rows(self.problem) // self.block_m * self.token_blocks
 
-    def plan_of(self, gemm: Any) -> EpSmemPlan:
-        """Adds sets of slots, with a barrier for each."""
+    @property
+    def slots(self) -> tuple[Field, MBarrier, CombinePlan]:
+        """Sets of slots, with a barrier for each."""
         combine = CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES)
         barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
-        return EpSmemPlan(gemm, combine.field, barrier, combine)
+        return combine.field, barrier, combine
 
     def operands(self, args: Any) -> tuple[Any, Any, Any]:
         """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ....blocks.gemm.arguments import TraceArguments
 from ....hardware.cta_pair import TmemPlan
 from ....hardware.tensor_map import MapFields
 from ....problem import Problem
@@ -13,7 +12,7 @@ from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer
 from ....target import Target
 from ....tuned import EpEntry, tuned_table
-from ...kernel import Kernel, with_parts
+from ...kernel import Kernel, with_fields
 from ...measures import measure_pair_gemm
 from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
@@ -44,7 +43,7 @@ class EpKernel(Kernel):
         self.name, self.configs, self.takes_arguments = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
 
     def arguments_type(self, config: EpConfig) -> type[Any]:
-        return with_parts(self.takes_arguments, {TraceArguments: config.trace})
+        return with_fields(self.takes_arguments, trace=config.trace)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""

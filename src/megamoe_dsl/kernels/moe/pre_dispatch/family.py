@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from ....problem import Problem
 from ....target import Target
-from ...kernel import Kernel, with_parts
-from ..arguments import LayerFactorArguments, PreDispatchArguments, QuantizedArguments, SharedArguments
+from ...kernel import Kernel, with_fields
+from ..arguments import PreDispatchArguments
 from ..family import MegaMoeKernel
 from .config import PreDispatchConfig
 
@@ -34,8 +34,7 @@ class PreDispatchKernel(Kernel):
         """With scales where tokens have them, the rank's first shared expert where there are such, and factors for what is quantized with
         one."""
         factors = not config.copies and config.problem.formats.activations.factor
-        parts = {QuantizedArguments: config.quantized, SharedArguments: config.shared, LayerFactorArguments: factors}
-        return with_parts(PreDispatchArguments, parts)
+        return with_fields(PreDispatchArguments, x_sf=config.quantized, first_shared=config.shared, factors=factors)
 
     def label(self, config: PreDispatchConfig) -> str:
         given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")

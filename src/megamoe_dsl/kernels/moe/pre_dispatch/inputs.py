@@ -37,7 +37,6 @@ from ....device.memory import (
 from ....device.warp import store_where
 from ....layouts.arith import ceil_div, div, minimum
 from ....recipe import F32, ExpertFactors
-from ..arguments import PreDispatchArguments
 from ..dispatch import MASKED
 from ..layouts.symmetric import scale_row
 from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
@@ -150,7 +149,7 @@ def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
 
 
 @cute.jit
-def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments, slot: Int32):
+def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: Any, slot: Int32):
     """One top-k slot; masked where there is no token."""
     region, topk = config.symmetric, config.problem.topk
     idx, weight = Int64(-1), Int32(0)
@@ -186,7 +185,7 @@ WARPS = THREADS // 32
 
 
 @cute.kernel
-def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: PreDispatchArguments):
+def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: Any):
     """One CTA: its warps stride over the chunks of all tokens, then its threads over the top-k slots, padding included."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     chunks = args.num_tokens * chunks_of_token(config)

@@ -20,7 +20,7 @@ from .config import StageConfig
 
 @dataclass(frozen=True)
 class StageContext(Context):
-    """`config` is the stage's, `args` are `StageArguments`."""
+    """`config` is the stage's; `args` have `results`."""
 
     operands_arrive: ClassVar[bool] = False
 

@@ -12,8 +12,8 @@ from ....layouts.region import Region
 from ....problem import Problem
 from ....recipe import RECIPES
 from ....target import Target
-from ...kernel import Kernel, with_parts
-from ..arguments import Arguments, StageArguments
+from ...kernel import Kernel, with_fields
+from ..arguments import Arguments
 from ..config import MegaMoeConfig
 from ..family import MegaMoeKernel
 from .config import LAYER_STAGES, LayerStage, StageConfig
@@ -50,8 +50,8 @@ class StageKernel(Kernel):
         return f"kernel.{'linear' if config.multiplies else config.stage}_kernel"
 
     def arguments_type(self, config: StageConfig) -> type[Arguments]:
-        """Those of the fused kernel, where the stage multiplies, and the stage's."""
-        return with_parts(FUSED.arguments_type(config.fused) if config.multiplies else Arguments, {StageArguments: True})
+        """Those of the fused kernel, where the stage multiplies, and `results`."""
+        return FUSED.arguments_type(config.fused, results=True) if config.multiplies else with_fields(Arguments, results=True)
 
     def label(self, config: StageConfig) -> str:
         return f"{FUSED.label(config.fused)}-{config.stage}"

@@ -23,7 +23,6 @@ from ....device.ring import Ring
 from ....device.warp import named_barrier
 from ....schedule.fused_moe import Block
 from ....schedule.gemm import GroupedOrder
-from ..arguments import Arguments
 from ..combine import combine_tokens
 from ..context import WorkTile
 from ..dispatch import THREADS, clean_workspace, exchange_counts
@@ -88,7 +87,7 @@ def initialize(ctx: StageContext, warp: Any):
 
 
 @cute.kernel
-def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
+def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of dispatch: the counts of the ranks, then the tokens."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialize(ctx, warp)
@@ -131,7 +130,7 @@ def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
 
 
 @cute.kernel
-def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
+def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of a grouped GEMM."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     if cutlass.const_expr(config.arch.has_tensor_memory):
@@ -145,7 +144,7 @@ def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
 
 
 @cute.kernel
-def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
+def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of SwiGLU: its warps walk over the received tokens."""
     ctx, warp = stage_context(config, args), cute.arch.warp_idx()
     initialize(ctx, warp)
@@ -158,7 +157,7 @@ def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
 
 
 @cute.kernel
-def combine_kernel(config: cutlass.Constexpr[StageConfig], args: Arguments):
+def combine_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
     ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
     initialize(ctx, warp)
