@@ -20,7 +20,6 @@ from ..options.option import numbers
 from ..options.points import PointOptions
 from ..predict.machine import bound_of
 from ..presets import preset
-from ..presets import preset as find_preset
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..quant.expansion import fp8_weights
@@ -298,5 +297,5 @@ def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | l
         return [None]
     names = (given.preset or given.DEFAULT_PRESETS).split(",")
     for name in names:
-        find_preset(name)
+        preset(name)
     return names

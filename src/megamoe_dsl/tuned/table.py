@@ -94,13 +94,23 @@ class Measured:
         return " ".join([*chosen, *(f"{one:.1f} us" for one in values if isinstance(one, float))])
 
 
+@dataclass(frozen=True)
+class LayerEntry(Measured):
+    """An entry of a MoE layer."""
+
+    hidden: int
+    intermediate: int
+    experts_per_rank: int
+    topk: int
+
+
 SHARED = {"block_m", "lookahead", "num_stages"}
 CHOICES = (frozenset({*SHARED, "cluster"}), frozenset({*SHARED, "store_block_m", "epilogue_warpgroups", "block_k"}))
 """The fields that a configuration is chosen by, on SM90 and on SM100."""
 
 
 @dataclass(frozen=True)
-class Entry(Measured):
+class Entry(LayerEntry):
     """The configuration that was fastest at a point, under the routing of that run: uniform, or with more traffic between the GPUs.
 
     tokens    on every rank, at least 1
@@ -113,10 +123,6 @@ class Entry(Measured):
     SUFFIX = ""
     SHARE = (*LAYER, "num_sms", "recipe")
 
-    hidden: int
-    intermediate: int
-    experts_per_rank: int
-    topk: int
     num_sms: int
     num_ranks: int
     tokens: int
@@ -133,7 +139,7 @@ class Entry(Measured):
 
 
 @dataclass(frozen=True)
-class EpEntry(Measured):
+class EpEntry(LayerEntry):
     """Which fields the halves of an expert-parallel layer are faster with; measured with so many tokens of each rank.
 
     results   name of the file in bench/results that this comes from
@@ -143,10 +149,6 @@ class EpEntry(Measured):
     SUFFIX = "-ep"
     SHARE = (*LAYER, "topk", "recipe")
 
-    hidden: int
-    intermediate: int
-    experts_per_rank: int
-    topk: int
     tokens: int
     results: str
     recipe: str = FP8
@@ -184,16 +186,12 @@ class GemmEntry(Measured):
 
 
 @dataclass(frozen=True)
-class LaunchEntry(Measured):
+class LaunchEntry(LayerEntry):
     """How long each way to launch a layer on one GPU took, in microseconds in a CUDA graph, by name; `results` as in `Entry`."""
 
     SUFFIX = "-launches"
     SHARE = EpEntry.SHARE
 
-    hidden: int
-    intermediate: int
-    experts_per_rank: int
-    topk: int
     tokens: int
     us: Mapping[str, float]
     results: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
-from ...blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, GemmProblem
+from ...blocks.gemm.problem import CONTIGUOUS, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
 from ...kernels.gemm.family import GemmLoad, count_work
 from ...layouts.arith import align
@@ -71,9 +71,6 @@ class GemmPoint:
     def having(self, recipe: str) -> GemmPoint:
         return replace(self, problem=replace(self.problem, recipe=recipe))
 
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name, **asdict(self)}
-
 
 def dense(m: int, n: int, k: int) -> GemmPoint:
     return GemmPoint(GemmProblem(n, k), (m,))
@@ -121,8 +118,6 @@ def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[Gem
 
 
 MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unscaled_points}  # Points by recipe.
-
-__all__ = ["DENSE", "GemmPoint", "all_points", "dense", "find_points", "grouped"]
 
 
 MOST = 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,6 @@ def run_gemms(run: GemmRun, host: Host, others: Callable[[GemmPoint, PointInputs
         try:
             record = run_point(point, configs_of(store, point, host.target, run.variants), store, others=others)
         except (RuntimeError, ValueError) as error:
-            record = {**point.describe(), "error": f"{type(error).__name__}: {error}"}
-        print(table(found.add(record)), flush=True)
+            record = {**asdict(point), "error": f"{type(error).__name__}: {error}"}
+        found.save(point.name, record, table)
     return found.done()

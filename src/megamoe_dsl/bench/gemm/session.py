@@ -144,7 +144,7 @@ def run_point(
     del inputs, launches, more
     torch.cuda.empty_cache()
     kernels = sorted(entries, key=lambda one: one["us"]["median"])
-    return {**point.describe(), "bytes": point.num_bytes, "kernels": kernels, "refused": refused}
+    return {**asdict(point), "bytes": point.num_bytes, "kernels": kernels, "refused": refused}
 
 
 def copies_of(tensors: GemmTensors) -> int:
@@ -162,8 +162,6 @@ def in_rotation(found: Sequence[Launches]) -> Launches:
 
 def table(record: dict[str, Any]) -> str:
     """A record as text; ratios are those of the fastest other kernel's time to a kernel's."""
-    if "error" in record:
-        return f"{record['name']}: FAILED: {record['error']}"
     others = [one for one in record["kernels"] if one["config"] is None]
     theirs = sorted(one["us"]["median"] for one in others)
     graph = sorted(one["graph_us"]["median"] for one in others)
