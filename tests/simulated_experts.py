@@ -10,6 +10,7 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.decode.config import ABSENT, LINE
 from megamoe_dsl.runtime.expert_call import ExpertCall
+from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.runtime.simulated import launch_of, memory_of, simulate_gemm, simulate_launches
 from megamoe_dsl.sim import Launch, Report, Simulator
 
@@ -84,6 +85,11 @@ def _launch(
     return simulate_launches(artifact, memory_of(*tensors), call.arguments(tensors), **options)
 
 
+def gemm_launch(artifact: Artifact, tensors: GemmTensors, counter: int) -> Launch:
+    problem = artifact.config.problem
+    return launch_of(artifact, tensors.arguments(problem, tensors.operands(problem), counter))
+
+
 def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Sequence[int]) -> list[Launch]:
     """The four, for a run of a whole stream, in which each begins as early as on a GPU; `counters` are addresses of words that are 0, for
     Linear2 and for the others.
@@ -93,10 +99,10 @@ def launches_of(artifacts: Sequence[Artifact], call: ExpertCall, counters: Seque
     (route, fc1, fc2, total), (own, counter) = artifacts, counters
     return [
         launch_of(route, {**call.arguments(call.route_tensors()), "counter": counter}),
-        launch_of(fc1, call.fc1.arguments(call.fc1.operands(), counter)),
+        gemm_launch(fc1, call.fc1, counter),
         *(
             launch
             for first, part in call.fc2.items()
-            for launch in (launch_of(fc2, part.arguments(part.operands(), own)), launch_of(total, call.arguments(call.sum_tensors(first))))
+            for launch in (gemm_launch(fc2, part, own), launch_of(total, call.arguments(call.sum_tensors(first))))
         ),
     ]

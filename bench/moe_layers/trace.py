@@ -16,7 +16,7 @@ from megamoe_dsl.inspect.spans import spans_of, summarize, write_perfetto
 from megamoe_dsl.layouts.records import trace_buffer
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
-from megamoe_dsl.runtime.gather_tensors import GatherTensors
+from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, draw_weights
 from moe_layers.point import ExpertPoint
@@ -30,7 +30,7 @@ def traced_config(point: ExpertPoint, target: Target) -> GemmConfig | Sm100GemmC
     return config
 
 
-def with_stamps(tensors: GatherTensors, config: GemmConfig | Sm100GemmConfig) -> GatherTensors:
+def with_stamps(tensors: GemmTensors, config: GemmConfig | Sm100GemmConfig) -> GemmTensors:
     """The same with memory for the stamps of a traced kernel.  Raises `ProblemError` for a configuration without."""
     if not config.trace:
         raise ProblemError("trace", config.trace, "True of a configuration whose warps leave stamps")
@@ -43,7 +43,7 @@ def trace_experts(point: ExpertPoint, target: Target, store: ArtifactStore, out:
     call = DrawnCall.draw(point.layer, point.tokens, draw_weights(point.layer)).call
     SteppedExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)
     config = traced_config(point, target)
-    assert isinstance(call.fc1, GatherTensors)
+    assert isinstance(call.fc1, GemmTensors)
     tensors, kernel = with_stamps(call.fc1, config), LoadedGemm(config, store, call.x.device)
     for _ in range(LAUNCHES):
         kernel(tensors)

@@ -21,15 +21,12 @@ from megamoe_dsl.arch import SM90, Arch
 from megamoe_dsl.artifact.store import ArtifactStore, source_digest
 from megamoe_dsl.kernel_cases.gradients import GradientCase
 from megamoe_dsl.kernels.registry import kernel_of
-from megamoe_dsl.runtime.gather_tensors import GatherTensors
 from megamoe_dsl.runtime.gemm_scales import scales_by_column
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
-from megamoe_dsl.runtime.varlen_k_tensors import VarlenKTensors
 from pair_gemm_runs import PAIR_RUNS
 from prepared_record import read_record, write_record
 
 SUFFIX = ".gemm.gz"
-Tensors = GemmTensors | GatherTensors | VarlenKTensors
 BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8, torch.float32: torch.int32}
 SMALL = ("one-row", "contiguous-64-fp8xfp4", "masked-few-mxf4xmxf4")
 
@@ -86,7 +83,7 @@ def read(folder: Path, check: Check) -> dict[str, Any]:
     return read_record(folder / f"{check.name}{SUFFIX}", sources(check))
 
 
-def on_gpu(tensors: Tensors) -> Tensors:
+def on_gpu(tensors: GemmTensors) -> GemmTensors:
     here: dict[str, Any] = {one.name: moved(getattr(tensors, one.name)) for one in fields(tensors)}
     if here.get("d_sf") is not None:
         here["d_sf"] = scales_by_column(here["d_sf"])  # a record has them without the rows between
@@ -98,7 +95,7 @@ def moved(one: Any) -> Any:
     return type(one)(*map(moved, one)) if isinstance(one, tuple) else None if one is None else one.cuda()
 
 
-def results(tensors: Tensors) -> dict[str, torch.Tensor]:
+def results(tensors: GemmTensors) -> dict[str, torch.Tensor]:
     """D, and what there is beside it: its scales, gate and up, weighted rows and parts of the gradients of weights."""
     beside = {name: getattr(tensors, name, None) for name in ("d_sf", "preactivations")}
     gradient = getattr(tensors, "gradient", None)

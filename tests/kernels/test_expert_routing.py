@@ -150,7 +150,7 @@ def test_gate_and_up_are_stored_by_expert() -> None:
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
     assert torch.equal(y, layer_on_cpu(expected)) and torch.equal(call.preactivations, expected.preactivations)
-    with pytest.raises(ProblemError, match="preactivations = None: must be a tensor where the layer stores"):
+    with pytest.raises(ProblemError, match=r"preactivations = None: must be a torch\.bfloat16 tensor where the layer stores"):
         drawn.check()
 
 

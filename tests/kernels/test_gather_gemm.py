@@ -20,7 +20,7 @@ from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.reference.promoted import Accumulate
-from megamoe_dsl.runtime.gather_tensors import GatherTensors
+from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from ptx_of import artifact
@@ -100,7 +100,8 @@ def test_rows_that_are_not_there_are_those_that_are() -> None:
     clamped = t.sources.clamp(0, len(t.a) - 1).long()
     own = replace(case.packed.tensors, a=t.a.view(torch.uint8)[clamped].view(t.a.dtype), a_sf=t.a_sf[clamped])
     expected = replace(case.packed, tensors=own).reference()
-    t.ends[-1] += 100
+    assert t.groups is not None
+    t.groups[-1] += 100
     assert not simulate_gemm(artifact(run.config), t).findings
     assert torch.equal(t.d, expected)
 
@@ -181,18 +182,18 @@ def test_bad_problems_and_configurations_are_refused() -> None:
     assert GemmConfig(replace(problem, source="packed"), 192, 128).rows.warps == 1
 
 
-def tensors(**changes: torch.Tensor | None) -> GatherTensors:
+def tensors(**changes: torch.Tensor | None) -> GemmTensors:
     return replace(gather_case(GatherGemmProblem(256, 256, num_groups=4), COUNTS).tensors, **changes)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sources": None}, "sources = None: must be an int32 tensor where rows are gathered"),
+        ({"sources": None}, "sources = None: must be a torch.int32 tensor where rows are gathered"),
         ({"sources": torch.zeros(3, dtype=torch.int64)}, "sources.dtype"),
         ({"a_sf": torch.ones(68, 3)}, r"a_sf.shape = \(68, 3\): must be \(68, 2\)"),
-        ({"a_sf": torch.ones(2, 68).T}, r"a_sf.stride\(\) = \(1, 68\): must be contiguous where rows are gathered"),
-        ({"ends": torch.zeros(5, dtype=torch.int32)}, r"ends.shape = \(5,\): must be \(4,\)"),
+        ({"a_sf": torch.ones(2, 68).T}, r"a_sf.stride\(\) = \(1, 68\): must be contiguous"),
+        ({"groups": torch.zeros(5, dtype=torch.int32)}, r"ends.shape = \(5,\): must be \(4,\)"),
         ({"d": torch.zeros(201, 255, dtype=torch.bfloat16)}, r"out.shape = \(201, 255\)"),
         ({"d": torch.zeros(201, 2, 128, dtype=torch.bfloat16)}, r"out.shape = .* must be \[rows, n\]"),
         ({"b": torch.zeros(256, 256, dtype=torch.float8_e4m3fn)}, r"b.shape = \(256, 256\)"),
@@ -204,15 +205,16 @@ def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor | Non
         tensors(**changes).check(GatherGemmProblem(256, 256, num_groups=4))
 
 
-@pytest.mark.parametrize("name", ["a_sf", "b", "b_sf", "ends", "d", "sources"])
+@pytest.mark.parametrize("name", ["a_sf", "b", "b_sf", "groups", "d", "sources"])
 def test_tensors_of_another_device_are_named(name: str) -> None:
-    with pytest.raises(ProblemError, match=rf"^{'out' if name == 'd' else name}\.device = device\(type='meta'\): must be cpu$"):
+    named = {"d": "out", "groups": "ends"}.get(name, name)
+    with pytest.raises(ProblemError, match=rf"^{named}\.device = device\(type='meta'\): must be cpu$"):
         tensors(**{name: getattr(tensors(), name).to("meta")}).check(GatherGemmProblem(256, 256, num_groups=4))
 
 
 def test_a_list_is_no_longer_than_a_launch_counts() -> None:
     """Longer ones than memory holds: none is read."""
-    many = GatherTensors(**{name: None if one is None else one.to("meta") for name, one in vars(tensors()).items()})
+    many = GemmTensors(**{name: None if one is None else one.to("meta") for name, one in vars(tensors()).items()})
     problem = GatherGemmProblem(256, 256, num_groups=4)
     replace(many, sources=torch.empty(MOST_ROWS, dtype=torch.int32, device="meta")).check(problem)
     with pytest.raises(ProblemError, match=rf"^sources\.shape\[0\] = {MOST_ROWS + 1}: must be between 0 and {MOST_ROWS}$"):
@@ -226,7 +228,7 @@ def test_rows_are_those_that_d_has_too() -> None:
 
 def test_layouts_ask_for_their_tensors() -> None:
     t = tensors()
-    with pytest.raises(ProblemError, match="sources = 'a tensor': must be None where rows are packed"):
+    with pytest.raises(ProblemError, match="sources = 'a tensor': must be None but where rows are gathered"):
         t.check(GatherGemmProblem(256, 256, num_groups=4, source="packed"))
     with pytest.raises(ProblemError, match=r"out.shape\[0\] = 201: must be a multiple of 128 where rows are blocked"):
         t.check(GatherGemmProblem(256, 256, num_groups=4, result="blocked"))

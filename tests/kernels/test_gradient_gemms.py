@@ -43,11 +43,12 @@ def test_sums_over_rows_are_the_tensor_cores(name: str) -> None:
 def assert_tails_are_exact(config: Any, counts: Sequence[int]) -> None:
     """Sums of every other group; rows of the groups between, whose numbers are infinite, stay out."""
     case = varlen_k_case(config.problem, counts)
-    t, last = case.tensors, len(case.tensors.gathered) - 1
-    t.gathered[last] = torch.inf
+    t, last = case.tensors, len(case.tensors.a) - 1
+    assert t.sources is not None and t.groups is not None
+    t.a[last] = torch.inf
     t.sources.clamp_(max=last - 1)
-    for start, end in zip(t.ends[::2].tolist(), t.ends[1::2].tolist(), strict=True):
-        t.sorted[start:end], t.sources[start:end] = torch.inf, last
+    for start, end in zip(t.groups[::2].tolist(), t.groups[1::2].tolist(), strict=True):
+        t.b[start:end], t.sources[start:end] = torch.inf, last
     ((d, expected, _),) = case.compared(exact=True).values()
     assert not simulate_gemm(artifact(config), case.tensors, race=False).findings
     assert torch.equal(d[::2], expected[::2])
@@ -68,7 +69,8 @@ def test_nothing_is_read_behind_the_last_row() -> None:
     run = VarlenKRun("end", (70,), 64, 64, fields={"block_n": 128, "num_sms": 1})
     case = varlen_k_case(run.config.problem, run.counts)
     t, rows = case.tensors, sum(run.counts)
-    cut = replace(case, tensors=replace(t, sorted=t.sorted[:rows].clone(), sources=t.sources[:rows].clone()))
+    assert t.sources is not None
+    cut = replace(case, tensors=replace(t, b=t.b[:rows].clone(), sources=t.sources[:rows].clone()))
     ((d, expected, _),) = cut.compared(exact=True).values()
     assert not simulate_gemm(artifact(run.config), cut.tensors).findings
     assert torch.equal(d, expected)
@@ -77,8 +79,9 @@ def test_nothing_is_read_behind_the_last_row() -> None:
 def test_sources_that_are_not_there_are_those_that_are() -> None:
     run = VARLEN_K_BY_NAME["left"]
     case = varlen_k_case(run.config.problem, run.counts)
-    case.tensors.sources[:3] = torch.tensor([-5, len(case.tensors.gathered), 1 << 30], dtype=torch.int32)
-    clamped = replace(case.tensors, sources=case.tensors.sources.clamp(0, len(case.tensors.gathered) - 1))
+    assert case.tensors.sources is not None
+    case.tensors.sources[:3] = torch.tensor([-5, len(case.tensors.a), 1 << 30], dtype=torch.int32)
+    clamped = replace(case.tensors, sources=case.tensors.sources.clamp(0, len(case.tensors.a) - 1))
     ((_, expected, _),) = replace(case, tensors=clamped).compared(exact=True).values()
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert torch.equal(case.tensors.d, expected)
@@ -169,7 +172,7 @@ def test_a_bad_configuration_is_named(make: Any, message: str) -> None:
     ("change", "message"),
     [
         ({"sources": torch.zeros(300, dtype=torch.int32)}, "sources.shape\\[0\\] = 300: must be at most 204"),
-        ({"ends": torch.zeros(4)}, "ends.dtype = torch.float32"),
+        ({"groups": torch.zeros(4)}, "ends.dtype = torch.float32"),
         ({"d": torch.zeros(4, 160, 288)}, "out.dtype = torch.float32"),
     ],
 )
@@ -186,9 +189,9 @@ def test_a_sum_in_fp8_is_chosen_for_its_shape() -> None:
 
 
 def test_rows_that_are_gathered_are_no_transposed_sides() -> None:
-    with pytest.raises(ProblemError, match=r"problem\.recipe = 'fp8xfp8': must be one whose rows are gathered"):
+    with pytest.raises(ProblemError, match=r"^left\.shape\[1\] = 64: must be a multiple of 128"):
         varlen_k_case(VarlenKProblem(64, 64), (128,)).tensors.check(IN_FP8)
-    with pytest.raises(ProblemError, match=r"problem\.recipe = 'bf16xbf16': must be one whose operands have scales"):
+    with pytest.raises(ProblemError, match=r"^sources = None: must be a torch.int32 tensor where rows are gathered"):
         varlen_k_case(IN_FP8, (128,)).tensors.check(VarlenKProblem(64, 64))
 
 

@@ -87,9 +87,9 @@ def test_the_launching_function_makes_maps_that_serve(name: str) -> None:
     from megamoe_dsl.sim.host.run import run
 
     config, case, kernel = PAIR_RUNS[name].config, PAIR_RUNS[name].case(exact=True), find_kernel("gemm")
-    t, operands, counter = case.tensors, case.tensors.operands(), torch.zeros(1, dtype=torch.int32)
+    t, operands, counter = case.tensors, case.tensors.operands(case.problem), torch.zeros(1, dtype=torch.int32)
     expected, types = case.reference(), {"Int32": Int32, "Int64": Int64}
-    values = t.arguments(operands, counter.data_ptr())
+    values = t.arguments(case.problem, operands, counter.data_ptr())
     arguments = kernel.arguments_type(config)(*(types[kind](values[one]) for one, kind in kernel.arguments(config).arguments))
     buffers = [*operands.values(), t.d, counter]
     report = run(kernel.launcher(config), config, arguments, CUstream(0), buffers=buffers)

@@ -102,11 +102,11 @@ WAITING = (
 )
 REFUSALS = (
     host(
-        "weights of rows lie on any device",
+        "stored gate and up begin anywhere",
         "missing check",
-        "GradientTensors.check",
-        'check_tensor("row_weights", self.row_weights, torch.float32, (m,), device)',
-        'check_tensor("row_weights", self.row_weights, torch.float32, (m,))',
+        "GemmTensors._of_experts",
+        "Wanted(bf16, (rows, 2 * p.n), TMA_ALIGNMENT)",
+        "Wanted(bf16, (rows, 2 * p.n))",
         f"{REFUSED}one_thing_that_is_wrong_is_named",
     ),
     host(

@@ -50,7 +50,10 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"router_logits": torch.zeros(6, 4), "topk": 2}, "topk_idx = 'a tensor': must be None with router_logits"),
         ({"preactivations": torch.zeros(12, 256, dtype=torch.bfloat16)}, r"preactivations.shape = \(12, 256\): must be \(12, 512\)"),
         ({"w1_sf": None}, "w1_sf = None: must be scales beside torch.float8_e4m3fn; only torch.bfloat16 has none"),
-        ({"w1": torch.zeros(4, 512, 256, dtype=torch.bfloat16)}, "w1_sf = .*: must be None: bf16xbf16 has no scales"),
+        (
+            {"w1": torch.zeros(4, 512, 256).bfloat16(), "w2": torch.zeros(4, 256, 256).bfloat16()},
+            "w1_sf = .*: must be None: bf16xbf16 has no scales",
+        ),
         ({"w1": torch.zeros(4, 512, 256, dtype=torch.bfloat16), "w1_sf": None}, "w2.dtype = torch.float8_e4m3fn: must be torch.bfloat16"),
         ({"recipe": "mxf4xmxf4"}, "w1.dtype = torch.float8_e4m3fn: must be torch.uint8"),
         ({"recipe": "w4a4"}, "recipe = 'w4a4': must be one of "),
@@ -71,7 +74,7 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
         ({"factors": torch.ones(5, 4).double()}, "factors.dtype = torch.float64: must be torch.float32"),
         ({"w1_sf": torch.zeros(4, 2, 512, dtype=torch.int32)}, r"w1_sf.shape = \(4, 2, 512\): must be \(4, 4, 512\)"),
         ({"w2_sf": torch.zeros(4, 256, 16, dtype=FP8)}, "w2_sf.dtype = torch.float8_e4m3fn: must be torch.int32"),
-        ({"w1": torch.zeros(4, 512, 256, dtype=FP8)}, "factors = 'a tensor': must be None with fp8xfp8"),
+        ({"w1": torch.zeros(4, 512, 256, dtype=FP8)}, "factors = 'a tensor': must be None but with nvfp4xnvfp4"),
     ],
 )
 def test_factors_come_with_nvfp4(changes: dict[str, Any], message: str) -> None:

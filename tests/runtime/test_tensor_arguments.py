@@ -97,5 +97,5 @@ def test_a_bias_is_there_where_the_problem_has_one(biases: str) -> None:
     given, missing = replace(case.tensors, bias=bias), replace(case.tensors, bias=None)
     right, wrong = (given, missing) if biases else (missing, given)
     right.check(problem)
-    with pytest.raises(ProblemError, match=r"^bias = (None: must be a f32 tensor|'a tensor': must be None of a problem without biases)"):
+    with pytest.raises(ProblemError, match=r"^bias = (None: must be a torch.float32 tensor|'a tensor': must be None but) of a problem"):
         wrong.check(problem)

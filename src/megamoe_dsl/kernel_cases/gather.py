@@ -21,7 +21,6 @@ from ..quant.weights import TORCH_DTYPES, stored_row
 from ..reference import activate, requantize
 from ..reference.promoted import Accumulate
 from ..runtime.cpu_experts import gate_then_up
-from ..runtime.gather_tensors import GatherTensors
 from ..runtime.gemm_scales import gate_up_words, scales_by_column
 from ..runtime.gemm_tensors import GemmTensors
 from .gemm import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
@@ -37,7 +36,7 @@ class GatherCase:
     """`packed` is the GEMM of the same rows sorted and packed; `placed` the row of D of each."""
 
     problem: GatherGemmProblem
-    tensors: GatherTensors
+    tensors: GemmTensors
     packed: GemmCase
     placed: torch.Tensor
 
@@ -135,7 +134,7 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     placed, num_rows = sorted_rows(counts, ROW_BLOCK if problem.result == SORTED_BLOCKED else 1)
     if not problem.gate_up:
         d = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16)
-        return GatherCase(problem, GatherTensors(a, a_sf, t.b, t.b_sf, t.groups, d, sources, factors=t.factors), packed, placed)
+        return GatherCase(problem, GemmTensors(a, a_sf, t.b, t.b_sf, d, t.groups, t.factors, sources=sources), packed, placed)
     hidden, b_sf = problem.hidden, t.b_sf
     dtype, row = stored_row(hidden, problem.d_columns)
     d = torch.full((num_rows, row), UNTOUCHED).to(dtype)
@@ -146,7 +145,7 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     if problem.formats.scales_in_mma:
         b_sf = gate_up_words(b_sf, problem.gate_up)
     stored = torch.full((num_rows, problem.n), UNTOUCHED).to(torch.bfloat16) if problem.preactivations else None
-    tensors = GatherTensors(a, a_sf, t.b, b_sf, t.groups, d, sources, d_sf, stored, t.factors)
+    tensors = GemmTensors(a, a_sf, t.b, b_sf, d, t.groups, t.factors, None, sources, d_sf, stored)
     if t.factors is not None and hidden.factor:
         up = t.factors.flip(0) * 1.25
         of_columns: GemmTensors = replace(packed.tensors, factors=factors_of_columns(problem, t.factors, up))

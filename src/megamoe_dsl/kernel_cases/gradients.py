@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -16,10 +18,9 @@ from ..reference.bounds import scaled_sums
 from ..reference.promoted import promoted_sums
 from ..reference.router import RouterMetadata, router_metadata
 from ..runtime.cpu_experts import gate_then_up, rows_of_w1
-from ..runtime.gather_tensors import GatherTensors, GradientTensors
 from ..runtime.gemm_scales import scale_words
-from ..runtime.gemm_tensors import OUTPUT_DTYPES
-from ..runtime.varlen_k_tensors import TransposedTensors, VarlenKTensors, micro_scaled_groups
+from ..runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from ..runtime.k_grouped_gemm import micro_scaled_groups
 from .gather import NAN_BYTE, TOKENS_PER_ROW, rows_of
 from .gemm import UNTOUCHED, Compared
 
@@ -40,7 +41,7 @@ class VarlenKCase:
     last group's are NaN."""
 
     problem: VarlenKProblem
-    tensors: VarlenKTensors | TransposedTensors
+    tensors: GemmTensors
     counts: tuple[int, ...]
     arch: Arch = SM90
 
@@ -52,7 +53,7 @@ class VarlenKCase:
             total, error = torch.stack(sums), torch.stack(errors) * (not exact)
             low, high = (self.stored((total + end).float()) for end in (-error, error))
             return {"D": (t.d, low, high)}
-        found = self.sums_of_transposed(t, exact) if isinstance(t, TransposedTensors) else self.sums_of_gathered(t, exact)
+        found = self.sums_of_gathered(exact) if self.problem.gathers else self.sums_of_transposed(exact)
         expected = self.stored(torch.stack(found).float())
         return {"D": (t.d, expected, expected)}
 
@@ -62,27 +63,37 @@ class VarlenKCase:
 
     def sides(self) -> Iterator[tuple[torch.Tensor, ...]]:
         """Left, its scales, right and its scales of each group, transposed."""
-        t = self.tensors
-        if isinstance(t, TransposedTensors):
-            yield from ((*a, *b) for a, b in micro_scaled_groups((t.left, t.left_sf), (t.right, t.right_sf), t.ends.tolist()))
+        if not self.problem.gathers:
+            yield from ((*a, *b) for a, b in micro_scaled_groups(*self.transposed, self.group_ends))
             return
-        for pair in self.rows_of_groups(t):
+        for pair in self.rows_of_groups():
             left, right = (one.T.contiguous() for one in pair)
             yield left, no_scales(left), right, no_scales(right)
 
-    def sums_of_transposed(self, t: TransposedTensors, exact: bool) -> list[torch.Tensor]:
-        """Sums of E4M3 columns, promoted every 128, group by group."""
-        return promoted_sums((t.left, t.left_sf), (t.right, t.right_sf), t.ends.tolist(), torch.float64 if exact else "hopper")
+    @property
+    def transposed(self) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+        """Codes and scales of left and of right."""
+        t = self.tensors
+        return (t.a, t.a_sf), (t.b, t.b_sf)
 
-    def rows_of_groups(self, t: VarlenKTensors) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    @property
+    def group_ends(self) -> list[int]:
+        return list(accumulate(self.counts))
+
+    def sums_of_transposed(self, exact: bool) -> list[torch.Tensor]:
+        """Sums of E4M3 columns, promoted every 128, group by group."""
+        return promoted_sums(*self.transposed, self.group_ends, torch.float64 if exact else "hopper")
+
+    def rows_of_groups(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Left and right of each group."""
-        total = sum(self.counts)
-        gathered = t.gathered[t.sources[:total].long()].split(self.counts)
-        pairs = zip(gathered, t.sorted[:total].split(self.counts), strict=True)
+        t, total = self.tensors, sum(self.counts)
+        assert t.sources is not None
+        gathered = t.a[t.sources[:total].long()].split(self.counts)
+        pairs = zip(gathered, t.b[:total].split(self.counts), strict=True)
         return [pair[::-1] if self.problem.transposes else pair for pair in pairs]
 
-    def sums_of_gathered(self, t: VarlenKTensors, exact: bool) -> list[torch.Tensor]:
-        pairs = self.rows_of_groups(t)
+    def sums_of_gathered(self, exact: bool) -> list[torch.Tensor]:
+        pairs = self.rows_of_groups()
         return [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
 
 
@@ -114,12 +125,13 @@ def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0,
     if not problem.gathers:
         promoted = problem.formats.promoted
         sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK, promoted) for columns in (problem.n, problem.k)]
-        return VarlenKCase(problem, TransposedTensors(*sides[0], *sides[1], ends, d), tuple(counts), arch)
+        return VarlenKCase(problem, GemmTensors(*sides[0], *sides[1], d, ends), tuple(counts), arch)
     tokens = rows // TOKENS_PER_ROW + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
     packed = drawn(generator, exact, rows + 3, problem.tile_columns)
     packed[rows:] = torch.nan
-    tensors = VarlenKTensors(drawn(generator, exact, tokens, problem.tile_rows), packed, ends, sources, d)
+    gathered = drawn(generator, exact, tokens, problem.tile_rows)
+    tensors = GemmTensors(gathered, no_scales(gathered), packed, no_scales(packed), d, ends, sources=sources)
     return VarlenKCase(problem, tensors, tuple(counts), arch)
 
 
@@ -128,15 +140,15 @@ class GradientCase:
     """Operands of gradients of gate and up; every token has one row, of an expert and with a weight that are drawn."""
 
     problem: GatherGemmProblem
-    tensors: GatherTensors
+    tensors: GemmTensors
     topk_idx: torch.Tensor
     topk_weights: torch.Tensor
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
         """Weighted rows to the bit; gradients of gate and up or the next numbers of BF16, because the sigmoid is approximate; those of
         weights as far apart as another order of sums explains."""
-        t, gradient = self.tensors, self.tensors.gradient
-        assert gradient is not None
+        t = self.tensors
+        assert t.weighted is not None and t.dots is not None
         raw = self.raw()
         found, dots = self.reference(raw), []
         for first in range(0, self.problem.n, DOT_COLUMNS):
@@ -148,8 +160,8 @@ class GradientCase:
         next_to = found.rows.float().abs() * 2.0**-7
         return {
             "dH": (t.d, (found.rows - next_to).bfloat16(), (found.rows + next_to).bfloat16()),
-            "weighted": (gradient.weighted, found.weighted, found.weighted),
-            "dots": (gradient.dots, of_weights - room, of_weights + room),
+            "weighted": (t.weighted, found.weighted, found.weighted),
+            "dots": (t.dots, of_weights - room, of_weights + room),
         }
 
     @property
@@ -164,9 +176,9 @@ class GradientCase:
 
     def reference(self, raw: torch.Tensor) -> reference.RowGradients:
         p, order = self.problem, self.problem.gradient
-        assert self.tensors.gradient is not None
+        assert self.tensors.gate_up is not None
         columns = (lambda rows: gate_then_up(rows, order)), (lambda rows: rows_of_w1(rows, order))
-        return reference.row_gradients(p, raw, self.metadata, self.topk_weights, self.tensors.gradient.gate_up, columns)
+        return reference.row_gradients(p, raw, self.metadata, self.topk_weights, self.tensors.gate_up, columns)
 
 
 def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True) -> GradientCase:
@@ -184,7 +196,7 @@ def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int =
     gate_up = 2 * torch.randn(rows, 2 * p.n, generator=generator)
     d, weighted = (torch.full((rows, columns), UNTOUCHED).bfloat16() for columns in (p.d_columns, p.n))
     dots = torch.full((-(-p.n // DOT_COLUMNS), rows), UNTOUCHED)
-    gradient = GradientTensors(gate_up.bfloat16(), weights.flatten()[metadata.sources.long()], weighted, dots)
-    a, a_sf, b, b_sf = operands
-    tensors = GatherTensors(a, a_sf, b, b_sf, metadata.ends, d, metadata.sources, gradient=gradient)
+    of_rows = weights.flatten()[metadata.sources.long()]
+    gradient: Any = {"gate_up": gate_up.bfloat16(), "row_weights": of_rows, "weighted": weighted, "dots": dots}
+    tensors = GemmTensors(*operands, d, metadata.ends, sources=metadata.sources, **gradient)
     return GradientCase(p, tensors, topk_idx, weights)

@@ -15,7 +15,7 @@ from ..kernels.registry import choose
 from ..problem import ProblemError
 from ..target import Target
 from .cuda_kernel import LAUNCHES, CudaKernel, encode_tensor_map
-from .gemm_tensors import LaunchTensors
+from .gemm_tensors import GemmTensors
 from .symmetric_memory import device_arch
 from .tile_counters import TileCounters, tile_counters
 
@@ -35,9 +35,10 @@ class LoadedGemm:
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
         return self._kernel.arguments.save()
 
-    def prepare(self, tensors: LaunchTensors) -> bytes:
-        """What `launch` takes; the tensors have been checked."""
-        return self._prepare(tuple(tensors.arguments(tensors.operands(), 0).items()))
+    def prepare(self, tensors: GemmTensors, operands: dict[str, torch.Tensor] | None = None) -> bytes:
+        """What `launch` takes of tensors that have been checked; `operands` are those of them."""
+        problem = self.config.problem
+        return self._prepare(tuple(tensors.arguments(problem, operands or tensors.operands(problem), 0).items()))
 
     def counter(self) -> int:
         """Address of what deals tiles to a launch on torch's current stream; 0 where nothing does."""
@@ -56,11 +57,11 @@ class LoadedGemm:
             arguments.forget()  # also for the next launch after one that fails
         self._kernel.launch()
 
-    def __call__(self, tensors: LaunchTensors) -> None:
+    def __call__(self, tensors: GemmTensors) -> None:
         """Launches on torch's current stream; the tensors have been checked."""
-        operands = tensors.operands()  # what is copied for the kernel lives until the launch is on its way
+        operands = tensors.operands(self.config.problem)  # what is copied for the kernel lives until the launch is on its way
         with LAUNCHES:
-            self.launch(self._prepare(tuple(tensors.arguments(operands, 0).items())), self.counter())
+            self.launch(self.prepare(tensors, operands), self.counter())
 
 
 def check_current(device: torch.device, field: str = "a.device") -> None:
@@ -89,7 +90,7 @@ class DeviceGemm:
         """The device as configurations are chosen for it."""
         return gpu_target(self.device)
 
-    def checked(self, tensors: LaunchTensors) -> LoadedGemm | None:
+    def checked(self, tensors: GemmTensors) -> LoadedGemm | None:
         """The kernel for tensors like these, None for those without rows.  Raises `ProblemError`."""
         tensors.check(self.problem)
         check_current(self.device)

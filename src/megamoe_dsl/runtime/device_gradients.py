@@ -17,16 +17,15 @@ from ..kernels.expert_layer import BackwardProblems, ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS
 from ..kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TokensProblem
 from ..kernels.registry import choose
+from ..quant import no_scales
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES
 from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
 from .device_gemm import device_gemm, gpu_target
-from .gather_tensors import GatherTensors, GradientTensors
 from .gemm_scales import TMA_ALIGNMENT
-from .gemm_tensors import OUTPUT_DTYPES, GemmTensors, LaunchTensors
+from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from .tile_counters import tile_counters
-from .varlen_k_tensors import VarlenKTensors
 
 BF16, FP8, MXFP8 = SUMMED_RECIPES
 OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
@@ -93,7 +92,7 @@ def preactivations(
     """Gate and up, bfloat16 [tokens * topk, 2I]."""
     experts, n, hidden = w1.shape
     found = x.new_empty((len(sources), n), dtype=torch.bfloat16)
-    run_gemm(_problems(hidden, n // 2, experts, recipe_of(x, x_sf)).gate_up, GatherTensors(x, x_sf, w1, w1_sf, ends, found, sources))
+    run_gemm(_problems(hidden, n // 2, experts, recipe_of(x, x_sf)).gate_up, GemmTensors(x, x_sf, w1, w1_sf, found, ends, sources=sources))
     return found
 
 
@@ -119,8 +118,8 @@ def row_gradients(
     of_rows[places] = topk_weights.flatten()
     dh, weighted = torch.empty_like(stored), stored.new_empty(rows, own)
     dots = topk_weights.new_empty(-(-own // DOT_COLUMNS), rows)
-    gradient = GradientTensors(stored, of_rows[:rows], weighted, dots)
-    tensors = GatherTensors(dy, dy_sf, as_it_lies(w2), w2_sf, ends, dh, sources, gradient=gradient)
+    gradient: Any = {"gate_up": stored, "row_weights": of_rows[:rows], "weighted": weighted, "dots": dots}
+    tensors = GemmTensors(dy, dy_sf, as_it_lies(w2), w2_sf, dh, ends, sources=sources, **gradient)
     run_gemm(_problems(hidden, own, experts, recipe_of(dy, dy_sf), gate_up, activation).rows, tensors)
     torch.sum(dots, dim=0, out=dw[:rows])
     return dh, weighted, dw[places].view(topk_weights.shape)
@@ -160,7 +159,8 @@ def weight_gradients(
     experts, n, k = total.shape
     hidden, own = (n, k) if tokens_first else (k, n // 2)
     problems = _problems(hidden, own, experts, BF16, output=OUTPUTS[total.dtype])
-    run_gemm(problems.w2 if tokens_first else problems.w1, VarlenKTensors(tokens, rows, ends, sources, total))
+    operands = tokens, no_scales(tokens), rows, no_scales(rows)
+    run_gemm(problems.w2 if tokens_first else problems.w1, GemmTensors(*operands, total, ends, sources=sources))
 
 
 @lru_cache
@@ -177,7 +177,7 @@ def _problems(
     return ExpertLayer(hidden, intermediate, experts, 1, gate_up, activation, recipe).backward(output)
 
 
-def run_gemm(problem: GemmProblem, tensors: LaunchTensors) -> None:
+def run_gemm(problem: GemmProblem, tensors: GemmTensors) -> None:
     device_gemm(problem, tensors.d.device).kernel(tensors.rows)(tensors)
 
 

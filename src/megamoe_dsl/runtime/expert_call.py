@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,15 +17,20 @@ from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
 from ..recipe import ExpertFactors
-from .buffers import check_aligned, check_device, check_tensor
-from .gather_tensors import GatherTensors
-from .gemm_scales import TMA_ALIGNMENT, check_no_scales, check_words_aligned, given_scales, rows_of_words
-from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors, given_where
+from .buffers import Wanted, check_wanted
+from .gemm_scales import TMA_ALIGNMENT, check_no_scales, given_scales, rows_of_words
+from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors
 
 INDEX_DTYPES = {I64: torch.int64, I32: torch.int32}
 """Of tokens' experts."""
 NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
 """Values that a word of NVFP4's scales is of."""
+WHERE = {
+    "preactivations": "where the layer stores gate and up",
+    "factors": "with nvfp4xnvfp4",
+    **dict.fromkeys(("w1_bias", "w2_bias"), "beside the other linear's"),
+}
+"""Tensors that some layers have, and which."""
 
 
 @dataclass(frozen=True)
@@ -99,57 +104,43 @@ class ExpertCall:
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
-        layer = self.layer
+        layer, w1_sf = self.layer, self.weights.w1_sf
         if self.x.dim() != 2:
             raise ProblemError("x.shape", tuple(self.x.shape), f"(tokens, {layer.hidden})")
         layer.routing.check_tokens(self.tokens, "x.shape[0]")
-        check_tensor("x", self.x, torch.bfloat16, (self.tokens, layer.hidden))
-        check_tensor("topk_idx", self.topk_idx, INDEX_DTYPES[layer.indices], (self.tokens, layer.topk))
-        check_tensor("topk_weights", self.topk_weights, OUTPUT_DTYPES[layer.weights], (self.tokens, layer.topk))
-        aligned = UNPACKED_ALIGNMENT if layer.formats.scales_in_mma else TMA_ALIGNMENT
-        check_aligned("x", self.x, TMA_ALIGNMENT)
-        for name in ("w1", "w2"):
-            check_aligned(name, getattr(self.weights, name), aligned)
-            check_words_aligned(f"{name}_sf", getattr(self.weights, f"{name}_sf"))
-        for name, tensor in {**vars(self.weights), "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}.items():
-            if tensor is not None:
-                check_device(name, tensor, self.x.device)
-        self._check_preactivations()
-        self._check_factors()
-        for name, rows, k in (("w1", 2 * layer.intermediate, layer.hidden), ("w2", layer.hidden, layer.intermediate)):
-            self._check_weights(name, rows, k)
-            self._check_bias(f"{name}_bias", rows)
-
-    def _check_preactivations(self) -> None:
-        stored = torch.bfloat16, (self.rows, 2 * self.layer.intermediate), self.x.device, TMA_ALIGNMENT
-        given = "a tensor where the layer stores gate and up", "None where it does not store gate and up"
-        given_where(self.layer.preactivations, "preactivations", self.preactivations, *given, *stored)
-
-    def _check_factors(self) -> None:
-        layer, w1_sf = self.layer, self.weights.w1_sf
         if self.factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
             raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")
-        none = f"None with {layer.recipe}"
-        own = torch.float32, (len(ExpertFactors._fields), layer.num_experts), self.x.device
-        given_where(layer.formats.activations.factor, "factors", self.factors, "those of expert_factors", none, *own)
+        slots, rows = (self.tokens, layer.topk), 2 * layer.intermediate
+        wanted = {
+            "x": Wanted(torch.bfloat16, (self.tokens, layer.hidden), TMA_ALIGNMENT),
+            "topk_idx": Wanted(INDEX_DTYPES[layer.indices], slots),
+            "topk_weights": Wanted(OUTPUT_DTYPES[layer.weights], slots),
+            **self._wanted_matrix("w1", rows, layer.hidden),
+            **self._wanted_matrix("w2", layer.hidden, layer.intermediate),
+        }
+        if layer.preactivations:
+            wanted["preactivations"] = Wanted(torch.bfloat16, (self.rows, rows), TMA_ALIGNMENT)
+        if layer.formats.activations.factor:
+            wanted["factors"] = Wanted(torch.float32, (len(ExpertFactors._fields), layer.num_experts))
+        others = {name: getattr(self, name) for name in ("x", "topk_idx", "topk_weights", "preactivations", "factors")}
+        check_wanted({**others, **vars(self.weights)}, wanted, WHERE, self.x.device)
+        for name, n in (("w1_sf", rows), ("w2_sf", layer.hidden)) if not layer.formats.scaled else ():
+            check_no_scales(layer.recipe, name, getattr(self.weights, name), (layer.num_experts, n))
 
-    def _check_weights(self, name: str, rows: int, k: int) -> None:
-        layer, form, blocks = self.layer, self.layer.formats.weights, k // SCALE_BLOCK
-        w, w_sf = getattr(self.weights, name), getattr(self.weights, f"{name}_sf")
-        dtype, row = stored_row(form, k)
-        check_tensor(name, w, dtype, (layer.num_experts, rows, row))
-        if not layer.formats.scaled:
-            check_no_scales(layer.recipe, f"{name}_sf", w_sf, (layer.num_experts, rows))
-        elif layer.formats.promoted:
-            check_tensor(f"{name}_sf", w_sf, torch.float32, (layer.num_experts, rows // SCALE_BLOCK, blocks))
-        else:
-            words = form.scales_of(k) // SCALES_PER_WORD
-            check_tensor(f"{name}_sf", w_sf, torch.int32, (layer.num_experts, words, rows_of_words(rows)))
-
-    def _check_bias(self, name: str, rows: int) -> None:
-        kind = OUTPUT_DTYPES.get(self.layer.biases)
-        own = () if kind is None else (kind, (self.layer.num_experts, rows), None, 2 * kind.itemsize)
-        given_where(kind is not None, name, getattr(self.weights, name), f"{kind}, as the other", "None without w1_bias", *own)
+    def _wanted_matrix(self, name: str, rows: int, k: int) -> dict[str, Wanted]:
+        """What a linear's weights have to be, with scales and biases."""
+        layer, formats, experts = self.layer, self.layer.formats, self.layer.num_experts
+        dtype, row = stored_row(formats.weights, k)
+        found = {name: Wanted(dtype, (experts, rows, row), UNPACKED_ALIGNMENT if formats.scales_in_mma else TMA_ALIGNMENT)}
+        if formats.promoted:
+            found[f"{name}_sf"] = Wanted(torch.float32, (experts, rows // SCALE_BLOCK, k // SCALE_BLOCK))
+        elif formats.scaled:
+            words = formats.weights.scales_of(k) // SCALES_PER_WORD
+            found[f"{name}_sf"] = Wanted(torch.int32, (experts, words, rows_of_words(rows)), TMA_ALIGNMENT)
+        if layer.biases:
+            kind = OUTPUT_DTYPES[layer.biases]
+            found[f"{name}_bias"] = Wanted(kind, (experts, rows), 2 * kind.itemsize)
+        return found
 
     @property
     def tokens(self) -> int:
@@ -186,7 +177,7 @@ class ExpertCall:
         return torch.empty_like(self.x)
 
     @cached_property
-    def fc1(self) -> GatherTensors:
+    def fc1(self) -> GemmTensors:
         """Tensors of Linear1, whose rows are gathered from tokens as they are or quantized."""
         formats, w, each = self.layer.formats, self.weights, self.each_factor
         a, a_sf = (self.x_q, self.x_sf) if formats.scaled else (self.x, no_scales(self.x))
@@ -194,17 +185,18 @@ class ExpertCall:
         if h_sf is not None and formats.promoted:
             h_sf = h_sf[:, : self.rows].T
         gate, up, hidden = (None, None, None) if each is None else (each.gate, each.up, each.hidden)
-        operands, stored = (a, a_sf, w.w1, w.w1_sf, self.ends), (self._view("h"), self.sources, h_sf, self.preactivations)
-        return GatherTensors(*operands, *stored, gate, up, hidden, w.w1_bias)
+        activated: Any = {"d_sf": h_sf, "preactivations": self.preactivations, "up_factors": up, "hidden_factors": hidden}
+        operands = a, a_sf, w.w1, w.w1_sf, self._view("h"), self.ends
+        return GemmTensors(*operands, gate, w.w1_bias, self.sources, **activated)
 
     @cached_property
-    def fc2(self) -> Mapping[int, GemmTensors | GatherTensors]:
+    def fc2(self) -> Mapping[int, GemmTensors]:
         """Tensors of Linear2's launches by their first columns; all leave results in the same place."""
         h, h_sf, w = self.fc1.d, self.fc1.d_sf, self.weights
         a, rows = (h, no_scales(h) if h_sf is None else h_sf), self._view("rows")
         if self.layer.formats.scales_in_mma:
             factors = None if self.each_factor is None else self.each_factor.fc2
-            return {0: GatherTensors(*a, w.w2, w.w2_sf, self.ends, rows, factors=factors)}
+            return {0: GemmTensors(*a, w.w2, w.w2_sf, rows, self.ends, factors)}
         hidden, columns, parts = self.layer.hidden, rows.shape[1], {}
         for first in range(0, hidden, columns):
             part = partial(part_of, first=first, columns=columns, hidden=hidden)

@@ -10,7 +10,7 @@ from ..problem import ProblemError
 from ..quant import interleave_gate_up, inverse_utccp_scale_order, no_scales, utccp_scale_order
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES, UE4M3
-from .buffers import check_aligned, check_tensor
+from .buffers import Wanted, check_aligned
 
 TMA_ALIGNMENT = 16
 """Bytes, of what TMA reads."""
@@ -128,33 +128,30 @@ def capacity_step(problem: GemmProblem) -> int:
     return SCALE_STEP if problem.formats.promoted else ATOM_ROWS
 
 
-def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True) -> None:
-    """Raises `ProblemError` that names the tensor.  `lead` is the shape of A's rows, whose scales of a byte may be `words` of all rows."""
+def wanted_scales(
+    problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True
+) -> dict[str, Wanted]:
+    """What scales have to be where there are some.  `lead` is the shape of A's rows, whose scales of a byte may be `words` of all rows."""
     if not problem.formats.scaled:
-        check_no_scales(problem.recipe, "a_sf", a_sf, lead)
-        check_no_scales(problem.recipe, "b_sf", b_sf, problem.b_lead)
-    elif not problem.formats.promoted:
-        all_rows = (torch.Size(lead).numel(),)
-        check_bytes(problem, "a_sf", a_sf, all_rows if words and a_sf.dtype == torch.int32 else lead, words=words)
-        check_bytes(problem, "b_sf", b_sf, problem.b_lead)
-    else:
-        check_tensor("a_sf", a_sf, torch.float32, (*lead, problem.k_blocks), strided=True)
-        groups, rows = problem.b_lead[:-1], problem.b_lead[-1]
-        packed, shape = (torch.uint8, (rows, 0)), (torch.float32, (-(-rows // SCALE_BLOCK), problem.k_blocks))
-        dtype, of_group = packed if problem.decodes else shape
-        check_tensor("b_sf", b_sf, dtype, (*groups, *of_group))
+        return {}
+    if not problem.formats.promoted:
+        every = (torch.Size(lead).numel(),) if words and a_sf.dtype == torch.int32 else lead
+        return {"a_sf": wanted_bytes(problem, a_sf, every, words), "b_sf": wanted_bytes(problem, b_sf, problem.b_lead)}
+    *groups, rows = problem.b_lead
+    of_b = Wanted(torch.float32, (*groups, -(-rows // SCALE_BLOCK), problem.k_blocks))
+    none = Wanted(torch.uint8, (*groups, rows, 0))
+    return {"a_sf": Wanted(torch.float32, (*lead, problem.k_blocks), strided=True), "b_sf": none if problem.decodes else of_b}
+
+
+def wanted_bytes(problem: GemmProblem, sf: torch.Tensor, rows: tuple[int, ...], words: bool = True) -> Wanted:
+    """Scales of a byte of rows of this shape, or `words` of those of the last dimension, which TMA reads where they are."""
+    if words and sf.dtype == torch.int32:
+        return Wanted(torch.int32, (*rows[:-1], problem.k_words, rows_of_words(rows[-1])), TMA_ALIGNMENT)
+    dtypes = (torch.float8_e4m3fn, torch.int32) if problem.formats.weights.scale == UE4M3 else SCALE_DTYPES
+    return Wanted(dtypes if words else dtypes[:-1], (*rows, problem.k_words * BYTES_PER_WORD))
 
 
 def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, ...]) -> None:
     """Raises `ProblemError` unless these are `no_scales` of rows of this shape."""
     if tuple(sf.shape) != (*rows, 0):
         raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {recipe} has no scales")
-
-
-def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], *, words: bool = True) -> None:
-    """Raises `ProblemError` unless these are scales of rows of this shape, or `words` of those of the last dimension."""
-    if words and sf.dtype == torch.int32:
-        check_tensor(name, sf, torch.int32, (*rows[:-1], problem.k_words, rows_of_words(rows[-1])))
-    else:
-        dtypes = (torch.float8_e4m3fn, torch.int32) if problem.formats.weights.scale == UE4M3 else SCALE_DTYPES
-        check_tensor(name, sf, dtypes if words else dtypes[:-1], (*rows, problem.k_words * BYTES_PER_WORD))

@@ -9,12 +9,14 @@ compiles its kernel or loads it.  On CPU tensors the reference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 
 from ..blocks.gemm.problem import SCALE_BLOCK, VarlenKProblem
+from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..kernels.expert_routing.problem import QuantizeProblem
 from ..problem import ProblemError
 from ..quant import quantize
@@ -25,9 +27,8 @@ from .buffers import check_tensor
 from .custom_op import check_no_gradient, define, takes_tensors
 from .device_gemm import check_current
 from .device_gradients import FP8, OUTPUTS, launch_kernel, loaded_kernel, recipe_of, run_gemm
-from .gemm_scales import TMA_ALIGNMENT, scale_words
-from .gemm_tensors import OUTPUT_DTYPES
-from .varlen_k_tensors import Side, TransposedTensors, micro_scaled_groups
+from .gemm_scales import TMA_ALIGNMENT, scale_bytes, scale_words
+from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
 
 
 class QuantizedBoth(NamedTuple):
@@ -151,7 +152,7 @@ def k_grouped_gemm(
     if out is None:
         out = left.new_zeros((ends.numel(), len(left), len(right)), dtype=dtype)
     problem = _problem(out, left, left_sf, right)
-    TransposedTensors(left, left_sf, right, right_sf, ends, out).check(problem)
+    GemmTensors(left, left_sf, right, right_sf, out, ends).check(problem)
     add_columns(out, left, left_sf, right, right_sf, ends)
     return out
 
@@ -197,6 +198,19 @@ def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, rec
     return made
 
 
+Side = tuple[torch.Tensor, torch.Tensor]
+"""Codes of a side that lies transposed, and their scales."""
+
+
+def micro_scaled_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterator[tuple[Side, Side]]:
+    """Left and right of each group with their UE8M0 scales; the sides of all have `scale_words`."""
+    sides = [(codes, scale_bytes(words)[: len(codes)]) for codes, words in (left, right)]
+    for first, end in pairwise([0, *ends]):
+        scaled = slice(first // CHANNELS_PER_SCALE, end // CHANNELS_PER_SCALE)
+        one, other = ((codes[:, first:end], sf[:, scaled]) for codes, sf in sides)
+        yield one, other
+
+
 def micro_scaled_sums(left: Side, right: Side, ends: Sequence[int]) -> list[torch.Tensor]:
     """FP32 sums of each group, exact ones rounded once; sides are codes and `scale_words`."""
     empty = torch.zeros(len(left[0]), len(right[0]))
@@ -215,7 +229,7 @@ def _run_gemm(
         return
     check_current(out.device, "left.device")
     if left.shape[1]:
-        run_gemm(_problem(out, left, left_sf, right), TransposedTensors(left, left_sf, right, right_sf, ends, out))
+        run_gemm(_problem(out, left, left_sf, right), GemmTensors(left, left_sf, right, right_sf, out, ends))
     elif out.dtype == torch.bfloat16:
         out.zero_()
 

@@ -18,7 +18,7 @@ from ..problem import ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
-from .gemm_tensors import LaunchTensors
+from .gemm_tensors import GemmTensors
 from .watchdog import check_watchdog_ns, naming_the_wait
 
 WATCHDOG_NS = 10**12
@@ -187,7 +187,7 @@ def _compare_rank(rank: int, got: torch.Tensor, want: torch.Tensor, limit: torch
 
 def simulate_gemm(
     artifact: Artifact,
-    tensors: LaunchTensors,
+    tensors: GemmTensors,
     *,
     launches: int = 1,
     seed: int = 0,
@@ -202,12 +202,12 @@ def simulate_gemm(
     if not isinstance(config, BaseGemmConfig):
         raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
     tensors.check(config.problem)
-    operands, counters = tensors.operands(), torch.zeros(2, dtype=torch.int32)
+    operands, counters = tensors.operands(config.problem), torch.zeros(2, dtype=torch.int32)
     memory = memory_of(operands, {**tensors.results(), "counters": counters})
     stream = []
     for number in range(launches):
         turn = number % 2 if config.prefetch_weights else 0  # one that begins to deal tiles early has another than the one before
-        stream.append(launch_of(artifact, tensors.arguments(operands, counters[turn:].data_ptr())))
+        stream.append(launch_of(artifact, tensors.arguments(config.problem, operands, counters[turn:].data_ptr())))
     report = Simulator(None, memory, seed=seed, race=race, progress=progress).run(stream)
     assert not counters.any()
     return report
