@@ -120,6 +120,19 @@ def set_up_together(ctx: Any):
         cute.arch.sync_threads()
 
 
+Step = tuple[int, Callable[[Any], Any]]
+"""A warp's number, and what it does with the kernel's context."""
+
+
+@cute.jit
+def set_up(ctx: Any, warp: Any, steps: cutlass.Constexpr[tuple[Step, ...]]):
+    """What single warps do before the roles begin, visible to all threads of the cluster."""
+    for number, run in steps:
+        if warp == number:
+            run(ctx)
+    set_up_together(ctx)
+
+
 @cute.jit
 def end_together(ctx: Any):
     """Waits for the cluster: no CTA leaves while another may still reach its SMEM."""

@@ -60,35 +60,30 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.
 def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, finish_rows: Callable[..., Any]):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
-        columns = share_of(ctx, tile, me)
-        sums, stage = multiply_all(ctx, tile, stage, columns, WeightScales(scales[:1], Boolean(False)))
-        ctx.stamp(Activity.MULTIPLY, tile)
-        following, tiles = next_tile(tiles)
-        scales = load_scales(ctx, following, me)
-        if cutlass.const_expr(ctx.config.split_k):
-            store.finish_split(ctx, tile, columns, sums, tiles)
-        else:
-            store.finish_columns(ctx, tile, columns, with_bias(ctx, tile, columns, sums))
+        share = share_of(ctx, tile, me)
+        sums, stage = multiply_all(ctx, tile, stage, share, WeightScales(scales[:1], Boolean(False)))
     else:
-        rows = rows_of(ctx.config, me, False)
+        share = rows_of(ctx.config, me, False)
         if cutlass.const_expr(ctx.config.epilogue.idles):
-            sums = rows.zero().parts
-            if rows.first_token < tile.valid_m:
-                sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
+            sums = share.zero().parts
+            if share.first_token < tile.valid_m:
+                sums, stage = multiply_rows(ctx, tile, scales, share, stage)
             else:
                 stage = leave_out(ctx, stage, me)
         else:
-            sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
-        ctx.stamp(Activity.MULTIPLY, tile)
-        following, tiles = next_tile(tiles)
-        scales = load_scales(ctx, following, me)
-        if cutlass.const_expr(ctx.config.split_k):
-            store.finish_split(ctx, tile, rows, sums, tiles)
-        elif cutlass.const_expr(ctx.config.epilogue.idles):
-            if rows.first_token < tile.valid_m:
-                finish_parts(ctx, tile, rows, sums, finish_rows)
-        else:
-            finish_parts(ctx, tile, rows, sums, finish_rows)
+            sums, stage = multiply_rows(ctx, tile, scales, share, stage)
+    ctx.stamp(Activity.MULTIPLY, tile)
+    following, tiles = next_tile(tiles)
+    scales = load_scales(ctx, following, me)
+    if cutlass.const_expr(ctx.config.split_k):
+        store.finish_split(ctx, tile, share, sums, tiles)
+    elif cutlass.const_expr(ctx.config.swap_ab):
+        store.finish_columns(ctx, tile, share, with_bias(ctx, tile, share, sums))
+    elif cutlass.const_expr(ctx.config.epilogue.idles):
+        if share.first_token < tile.valid_m:
+            finish_parts(ctx, tile, share, sums, finish_rows)
+    else:
+        finish_parts(ctx, tile, share, sums, finish_rows)
     ctx.stamp(Activity.EPILOGUE, tile)
     return stage, following, tiles, scales
 

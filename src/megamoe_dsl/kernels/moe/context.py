@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...blocks.cta import shared_memory
 from ...blocks.rank_barrier import RankContext
 from ...blocks.tiles import TileContext
 from ...device.memory import load_u64
@@ -71,6 +72,12 @@ class Context(RankContext, TileContext):
     smem: Int32
     sm: Int32
     cta_rank: Int32
+
+    @classmethod
+    def of_cta(cls, config: Any, args: Any) -> Self:
+        """That of this CTA."""
+        rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
+        return cls(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
 
     @property
     def region(self) -> Region:  # type: ignore[override]

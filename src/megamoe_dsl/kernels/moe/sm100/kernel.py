@@ -8,9 +8,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.cta import WarpRole, acquire_maps, init_barriers, run_roles, shared_memory, warp_group
+from ....blocks.cta import Step, WarpRole, acquire_maps, init_barriers, run_roles, set_up, shared_memory, warp_group
 from ....blocks.sm100.pair_warps import SCHEDULER_WARP, TOKENS_WARP, WEIGHTS_WARP, allocate_columns, end_pair, loader_roles
-from ....device.warp import sync_cluster
 from ..context import Context
 from ..dispatch import dispatch
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS
@@ -22,16 +21,10 @@ from .memory_plan import NUM_MAPS
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
-@cute.jit
-def initialize(ctx: Context, warp: Any, first: cutlass.Constexpr[int] = DISPATCH_WARPS):
-    """mbarriers and TMEM, visible to the pair; `first` is the number of the first loader warp."""
-    if warp == first + WEIGHTS_WARP:
-        init_barriers(ctx)
-    if warp == first + TOKENS_WARP:
-        acquire_maps(ctx, NUM_MAPS)
-    if warp == first + SCHEDULER_WARP:
-        allocate_columns(ctx)
-    sync_cluster()
+def steps(first: int) -> tuple[Step, ...]:
+    """Which of the loader warps, from warp `first` on, sets up mbarriers, tensor maps and TMEM."""
+    maps = first + TOKENS_WARP, lambda ctx: acquire_maps(ctx, NUM_MAPS)
+    return (first + WEIGHTS_WARP, init_barriers), maps, (first + SCHEDULER_WARP, allocate_columns)
 
 
 def loaders(schedule: Callable[[Any], Any], first: int = 0) -> tuple[WarpRole, ...]:
@@ -58,6 +51,6 @@ def mega_moe_kernel(config: cutlass.Constexpr[Any], args: Any):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
     ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], cute.arch.block_idx_in_cluster())
-    initialize(ctx, warp)
+    set_up(ctx, warp, steps(DISPATCH_WARPS))
     run_roles(roles(config), ctx, warp)
     end_pair(ctx, warp, DISPATCH_WARPS)

@@ -9,17 +9,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from ....blocks.cta import (
-    WarpRole,
-    acquire_maps,
-    end_together,
-    init_barriers,
-    one_warp,
-    run_roles,
-    set_up_together,
-    shared_memory,
-    warp_group,
-)
+from ....blocks.cta import Step, WarpRole, acquire_maps, end_together, init_barriers, one_warp, run_roles, set_up, warp_group
 from ....device.e2m1 import store_table
 from ..context import Context
 from ..dispatch import dispatch
@@ -58,26 +48,18 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
     )
 
 
-@cute.jit
-def initialize(ctx: Context, warp: Any):
-    """mbarriers, visible to the cluster and to TMA, and the table of decoded values."""
-    barriers, maps, table = (3, 2, 0) if ctx.config.decoded else (5, 4, 6)  # warps
-    if warp == barriers:
-        init_barriers(ctx)
-    if warp == maps:
-        acquire_maps(ctx, NUM_MAPS)
-    if cutlass.const_expr(ctx.config.packed):
-        if warp == table:
-            store_table(ctx.shared("decoded"))
-    set_up_together(ctx)
+def steps(config: Any) -> tuple[Step, ...]:
+    """Who sets up mbarriers, tensor maps and the table of decoded values."""
+    barriers, maps, table = (3, 2, 0) if config.decoded else (5, 4, 6)  # warps
+    decoded = ((table, lambda ctx: store_table(ctx.shared("decoded"))),) if config.packed else ()
+    return (barriers, init_barriers), (maps, lambda ctx: acquire_maps(ctx, NUM_MAPS)), *decoded
 
 
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Any], args: Any):
     """One CTA, from set-up to tear-down."""
     warp = cute.arch.warp_idx()
-    rank = cutlass.Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    ctx = Context(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
-    initialize(ctx, warp)
+    ctx = Context.of_cta(config, args)
+    set_up(ctx, warp, steps(config))
     run_roles(roles(config), ctx, warp)
     end_together(ctx)

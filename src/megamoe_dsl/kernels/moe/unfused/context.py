@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import cutlass
-import cutlass.cute as cute
-from cutlass import Int32
 
-from ....blocks.cta import shared_memory
 from ....recipe import BF16, COMBINE
 from ....schedule.fused_moe import FC1
 from ..context import Context
@@ -47,9 +44,3 @@ class StageContext(Context):
         """Where results of pool rows `place + step` go: to the next stage, on this rank."""
         name = "fc1_out" if self.result_phase == FC1 else "fc2_out"
         return [self.result(name, place + step) for step in steps]
-
-
-def stage_context(config: StageConfig, args: Any) -> StageContext:
-    """The context of this CTA."""
-    rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
-    return StageContext(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)

@@ -10,7 +10,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ....arch import SM90, SM100
-from ....blocks.cta import WarpRole, acquire_maps, end_together, init_barriers, run_roles, set_up_together, warp_group
+from ....blocks.cta import Step, WarpRole, acquire_maps, end_together, init_barriers, run_roles, set_up, warp_group
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm90.packed_share import PackedShare
 from ....blocks.sm90.share import MathThread, Share
@@ -35,7 +35,7 @@ from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
 from ..tile_scheduler import fill_table, publish_tiles, start_walk
 from .config import StageConfig
-from .context import StageContext, stage_context
+from .context import StageContext
 from .pool_rows import activate_part, activate_scaled, activate_tokens, push_results
 
 
@@ -71,26 +71,20 @@ TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
 ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
 
-@cute.jit
-def initialize(ctx: StageContext, warp: Any):
-    """mbarriers, visible to the cluster and to TMA; what linear stages need besides."""
-    config = ctx.config
-    if warp == WEIGHTS_WARP:
-        init_barriers(ctx)
-    if cutlass.const_expr(config.multiplies):
-        if warp == TOKENS_WARP:
-            acquire_maps(ctx, NUM_MAPS)
-        if cutlass.const_expr(config.packed):
-            if warp == DECODED_WARP:
-                store_table(ctx.shared("decoded"))
-    set_up_together(ctx)
+def steps(config: StageConfig) -> tuple[Step, ...]:
+    """Who sets up mbarriers, and what linear stages need besides: tensor maps and the table of decoded values."""
+    if config.multiplies and config.arch.has_tensor_memory:
+        return sm100.steps(0)
+    maps = ((TOKENS_WARP, lambda ctx: acquire_maps(ctx, NUM_MAPS)),) if config.multiplies else ()
+    decoded = ((DECODED_WARP, lambda ctx: store_table(ctx.shared("decoded"))),) if config.multiplies and config.packed else ()
+    return (WEIGHTS_WARP, init_barriers), *maps, *decoded
 
 
 @cute.kernel
 def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of dispatch: the counts of the ranks, then the tokens."""
-    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    initialize(ctx, warp)
+    ctx, warp, thread = StageContext.of_cta(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    set_up(ctx, warp, steps(config))
     if warp == TABLE_WARP:
         fill_table(ctx)
     else:
@@ -132,22 +126,20 @@ def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
 @cute.kernel
 def linear_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of a grouped GEMM."""
-    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
+    ctx, warp = StageContext.of_cta(config, args), cute.arch.warp_idx()
+    set_up(ctx, warp, steps(config))
+    run_roles(linear_roles(config), ctx, warp)
     if cutlass.const_expr(config.arch.has_tensor_memory):
-        sm100.initialize(ctx, warp, 0)
-        run_roles(linear_roles(config), ctx, warp)
         end_pair(ctx, warp)
     else:
-        initialize(ctx, warp)
-        run_roles(linear_roles(config), ctx, warp)
         end_together(ctx)
 
 
 @cute.kernel
 def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of SwiGLU: its warps walk over the received tokens."""
-    ctx, warp = stage_context(config, args), cute.arch.warp_idx()
-    initialize(ctx, warp)
+    ctx, warp = StageContext.of_cta(config, args), cute.arch.warp_idx()
+    set_up(ctx, warp, steps(config))
     if warp == 0:
         fill_table(ctx)
         if (ctx.sm == 0) & (cute.arch.lane_idx() == 0):
@@ -159,8 +151,8 @@ def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
 @cute.kernel
 def combine_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
     """One CTA of combine: results to the tokens' ranks, the barrier of all ranks, the sums; meanwhile the workspace is cleared."""
-    ctx, warp, thread = stage_context(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
-    initialize(ctx, warp)
+    ctx, warp, thread = StageContext.of_cta(config, args), cute.arch.warp_idx(), cute.arch.thread_idx()[0]
+    set_up(ctx, warp, steps(config))
     if warp < DISPATCH_WARPS:
         if warp == 0:
             fill_table(ctx)
