@@ -127,10 +127,6 @@ def inverse_scale(exponent: Any) -> Any:
     return f32_of_bits((Uint32(254) - exponent) << 23)
 
 
-def inverse_scale_bf16(exponent: Any) -> Any:
-    return (Uint32(254) - exponent) * Uint32(0x00800080)
-
-
 def pack_e4m3(v0: Any, v1: Any, v2: Any, v3: Any) -> Any:
     """Four floats to E4M3, nearest even, saturating; v0 in the lowest byte."""
     template = (

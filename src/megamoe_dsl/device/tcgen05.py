@@ -29,11 +29,6 @@ def instruction(kind: PairMma, mma_n: Any, mn_major: tuple[bool, bool] = (False,
     return (mma_n << 14) | (INSTRUCTION | kind.formats | weights << 15 | tokens << 16)
 
 
-def with_scale_id(descriptor: Any, scale_id: int) -> Any:
-    """Both scale ids set, which count 32 channels: A in bits 29-30, B in bits 4-5."""
-    return descriptor | (scale_id << 29 | scale_id << 4)
-
-
 def descriptor(low: Any, high: int) -> Any:
     return (Int64(high) << 32) | Int64(Uint32(low))
 

@@ -17,11 +17,15 @@ TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/packed_sha
 
 
 def measure_gemm(find: Measurer) -> list[Measure]:
-    """Measures the loaders, and the math warps where a tile has K blocks enough for a loop."""
+    """Measures the loaders, and the math warps where a tile has K blocks enough for a loop.  The weight loader fetches one or two boxes of
+    a K block, or codes and records of weights that are decoded."""
     config = find.config
+    weights = find.tiled_loop(
+        "weight_loader", "weight loader", "load.load_weights", "UTMALDG", 2 if config.problem.decodes else config.weights.boxes
+    )
     # Where sums stay in the tensor core, the first K block is before the loop.
     has_loop = config.most_k_blocks > (config.k_in_flight if config.tile.scaled else 2)
-    return [*(measure_gemm_math(find) if has_loop else ()), *measure_row_loader(find), *measure_weight_loader(find)]
+    return [*(measure_gemm_math(find) if has_loop else ()), *measure_row_loader(find), *weights]
 
 
 def measure_row_loader(find: Measurer) -> list[Measure]:
@@ -31,12 +35,6 @@ def measure_row_loader(find: Measurer) -> list[Measure]:
         return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + config.tile.scaled)
     copies = max(config.block_m // (config.rows.warps * 32 // (ROW_BYTES // CHUNK)), 1)
     return find.tiled_loop("token_gather", "token gatherer", "gather.gather_tile", "LDGSTS", copies)
-
-
-def measure_weight_loader(find: Measurer) -> list[Measure]:
-    """Measures the weight loader, which fetches one or two boxes of a K block, or codes and records of weights that are decoded."""
-    fetches = 2 if find.config.problem.decodes else find.config.weights.boxes
-    return find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", fetches)
 
 
 def measure_gemm_math(find: Measurer) -> list[Measure]:

@@ -60,7 +60,7 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.
 def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, finish_rows: Callable[..., Any]):
     """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
-        share = share_of(ctx, tile, me)
+        share: Any = share_of(ctx, tile, me)
         sums, stage = multiply_all(ctx, tile, stage, share, WeightScales(scales[:1], Boolean(False)))
     else:
         share = rows_of(ctx.config, me, False)

@@ -78,7 +78,7 @@ class PairTile:
         if isinstance(kind, ScaledMma):
             assert self.scales is not None
             columns = (self.scales.sfb + 4 * consumer, self.scales.sfa + self.first_scale)
-            instruction = tcgen05.with_scale_id(self.instruction, scale_id)
+            instruction = self.instruction | (scale_id << 29 | scale_id << 4)  # of A and of B, which count 32 channels
             tcgen05.scaled_mma(kind, accumulator, weights, tokens, instruction, *columns, accumulate)
         else:
             tcgen05.mma(kind, accumulator, weights, tokens, self.instruction, accumulate)

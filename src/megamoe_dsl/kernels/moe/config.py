@@ -17,6 +17,7 @@ from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, ceil_div, div
 from ...layouts.region import Region
 from ...problem import Problem
+from ...recipe import E2M1
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
 from .layouts.smem_plan import TILE_ROWS, SmemPlan
 from .layouts.symmetric import checked_pool_rows, ring_blocks, symmetric_buffer
@@ -187,7 +188,8 @@ class MegaMoeConfig(ABC):
     @property
     def weight_scales(self) -> bool:
         """Whether FP32 scales of the weights are arguments, because neither the weights' tiles nor tensor maps bring them."""
-        return False
+        formats = self.problem.formats
+        return formats.scaled and formats.promoted and formats.weights.element != E2M1
 
     # --- for tables
     @property

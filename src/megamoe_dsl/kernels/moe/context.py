@@ -75,7 +75,7 @@ class Context(RankContext, TileContext):
 
     @classmethod
     def of_cta(cls, config: Any, args: Any) -> Self:
-        """That of this CTA."""
+        """Makes the context from the place that the hardware gave this CTA."""
         rank = Int32(cute.arch.block_idx_in_cluster() if config.cluster > 1 else 0)
         return cls(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
 

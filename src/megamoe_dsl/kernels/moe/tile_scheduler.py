@@ -78,13 +78,13 @@ Finish = Callable[[Context, Block, Ring], Ring]
 
 
 @cute.jit
-def schedule_tiles(ctx: Context, finish: cutlass.Constexpr[Finish | None] = None):
+def schedule_tiles(ctx: Context, finish: cutlass.Constexpr[Finish | None] = None, order: cutlass.Constexpr[Any] = None):
     """The scheduler warp.  The first tiles of a cluster are those with its own numbers, so that work starts without an atomic.
 
-    finish: what the warp does with each tile besides, once the tile after it has been published."""
+    finish: what the warp does with each tile besides, once the tile after it has been published; order: if not the configuration's."""
     fill_table(ctx)
     if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx, traced(ctx.config.order)), finish)
+        publish_tiles(ctx, start_walk(ctx, traced(ctx.config.order) if order is None else order), finish)
 
 
 @cute.jit

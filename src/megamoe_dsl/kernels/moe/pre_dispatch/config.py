@@ -54,10 +54,6 @@ class PreDispatchConfig:
         return symmetric_buffer(self.problem, self.arch, self.pool_rows)
 
     @property
-    def packed(self) -> bool:
-        return self.problem.formats.packs_activations
-
-    @property
     def copies(self) -> bool:
         """Whether tokens stay as they are given."""
         return self.quantized or not self.problem.formats.scaled

@@ -120,7 +120,7 @@ def copy_chunk(config: cutlass.Constexpr[PreDispatchConfig], args: Any, chunk: I
     if cutlass.const_expr(not config.problem.formats.scaled):
         place = region.address(args.sym, "x") + channel * 2
         store_where(mine.there, partial(store_v4, place, load_constant_v4(args.x + channel * 2)))
-    elif cutlass.const_expr(config.packed):
+    elif cutlass.const_expr(config.problem.formats.packs_activations):
         store_where(mine.there, partial(store_u32, region.address(args.sym, "x") + channel // 2, load_u32(args.x + channel // 2)))
     else:
         store_where(mine.there, partial(store_u64, region.address(args.sym, "x") + channel, load_constant_u64(args.x + channel)))

@@ -139,10 +139,6 @@ class Sm90Config(MegaMoeConfig):
         return BLOCK_K * 8 // self.problem.formats.activations.element_bits
 
     @property
-    def weight_scales(self) -> bool:
-        return self.scaled and not self.packed
-
-    @property
     def facts(self) -> list[tuple[str, object]]:
         columns = "tokens" if self.swap_ab else "weight rows"
         tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels; {columns} are the wgmma's columns"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -33,7 +34,7 @@ from ..sm90.math import compute_tiles, epilogue_of, with_bias
 from ..sm90.memory_plan import NUM_MAPS
 from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
-from ..tile_scheduler import fill_table, publish_tiles, start_walk
+from ..tile_scheduler import fill_table, schedule_tiles
 from .config import StageConfig
 from .context import StageContext
 from .pool_rows import activate_part, activate_scaled, activate_tokens, push_results
@@ -51,12 +52,7 @@ class LinearOrder(GroupedOrder):
         return Block(self.config.part.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
 
 
-@cute.jit
-def schedule_tiles(ctx: StageContext):
-    """Fills the table of experts and hands the cluster's tiles out, in the scheduler warp."""
-    fill_table(ctx)
-    if ctx.cta_rank == 0:
-        publish_tiles(ctx, start_walk(ctx, LinearOrder))
+schedule_linear: Any = partial(schedule_tiles, order=LinearOrder)
 
 
 @cute.jit
@@ -94,33 +90,29 @@ def dispatch_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
 
 
 @cute.jit
-def run_math_warp(ctx: StageContext, warp: Any):
-    """One of the warps behind the loaders."""
-    index = warp - LOADER_WARPS
-    compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
-
-
-def run_epilogue_warp(ctx: Any, warp: Any) -> None:
-    """The same on SM100; results of either linear leave as those of Linear2 do in the fused kernel."""
-    finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
-
-
-@cute.jit
 def run_loader_warp(ctx: StageContext, warp: Any):
     """One of the loaders, by the number of its warp."""
-    for index, load in enumerate((load_tokens, load_weights, schedule_tiles)):
+    for index, load in enumerate((load_tokens, load_weights, schedule_linear)):
         if warp == index:
             load(ctx)
 
 
 def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
-    """All warps of a CTA of a linear stage."""
+    """All warps of a CTA of a linear stage; results of either linear leave as those of Linear2 do in the fused kernel."""
     registers, warps = config.registers, range(LOADER_WARPS)
+
+    def multiply(ctx: Any, warp: Any) -> None:
+        index = warp - LOADER_WARPS
+        compute_tiles(ctx, MathThread(index >> 2, index & 3, cute.arch.lane_idx()), finish_tile)
+
+    def finish(ctx: Any, warp: Any) -> None:
+        finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
+
     if config.arch.has_tensor_memory:
-        loaders, finish = warp_group("loaders", warps, sm100.loaders(schedule_tiles), registers.loader), run_epilogue_warp
+        loaders, run = warp_group("loaders", warps, sm100.loaders(schedule_linear), registers.loader), finish
     else:
-        loaders, finish = WarpRole("loaders", warps, run_loader_warp, registers.loader), run_math_warp
-    return loaders, WarpRole("math, epilogue", None, finish, registers.epilogue, grows=True)
+        loaders, run = WarpRole("loaders", warps, run_loader_warp, registers.loader), multiply
+    return loaders, WarpRole("math, epilogue", None, run, registers.epilogue, grows=True)
 
 
 @cute.kernel
