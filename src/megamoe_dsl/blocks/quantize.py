@@ -50,10 +50,8 @@ def quantize(form: Format, words: Sequence[Any], factor: Any = None) -> tuple[li
     if form.scale == UE8M0:
         return quantize_ue8m0(words, lanes, form.element == E2M1)
     if form.scale == UE4M3:
-        word, scale = quantize_ue4m3(words, lanes, factor)
-        return [word], scale
-    low, high, scale = quantize_f32(words)
-    return [low, high], scale
+        return quantize_ue4m3(words, lanes, factor)
+    return quantize_f32(words)
 
 
 def store_codes(form: Format, base: Any, channel: Any, words: Sequence[Any]) -> None:
@@ -75,12 +73,12 @@ def values_by_power_of_two(values: Sequence[Any], lanes: int, packed: bool) -> t
     return [pack_e2m1(*scaled)] if packed else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], exponent
 
 
-def quantize_f32(words: Sequence[Any]) -> tuple[Any, Any, Any]:
+def quantize_f32(words: Sequence[Any]) -> tuple[list[Any], Any]:
     """Eight BF16 of a lane as two words of E4M3, and the scale that they share with the 16 lanes of their block."""
     values = [value for word in words for value in unpack_bf16(word)]
     scale, factor = f32_scale(largest_of_lanes(values, SCALE_LANES))
     scaled = scaled_by(values, factor)
-    return pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:]), scale
+    return [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], scale
 
 
 def ue4m3_scale(amax: Any, factor: Any) -> tuple[Any, Any]:
@@ -96,8 +94,8 @@ def divided(value: Any, divisor: Any) -> Any:
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, divisor)
 
 
-def quantize_ue4m3(words: Sequence[Any], lanes: int, factor: Any) -> tuple[Any, Any]:
+def quantize_ue4m3(words: Sequence[Any], lanes: int, factor: Any) -> tuple[list[Any], Any]:
     """Eight BF16 of a lane as a word of E2M1, and the UE4M3 scale that they share with the `lanes` of their block."""
     values = [value for word in words for value in unpack_bf16(word)]
     code, divisor = ue4m3_scale(largest_of_lanes(values, lanes), factor)
-    return pack_e2m1(*[divided(value, divisor) for value in values]), code
+    return [pack_e2m1(*[divided(value, divisor) for value in values])], code

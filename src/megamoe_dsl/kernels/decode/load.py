@@ -260,7 +260,7 @@ def store_part(stage: Stage, row: Int32, part: Int32, words: Any, scaled: cutlas
         store_shared_v4(place + ((part ^ (row & 7)) << 4), tuple(words))
     else:
         if cutlass.const_expr(phase == FC1):
-            low, high, scale = quantize_f32(words)
+            (low, high), scale = quantize_f32(words)
         else:
             (low, high), exponent = values_by_power_of_two([f32_of_bits(word) for word in words], 16, False)
             scale = f32_of_bits(exponent << 23)

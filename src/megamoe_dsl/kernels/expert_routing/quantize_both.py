@@ -53,18 +53,16 @@ def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem:
         if cutlass.const_expr(config.problem.columns):
             store_shared_v4(config.region.address(smem, "values", place, lane * 4), found[turn])
         if cutlass.const_expr(config.problem.rows):
-            if cutlass.const_expr(config.problem.formats.promoted):
-                low, high, scale = quantize_f32(found[turn])
-                store_v2(args.codes + Int64(row + place) * hidden + own, low, high)
+            promoted = config.problem.formats.promoted
+            words, scale = quantize_f32(found[turn]) if promoted else quantize_ue8m0(found[turn], LANES, False)
+            store_v2(args.codes + Int64(row + place) * hidden + own, *words)
+            if cutlass.const_expr(promoted):
                 if lane == 0:
                     store_f32(args.scales + (Int64(channel // SCALE_BLOCK) * args.num_rows + row + place) * 4, scale)
-            else:
-                words, exponent = quantize_ue8m0(found[turn], LANES, False)
-                store_v2(args.codes + Int64(row + place) * hidden + own, *words)
-                if lane % LANES == 0:
-                    matrix, count, first = matrix_of(config, args, row)
-                    line = Int64(matrix * (hidden // SCALE_BLOCK) + channel // SCALE_BLOCK) * count
-                    store_u8(args.scales + (line + first + utccp_row(place)) * 4 + lane // LANES, exponent)
+            elif lane % LANES == 0:
+                matrix, count, first = matrix_of(config, args, row)
+                line = Int64(matrix * (hidden // SCALE_BLOCK) + channel // SCALE_BLOCK) * count
+                store_u8(args.scales + (line + first + utccp_row(place)) * 4 + lane // LANES, scale)
 
 
 def matrix_of(config: Any, args: QuantizeArguments, row: Any) -> tuple[Any, Any, Any]:
