@@ -46,10 +46,14 @@ class GatherCase:
         halves = gate_then_up(self.packed.reference(accumulate).float(), p.gate_up)
         values = activate(p, halves, torch.ones(len(halves)))
         d, d_sf = requantize(values, p.recipe, self.hidden_factors()) if p.hidden.scale else (values.to(t.d.dtype), no_scales(values))
-        found, scales = t.d.clone(), no_scales(t.d) if t.d_sf is None else t.d_sf.clone()
-        found.view(torch.uint8)[self.placed] = d.view(torch.uint8)
-        as_integers(scales)[self.placed] = as_integers(d_sf)
-        return found, scales
+        scales = no_scales(t.d) if t.d_sf is None else t.d_sf
+        return self.with_rows(t.d.view(torch.uint8), d.view(torch.uint8)).view(t.d.dtype), self.with_rows(scales, d_sf)
+
+    def with_rows(self, written: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """What a launch writes into, with these rows in the places of D's; other rows are as they are."""
+        found = written.clone()
+        as_integers(found)[self.placed] = as_integers(rows)
+        return found
 
     def hidden_factors(self) -> torch.Tensor | None:
         """Factors of activated gate and up of each row, float32; None where they have none."""
@@ -58,14 +62,11 @@ class GatherCase:
 
     def preactivations(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
         assert self.tensors.preactivations is not None
-        found = self.tensors.preactivations.clone()
-        found[self.placed] = self.packed.reference(accumulate)
-        return found
+        return self.with_rows(self.tensors.preactivations, self.packed.reference(accumulate))
 
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Lowest and highest D that a kernel may give, as of the packed GEMM; a CTA has all of K."""
-        low, high = (self.tensors.d.clone() for _ in range(2))
-        low[self.placed], high[self.placed] = self.packed.ends(exact=exact)
+        low, high = (self.with_rows(self.tensors.d, rows) for rows in self.packed.ends(exact=exact))
         return low, high
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
@@ -86,9 +87,7 @@ class GatherCase:
 
     def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
         """D, of which rows of no expert are as they are; partial sums formed as `promoted_matmul` says."""
-        d = self.tensors.d.clone()
-        d[self.placed] = self.packed.reference(accumulate)
-        return d
+        return self.with_rows(self.tensors.d, self.packed.reference(accumulate))
 
 
 def sorted_rows(counts: Sequence[int], block: int = 1) -> tuple[torch.Tensor, int]:

@@ -282,16 +282,10 @@ class SmemPlan(ABC):
     def num_bytes(self) -> int:
         return self.region.size
 
+    @lru_cache  # noqa: B019 - a preset asks for every number of tokens, and there are few plans
     def max_stages(self, capacity: int) -> int:
         """Stages of the deepest ring within `capacity` bytes; 0 when not one fits."""
-        return deepest_ring(self, capacity)
-
-
-@lru_cache
-def deepest_ring(plan: Any, capacity: int) -> int:
-    """Stages of the deepest ring of a plan within `capacity` bytes.  Cached, because a preset asks for every number of tokens and there are
-    few plans."""
-    return most_that_fit(lambda stages: int(replace(plan, num_stages=stages).num_bytes), capacity)
+        return most_that_fit(lambda stages: replace(self, num_stages=stages).num_bytes, capacity)
 
 
 def row_chunks(num_bytes: int, chunk: int) -> list[tuple[int, int]]:
