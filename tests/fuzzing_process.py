@@ -7,14 +7,14 @@ import time
 from multiprocessing.connection import Connection
 
 from megamoe_dsl.fuzz.search import FoundError
-from megamoe_dsl.fuzz.trial import Trial
+from megamoe_dsl.fuzz.trial import read_trial
 from megamoe_dsl.options.points import FuzzOptions
 
 DIES, FAILS, HANGS = 0, 1, 2
 
 
 def search(given: FuzzOptions, texts: tuple[str, ...], number: int, news: Connection) -> None:
-    trial = Trial.from_json(texts[0])
+    trial = read_trial(texts[0])
     news.send(trial)
     if number == DIES:
         os._exit(3)

@@ -55,9 +55,9 @@ from .runtime.experts import moe as moe
 from .runtime.exported_kernel import ExportedKernel as ExportedKernel
 from .runtime.gemm import gemm as gemm
 from .runtime.gemm import grouped_gemm as grouped_gemm
+from .runtime.gemm_scales import gemm_weights as gemm_weights
 from .runtime.gemm_scales import scale_words as scale_words
 from .runtime.gemm_scales import scales_by_column as scales_by_column
-from .runtime.gemm_weights import gemm_weights as gemm_weights
 from .runtime.k_grouped_gemm import k_grouped_gemm as k_grouped_gemm
 from .runtime.k_grouped_gemm import padded_rows as padded_rows
 from .runtime.k_grouped_gemm import quantize_both as quantize_both

@@ -19,7 +19,7 @@ from megamoe_dsl.recipe import E2M1, E4M3
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
 from megamoe_dsl.runtime.experts import layer_of
-from megamoe_dsl.runtime.gemm_weights import gemm_weights
+from megamoe_dsl.runtime.gemm_scales import gemm_weights
 from megamoe_dsl.target import Target
 from ptx_of import artifact
 from simulated_experts import simulate_experts, simulate_route

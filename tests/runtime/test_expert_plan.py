@@ -19,7 +19,7 @@ from megamoe_dsl.quant import no_scales, nvfp4_factor, quantize_nvfp4, quantize_
 from megamoe_dsl.quant.expert_factors import expert_factors
 from megamoe_dsl.reference.router import top_experts as reference
 from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
-from megamoe_dsl.runtime.gemm_weights import gemm_weights
+from megamoe_dsl.runtime.gemm_scales import gemm_weights
 from megamoe_dsl.target import Target
 from simulated_experts import simulate_experts
 from sweep import sample

@@ -16,8 +16,8 @@ from megamoe_dsl.kernels.decode.config import ABSENT, LINE
 from megamoe_dsl.kernels.decode.family import few_configs, most_tokens
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e4m3_f32
-from megamoe_dsl.runtime import few_tokens
-from megamoe_dsl.runtime.few_tokens import FewTokens
+from megamoe_dsl.runtime import expert_plan
+from megamoe_dsl.runtime.expert_plan import FewTokens
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.target import Target
@@ -77,14 +77,14 @@ def test_what_does_not_lie_as_tma_wants_goes_the_other_way(monkeypatch: pytest.M
         SimpleNamespace(config=one, launch=lambda *_, rows=one.block_m: launched.append(rows), stream_state=state)  # type: ignore[misc]
         for one in few_configs(PROBLEM, TARGET)
     ]
-    monkeypatch.setattr(few_tokens, "current_stream", lambda index: 0)
+    monkeypatch.setattr(expert_plan, "current_stream", lambda index: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     x, odd = torch.zeros(2, 256, dtype=torch.bfloat16), torch.zeros(513, dtype=torch.bfloat16)[1:].view(2, 256)
     idx, weights, more = torch.zeros(2, 2, dtype=torch.int64), torch.ones(2, 2), torch.zeros(9, 256, dtype=torch.bfloat16)
     assert [few((one, None, idx, weights), y) for one, y in ((x, x), (odd, x), (x, odd), (more, more))] == [True, False, False, True]
     assert launched == [8, 16]
     assert few.takes((x, None, idx, weights), 2) and not few.takes((x, None, idx, weights), 3)
-    monkeypatch.setattr(few_tokens, "most_tokens", lambda problem: 1)  # matrices so large
+    monkeypatch.setattr(expert_plan, "most_tokens", lambda problem: 1)  # matrices so large
     assert not few.takes((x, None, idx, weights), 2) and few.takes((x[:1], None, idx[:1], weights), 1)
     monkeypatch.undo()
     others = (x, weights, idx), (x, None, idx.int()), (x[:0], None, idx[:0]), (x.repeat(10, 1), None, idx.repeat(10, 1))

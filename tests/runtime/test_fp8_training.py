@@ -11,7 +11,7 @@ from megamoe_dsl import ProblemError, moe, padded_rows, quantize_both, quantize_
 from megamoe_dsl.quant import quantize
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime import expert_gradients
-from megamoe_dsl.runtime.gemm_weights import gemm_weights
+from megamoe_dsl.runtime.gemm_scales import gemm_weights
 from runtime.test_expert_training import DY, NAMES, assert_near, dy_of, in_float64, layer
 
 FP8, MXFP8 = "fp8xfp8", "mxfp8xmxfp8"

@@ -78,16 +78,6 @@ class Trial:
         calls = [given_fields(one) for one in self.calls]
         return json.dumps({**named, "calls": calls, **{name: value for name, value in rest.items() if value}})
 
-    @classmethod
-    def from_json(cls, text: str) -> Trial:
-        """Inverse of `to_json`.  Raises `ProblemError` for other text."""
-        try:
-            given = json.loads(text)
-            configs = {name: read_config(given.pop(name)) for name in ("config", "other") if name in given}
-            return cls(calls=tuple(FuzzedCall(**one) for one in given.pop("calls")), **configs, **given)  # type: ignore[arg-type]
-        except (ArtifactError, AttributeError, LookupError, RecursionError, TypeError, json.JSONDecodeError) as error:
-            raise ProblemError("trial", text[:80], f"a trial as the fuzzer prints it ({error})") from None
-
 
 def given_fields(value: Any) -> dict[str, Any]:
     """Fields of a dataclass, as JSON values, that do not have their default."""
@@ -119,12 +109,14 @@ AnyTrial = Trial | ExpertTrial
 
 def read_trial(text: str) -> AnyTrial:
     """What `to_json` of either wrote.  Raises `ProblemError` for other text."""
-    if not text.startswith('{"problem"'):
-        return Trial.from_json(text)
     try:
         given = json.loads(text)
-        return ExpertTrial(Problem(**given["problem"]), tuple(FuzzedCall(**one) for one in given["calls"]), tuple(given["ways"]))
-    except (LookupError, TypeError, json.JSONDecodeError) as error:
+        calls = tuple(FuzzedCall(**one) for one in given.pop("calls"))
+        if "problem" in given:
+            return ExpertTrial(Problem(**given["problem"]), calls, tuple(given["ways"]))
+        configs: Any = {name: read_config(given.pop(name)) for name in ("config", "other") if name in given}
+        return Trial(calls=calls, **configs, **given)
+    except (ArtifactError, AttributeError, LookupError, RecursionError, TypeError, json.JSONDecodeError) as error:
         raise ProblemError("trial", text[:80], f"a trial as the fuzzer prints it ({error})") from None
 
 

@@ -19,9 +19,8 @@ from ..recipe import F32, Format
 from ..reference.bounds import scaled_sums
 from ..reference.promoted import Accumulate
 from ..reference.stages import scaled_matmul
-from ..runtime.gemm_scales import capacity_step
+from ..runtime.gemm_scales import capacity_step, gemm_weights
 from ..runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
-from ..runtime.gemm_weights import gemm_weights
 
 UNTOUCHED = 7.0
 """What D holds before a launch."""

@@ -30,7 +30,7 @@ from .call_plan import CallPlans, Numbers, Tensors
 from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register
 from .custom_op import mega_moe as mega_moe_op
 from .device_gemm import gpu_target
-from .few_tokens import FewTokens
+from .expert_plan import FewTokens
 from .inputs_stage import InputsStage, ReferenceInputs
 from .lost_ranks import Understudy, end_or_lose
 from .preparation import Selection, compile_ahead, grid_target, layer_kernels
@@ -56,7 +56,7 @@ class MegaMoE(torch.nn.Module):
     reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantizing BF16 tokens; an even number of
                   SMs is used, the same for all layers on a buffer
     watchdog_ns   how long a launch may wait for another rank before it is trapped
-    fused         a few BF16 tokens of one rank with E2M1 weights take a launch of their own (few_tokens.py), with the same y to the bit.
+    fused         a few BF16 tokens of one rank with E2M1 weights take a launch of their own (`FewTokens`), with the same y to the bit.
                   False: every stage of the layer in a launch of its own (docs/explanation/moe_stages.md), with the same y to the bit,
                   slower and with more memory; to compare with
     shared_experts  of each rank, beside the routed ones (docs/explanation/shared_experts.md): the last of its `weights`; `problem`

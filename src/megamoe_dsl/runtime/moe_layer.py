@@ -34,7 +34,7 @@ from .custom_op import check_no_gradient
 from .device_gemm import gpu_target
 from .ep.layer import EpMoE
 from .experts import moe
-from .gemm_weights import gemm_weights
+from .gemm_scales import gemm_weights
 from .layer import MegaMoE
 from .nodes import NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
 from .symmetric_memory import SymmetricBuffer, arch_of_recipe, device_arch, process_group

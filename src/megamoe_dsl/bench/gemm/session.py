@@ -17,9 +17,8 @@ from ...blocks.gemm.problem import MASKED
 from ...kernel_cases.gemm import place_rows
 from ...quant import dequantize, no_scales, quantize
 from ...runtime.device_gemm import LoadedGemm
-from ...runtime.gemm_scales import scales_by_column
+from ...runtime.gemm_scales import gemm_weights, scales_by_column
 from ...runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
-from ...runtime.gemm_weights import gemm_weights
 from ..timing import GRAPH_LAUNCHES, REPEATS, time_back_to_back, time_graphs
 from .point import GemmPoint
 
