@@ -48,7 +48,7 @@ def simulate_tables(
                 grid=(config.num_sms, 1, 1),
                 block=(config.num_threads, 1, 1),
                 dynamic_smem=artifact.dynamic_smem,
-                args=artifact.kernel.parameters(config, buffers.tables_arguments(peers.data_ptr(), count, rank, watchdog_ns)),
+                args=artifact.kernel.parameters(config, buffers.arguments(config, peers.data_ptr(), rank, watchdog_ns, num_tokens=count)),
                 rank=rank,
                 program=load(artifact.ptx),
             )

@@ -124,15 +124,12 @@ class EpRank:
             memory.store_inputs(inputs)
             self.rows.fill_(float("nan"))
             self.y.fill_(float("nan"))
-            _, dispatch, combine = (kernel.artifact.config for kernel in self.kernels)
-            y = {"y": self.y.data_ptr()}  # of no tokens, too
-            arguments = (
-                memory.tables_arguments(peers, count, rank, watchdog_ns),
-                memory.dispatch_arguments(dispatch, peers, self.rows, rank, watchdog_ns),
-                memory.combine_arguments(combine, peers, self.acts, self.y[:count], rank, watchdog_ns) | y,
-            )
-            for kernel, one in zip(self.kernels, arguments, strict=True):
-                kernel(kernel.artifact.kernel.parameters(kernel.artifact.config, one, encode_tensor_map))
+            tokens = {"num_tokens": count}
+            own = tokens, {"out": self.rows.data_ptr()}, {**tokens, "y": self.y.data_ptr(), **self.acts.places}
+            for kernel, others in zip(self.kernels, own, strict=True):
+                config = kernel.artifact.config
+                arguments = memory.arguments(config, peers, rank, watchdog_ns, **others)
+                kernel(kernel.artifact.kernel.parameters(config, arguments, encode_tensor_map))
 
     def compare(self, wanted: Made) -> None:
         """Counts the elements of the last launch that differ, in the rank's stream."""

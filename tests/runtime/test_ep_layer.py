@@ -180,9 +180,9 @@ def test_other_weights_are_those_that_launches_read(recipe: str) -> None:
     for name, made in alone.weight_scales.items():
         assert torch.equal(buffers.weight_scales[name], made)
         assert recipe == "bf16xbf16" or not torch.equal(made, kernel_scales(getattr(first, name)))
-    target, acts = Target.typical("sm_100a" if recipe == "fp8xfp4" else "sm_90a"), RowActivations.empty(moe, "cpu")
+    target = Target.typical("sm_100a" if recipe == "fp8xfp4" else "sm_90a")
     dispatch, combine = (find_kernel(name).choose(moe, target, 7) for name in ("dispatch_grouped_gemm", "grouped_gemm_combine"))
-    read = buffers.dispatch_arguments(dispatch, 0, buffers.new_rows(), 0, 1), buffers.combine_arguments(combine, 0, acts, acts.values, 0, 1)
+    read = [buffers.arguments(one, 0, 0, 1) for one in (dispatch, combine)]
     for arguments, name in zip(read, ("fc1", "fc2"), strict=True):
         assert arguments["weights"] == getattr(second, name).data_ptr()
         assert arguments["weights_sf"] == buffers.weight_scales[f"{name}_sf"].data_ptr()

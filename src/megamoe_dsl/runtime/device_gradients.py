@@ -24,11 +24,10 @@ from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
 from .device_gemm import device_gemm, gpu_target
 from .gemm_scales import TMA_ALIGNMENT
-from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from .gemm_tensors import OUTPUTS, GemmTensors
 from .tile_counters import tile_counters
 
 BF16, FP8, MXFP8 = SUMMED_RECIPES
-OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
 
 
 def recipe_of(values: torch.Tensor, scales: torch.Tensor) -> str:

@@ -40,7 +40,7 @@ from .expert_gradients import (
     refuse_transforms,
 )
 from .expert_plan import ExpertPlan
-from .gemm_tensors import OUTPUT_DTYPES
+from .gemm_tensors import OUTPUTS
 from .top_experts import Chosen, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
@@ -250,8 +250,7 @@ def call_of(
 
 def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
     """What a layer calls a tensor's type; `other` where there is no tensor or no such type."""
-    names = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
-    return other if tensor is None else names.get(tensor.dtype, other or F32)
+    return other if tensor is None else OUTPUTS.get(tensor.dtype, other or F32)
 
 
 def _plan(tensors: Sequence[Any], layouts: tuple[Any, ...]) -> ExpertPlan:

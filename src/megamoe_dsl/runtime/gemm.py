@@ -24,7 +24,7 @@ from .call_plan import CallPlans
 from .custom_op import asks_for_gradients, is_plain_call, takes_tensors
 from .device_gemm import check_current, device_gemm
 from .gemm_scales import SCALE_DTYPES, given_scales
-from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from .gemm_tensors import OUTPUTS, GemmTensors
 
 
 class GemmPlan:
@@ -204,11 +204,10 @@ def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> Ge
     out, operands = tensors[0], Operands.given(*tensors[1:])
     kind, out_dtype, accumulate, batch_invariant = others
     dtype = out_dtype if out is None else out.dtype
-    outputs = {torch_dtype: name for name, torch_dtype in OUTPUT_DTYPES.items()}
-    if dtype not in outputs:
-        raise ProblemError("out.dtype", dtype, " or ".join(map(str, outputs)))
+    if dtype not in OUTPUTS:
+        raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUTS)))
     n, k = operands.matrix(kind)
-    problem = GemmProblem(n, k, kind, 1 if kind == DENSE else operands.b.shape[0], outputs[dtype], accumulate, operands.recipe)
+    problem = GemmProblem(n, k, kind, 1 if kind == DENSE else operands.b.shape[0], OUTPUTS[dtype], accumulate, operands.recipe)
     d = operands.new_result(kind, dtype) if out is None else out
     return GemmPlan(problem, GemmTensors(*operands[:4], d, *operands[4:]), batch_invariant)
 

@@ -27,6 +27,7 @@ from .gemm_scales import (
 )
 
 OUTPUT_DTYPES = {BF16: torch.bfloat16, F32: torch.float32}
+OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
 UNPACKED_ALIGNMENT = 32
 WHERE = {
     "groups": "beside groups of rows",

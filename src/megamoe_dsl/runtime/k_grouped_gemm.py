@@ -26,9 +26,9 @@ from ..reference.promoted import promoted_sums
 from .buffers import check_tensor
 from .custom_op import check_no_gradient, define, takes_tensors
 from .device_gemm import check_current
-from .device_gradients import FP8, OUTPUTS, launch_kernel, loaded_kernel, recipe_of, run_gemm
+from .device_gradients import FP8, launch_kernel, loaded_kernel, recipe_of, run_gemm
 from .gemm_scales import TMA_ALIGNMENT, scale_bytes, scale_words
-from .gemm_tensors import OUTPUT_DTYPES, GemmTensors
+from .gemm_tensors import OUTPUTS, GemmTensors
 
 
 class QuantizedBoth(NamedTuple):
@@ -148,7 +148,7 @@ def k_grouped_gemm(
             raise ProblemError(f"{name}.shape", tuple(side.shape), "[columns, rows of groups]")
     dtype = out_dtype if out is None else out.dtype
     if dtype not in OUTPUTS:
-        raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUT_DTYPES.values())))
+        raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUTS)))
     if out is None:
         out = left.new_zeros((ends.numel(), len(left), len(right)), dtype=dtype)
     problem = _problem(out, left, left_sf, right)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig
+from ...kernels.moe.halves.config import EpConfig, RoutingTablesConfig
 from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, WAITS, Kept, first_rows, pool_rows, symmetric_buffer
 from ...layouts.records import trace_buffer
 from ...problem import Problem
@@ -66,6 +66,11 @@ class RowActivations:
         scale = torch.int32 if form.scale == UE8M0 else TORCH_DTYPES[form.scale]
         words = problem.intermediate // SCALE_CHANNELS if form.scale else 0
         return {"values": (dtype, (rows, width)), "scales": (scale, (words, rows))}
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Addresses, by arguments of a launch."""
+        return {"acts": self.values.data_ptr(), "acts_sf": self.scales.data_ptr()}
 
     def check(self, problem: Problem, owner: str = "") -> None:
         """Raises `ProblemError` for a dtype or a shape."""
@@ -141,13 +146,15 @@ class EpBuffers:
         rows = self.view("expert_rows").tolist()
         return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
 
-    def common_arguments(self, peers: int, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """Arguments of every launch: addresses of buffers, rank, and the limit of its waits."""
+    def arguments(self, config: EpConfig | RoutingTablesConfig, peers: int, rank: int, watchdog_ns: int, **others: int) -> dict[str, int]:
+        """Arguments of a launch (kernels/moe/arguments.py): addresses of what this memory has, rank, the limit of waits, and `others`."""
         watched = {"watchdog": self.watchdog.data_ptr(), "watchdog_ns": watchdog_ns}
-        return {"sym": self.sym.data_ptr(), "peers": peers, "rank": rank, **watched}
-
-    def tables_arguments(self, peers: int, num_tokens: int, rank: int, watchdog_ns: int) -> dict[str, int]:
-        return {**self.common_arguments(peers, rank, watchdog_ns), "num_tokens": num_tokens}
+        found = {"sym": self.sym.data_ptr(), "peers": peers, "rank": rank, **watched, **others}
+        if isinstance(config, RoutingTablesConfig):
+            return found
+        name = config.reads(config.transposed)
+        found |= {"weights": getattr(self.weights, name).data_ptr(), "weights_sf": self.weight_scales[f"{name}_sf"].data_ptr()}
+        return {**found, "trace": self.trace_of(config).data_ptr()} if config.trace else found
 
     def watchdog_message(self) -> str | None:
         return WAITS.describe(self.watchdog.tolist())
@@ -158,10 +165,6 @@ class EpBuffers:
             shape = trace_buffer(config.num_sms, config.num_threads // 32)["stamps"].field.shape
             self.traces[config] = torch.zeros(shape, dtype=torch.int64, device=self.sym.device)
         return self.traces[config]
-
-    def trace_arguments(self, config: EpConfig) -> dict[str, int]:
-        """What a traced kernel takes beyond others."""
-        return {"trace": self.trace_of(config).data_ptr()} if config.trace else {}
 
     @property
     def weights(self) -> ExpertWeights:
@@ -176,21 +179,3 @@ class EpBuffers:
         """Memory for all rows: bf16 [pool rows, width], by default Linear1's 2 intermediate."""
         columns = 2 * self.problem.intermediate if width is None else width
         return torch.empty(pool_rows(self.problem), columns, dtype=torch.bfloat16, device=self.sym.device)
-
-    def dispatch_arguments(self, config: DispatchGemmConfig, peers: int, out: torch.Tensor, rank: int, watchdog_ns: int) -> dict[str, int]:
-        """Arguments of one `dispatch_grouped_gemm` launch (kernels/moe/arguments.py)."""
-        common = {**self.common_arguments(peers, rank, watchdog_ns), **self.weights_of(config)}
-        return {**common, "out": out.data_ptr(), **self.trace_arguments(config)}
-
-    def weights_of(self, config: EpConfig) -> dict[str, int]:
-        """Addresses of what a kernel reads, and of its scales."""
-        name = config.reads(config.transposed)
-        return {"weights": getattr(self.weights, name).data_ptr(), "weights_sf": self.weight_scales[f"{name}_sf"].data_ptr()}
-
-    def combine_arguments(
-        self, config: GemmCombineConfig, peers: int, acts: RowActivations, y: torch.Tensor, rank: int, watchdog_ns: int
-    ) -> dict[str, int]:
-        """Arguments of `grouped_gemm_combine`; y is bf16 [tokens, hidden]."""
-        tensors = {"acts": acts.values.data_ptr(), "acts_sf": acts.scales.data_ptr(), "y": y.data_ptr()}
-        common = {**self.common_arguments(peers, rank, watchdog_ns), **self.weights_of(config)}
-        return {**common, **tensors, "num_tokens": len(y), **self.trace_arguments(config)}

@@ -125,16 +125,14 @@ class EpMoE(torch.nn.Module):
 
     def bind(self, artifact: Artifact) -> CudaKernel:
         """A kernel on this layer's memory.  Tensor maps are encoded once; a call changes y and the number of tokens."""
-        peers, rank, config = self.symmetric.peers.data_ptr(), self.symmetric.rank, artifact.config
-        kernel = CudaKernel(artifact)
-        if isinstance(config, RoutingTablesConfig):
-            arguments = self.memory.tables_arguments(peers, 0, rank, self.watchdog_ns)
-        elif isinstance(config, DispatchGemmConfig):
-            out = self.acts.values if config.transposed else self.rows
-            arguments = self.memory.dispatch_arguments(config, peers, out, rank, self.watchdog_ns)
-        else:
+        kernel, config, others = CudaKernel(artifact), artifact.config, {"num_tokens": 0}
+        if isinstance(config, DispatchGemmConfig):
+            others = {"out": (self.acts.values if config.transposed else self.rows).data_ptr()}
+        elif not isinstance(config, RoutingTablesConfig):
             acts = RowActivations(self.rows, self.acts.scales) if config.transposed else self.acts
-            arguments = self.memory.combine_arguments(config, peers, acts, self._nowhere[:0], rank, self.watchdog_ns)
+            others |= {"y": self._nowhere.data_ptr(), **acts.places}
+        peers, rank = self.symmetric.peers.data_ptr(), self.symmetric.rank
+        arguments = self.memory.arguments(config, peers, rank, self.watchdog_ns, **others)
         kernel.arguments.fill(artifact.kernel.parameters(config, arguments, encode_tensor_map))
         return kernel
 

@@ -72,7 +72,7 @@ class SimulatedEp:
     def run_dispatch(self, kernel: Artifact, outs: list[torch.Tensor], launches: int = 1) -> Report:
         """Launches of such a kernel on the tables of every rank, into `outs`."""
         calls: list[Call] = [
-            ({"out": out}, {}, buffers.dispatch_arguments(kernel.config, self.peers.data_ptr(), out, rank, self.watchdog_ns))
+            ({"out": out}, {}, buffers.arguments(kernel.config, self.peers.data_ptr(), rank, self.watchdog_ns, out=out.data_ptr()))
             for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True))
         ]
         return self._run(kernel, calls, launches)
@@ -92,7 +92,8 @@ class SimulatedEp:
         ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
         calls: list[Call] = []
         for rank, (buffers, one, y) in enumerate(zip(self.ranks, acts, ys, strict=True)):
-            arguments = buffers.combine_arguments(kernel.config, self.peers.data_ptr(), one, y, rank, self.watchdog_ns)
+            others = {**one.places, "y": y.data_ptr(), "num_tokens": len(y)}
+            arguments = buffers.arguments(kernel.config, self.peers.data_ptr(), rank, self.watchdog_ns, **others)
             calls.append(({"y": y}, {"acts": one.values, "acts_sf": one.scales}, arguments))
         return ys, self._run(kernel, calls, launches)
 
