@@ -49,7 +49,7 @@ TENSORS = (
         "GemmTensors.rows",
         "min(listed, number_of_rows(self.d))",
         "listed",
-        f"{GATHER}rows_that_d_has_not_are_cut_off",
+        f"{GATHER}rows_are_those_that_d_has_too",
     ),
     host(
         "tensors on any device",
