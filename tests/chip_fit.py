@@ -25,5 +25,5 @@ def assert_fits(artifact: Artifact, config: MegaMoeConfig, smem_capacity: int) -
     assert (config.register_total or 0) <= REGISTER_FILE
     for use in register_use(artifact.kernel.registers(config), artifact.listing):
         assert use.fits, use
-    assert config.smem.num_bytes <= smem_capacity
+    assert config.smem.region.size <= smem_capacity
     assert artifact.overtaken_loads == []
