@@ -99,15 +99,15 @@ def read_json_object(path: Path | str, most: int = MOST_BYTES) -> dict[str, Any]
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path` to write into.  It takes that place, with its mode, when the block ends, or goes after an error.  Raises
-    OSError."""
+def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
+    """A new file beside `path` to write into.  It takes that place when the block ends, or goes after an error.  Without a `mode` it has
+    that of the file it replaces, or 0o644.  Raises OSError."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:200]}.", suffix=".partial")
     os.close(handle)
     partial = Path(name)
     try:
         yield partial
-        partial.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        partial.chmod(mode or (path.stat().st_mode & 0o777 if path.exists() else 0o644))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -153,7 +153,7 @@ class ArtifactStore:
             "seconds": artifact.seconds,
             "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
         }
-        with replacing(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
+        with replacing(path, 0o644) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
             for name, part in {HEAD: json.dumps(head, indent=1).encode(), **parts}.items():
                 file.writestr(name, part)
         for old in self._files(artifact.config):
