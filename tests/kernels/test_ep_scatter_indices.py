@@ -60,14 +60,12 @@ GOOD = [[2, 0, 0], [0, 7, 0], [1, 1, -5]]  # the second of token 1 and the third
         (torch.tensor(GOOD[:2]), r"scatter_indices\.shape = \(2, 3\): must be \(3, 3\)"),
         (torch.tensor(GOOD).float(), r"scatter_indices\.dtype = torch\.float32: must be torch\.int64 or torch\.int32"),
         (
-            torch.tensor([[3, 0, 0], *GOOD[1:]]),
-            r"scatter_indices\[0, 0\] = 3: must be between 0 and 2: expert 0 has so many rows of this rank",
-        ),
-        (
             torch.tensor([[11, -9, 0], *GOOD[1:]]),  # as far beyond expert 0's rows as those of expert 1 lie from them
             r"scatter_indices\[0, 0\] = 11: must be between 0 and 2: expert 0 has so many rows of this rank",
         ),
         (torch.tensor([*GOOD[:2], [1, -1, 0]]), r"scatter_indices\[2, 1\] = -1: must be between 0 and 1: expert 1 has"),
+        (torch.tensor([GOOD[0], [-1, 7, 0], GOOD[2]]), r"scatter_indices\[1, 0\] = -1: must be between 0 and 2: expert 0 has"),
+        (torch.tensor([[3, 0, 0], *GOOD[1:]]), r"scatter_indices\[0, 0\] = 3: must be between 0 and 2: expert 0 has"),
         (
             torch.tensor([*GOOD[:2], [1, 0, 0]]),
             r"scatter_indices\[2, 1\] = 0: must be another than scatter_indices\[0, 1\], which has this row of expert 1",

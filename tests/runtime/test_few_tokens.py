@@ -65,6 +65,8 @@ def test_layers_that_take_such_a_launch() -> None:
     others = {"recipe": "fp8xfp8"}, {"num_ranks": 2}, {"hidden": 384}, {"biases": True}, {"combine": "e4m3"}
     assert not any(few_configs(replace(PROBLEM, **fields), TARGET) for fields in others)
     assert not few_configs(replace(PROBLEM, recipe="fp8xfp4"), Target.typical("sm_100a"))
+    layers = {"shared_experts": 1}, {"fused": False}, {"bf16_inputs": False}
+    assert not any(few_configs(PROBLEM, TARGET, **layer) for layer in layers)
 
 
 def test_what_does_not_lie_as_tma_wants_goes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
