@@ -168,8 +168,10 @@ class Layer:
         """Each way's forward pass, backward pass, and both."""
         found: dict[str, Callable[[], Any]] = {}
         for name, forward in self.forwards.items():
-            backward = partial(torch.autograd.grad, forward(), self.leaves[name], self.dy, retain_graph=True)
-            found |= {f"{name} forward": forward, f"{name} backward": backward, f"{name} both": partial(self.gradients, name)}
+            found[f"{name} forward"] = forward
+            if name not in self.others or self.others[name].again:
+                found[f"{name} backward"] = partial(torch.autograd.grad, forward(), self.leaves[name], self.dy, retain_graph=True)
+            found[f"{name} both"] = partial(self.gradients, name)
         return found | {DENSE: partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))}
 
     def in_float64(self) -> list[torch.Tensor]:

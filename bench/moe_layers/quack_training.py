@@ -69,7 +69,7 @@ class QuackStep(torch.autograd.Function):
     def forward(
         ctx: Any, gemms: QuackGemms, x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, idx: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
-        ends, sources, positions, *_ = stages.route(x, idx, len(w1), False)
+        ends, sources, positions, *_ = stages.route(x, idx, len(w1), stages.BF16)
         starts = torch.cat([ends.new_zeros(1), ends])
         z, h = gemms("up", GATED, x, w1.mT, cu_seqlens_m=starts, A_idx=sources)
         rows = x.new_empty(len(sources), x.shape[1])

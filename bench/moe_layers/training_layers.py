@@ -28,11 +28,13 @@ class TrainingSites(NamedTuple):
 class TrainingLayer:
     """run      y of x, W1, W2, chosen experts and their weights, with a gradient
     in_turn  whether rows of W1 are gate and up in turn, rather than gate first
+    again    whether its backward pass leaves alone what its forward pass has kept, so that it can be timed without the other
     tiles    by product those of the library that were the fastest, once it ran
     """
 
     run: Callable[..., torch.Tensor]
     in_turn: bool = False
+    again: bool = True
     tiles: dict[str, str] = field(default_factory=dict)
 
 
@@ -52,7 +54,7 @@ def training_layers(ways: Sequence[str], sites: TrainingSites) -> dict[str, Trai
     found = {GROUPED_MM: TrainingLayer(grouped_mm)} if GROUPED_MM in ways else {}
     if sites.quack is not None:
         gemms = QuackGemms.of(sites.quack)
-        found[QUACK] = TrainingLayer(partial(QuackStep.apply, gemms), True, gemms.chosen)
+        found[QUACK] = TrainingLayer(partial(QuackStep.apply, gemms), True, tiles=gemms.chosen)
     if sites.scattermoe is not None:
-        found[SCATTERMOE] = TrainingLayer(scattermoe_layer(sites.scattermoe))
+        found[SCATTERMOE] = TrainingLayer(scattermoe_layer(sites.scattermoe), again=False)
     return found

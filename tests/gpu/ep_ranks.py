@@ -109,7 +109,7 @@ class EpRank:
         """`kernels` are those of `configs`, in this order."""
         with torch.cuda.device(device):
             moe = kernels[0].artifact.config.problem
-            keeps = max(one.artifact.config.keeps for one in kernels)
+            keeps = max(one.artifact.config.keeps for one in kernels[1:])  # the first makes tables
             buffers = EpBuffers(moe, weights.map(lambda one: one.to(device)), keeps=keeps)
             y = torch.empty(moe.max_tokens_per_rank, moe.hidden, dtype=torch.bfloat16, device=device)
             moved = RowActivations(acts.values.to(device), acts.scales.to(device))
