@@ -62,7 +62,8 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
     own, others = us[f"{OURS} both"], [way for way in ways if way != OURS]
     found: dict[str, str] = {}
     for one in PASSES:
-        found |= by_way(ways, one, lambda way, one=one: f"{us[f'{way} {one}']['median']:.0f}")
+        timed = [way for way in ways if f"{way} {one}" in us]
+        found |= by_way(timed, one, lambda way, one=one: f"{us[f'{way} {one}']['median']:.0f}")
     found["spread"] = " to ".join(f"{own[end] / own['median']:.2f}" for end in ("low", "high"))
     found |= by_way(others, f"/ `{OURS}`", lambda way: f"**{us[f'{way} both']['median'] / own['median']:.2f}**")
     rates = record["tflops"]
