@@ -48,7 +48,7 @@ def simulate_decode(artifact: Artifact, call: ExpertCall, *, launches: int = 1, 
 def read_by(call: ExpertCall) -> dict[str, torch.Tensor]:
     """Tensors that the launch of a call reads, by argument."""
     call.check()
-    weights = {name: one for name, one in vars(call.weights).items() if one is not None}
+    weights = {name: one for name, one in call.operands._asdict().items() if one is not None}
     return {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **weights}
 
 

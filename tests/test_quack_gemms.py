@@ -11,7 +11,7 @@ import torch
 
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from moe_layers.quack_gemms import TILES, QuackLayer, quack_layers
 from moe_layers.steps import SteppedExperts
 
@@ -64,15 +64,15 @@ def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, QuackLa
     layer = ExpertLayer(256, 128, 8, 2, recipe="bf16xbf16")
     w1, w2 = (torch.randn(8, n, k).bfloat16() / 16 for n, k in ((256, 256), (256, 128)))
     chosen = torch.rand(5, 8).topk(2, dim=1)
-    weights = ExpertWeightsFp8(w1, no_scales(w1), w2, no_scales(w2))
+    weights = LayerOperands(w1, no_scales(w1), w2, no_scales(w2))
     call = ExpertCall(layer, torch.randn(5, 256).bfloat16(), chosen.indices, chosen.values, weights)
     return quack_layers(call, cast(SteppedExperts, Ours()), tmp_path)
 
 
 def test_a_layer_by_quack_is_the_layer(layers: dict[str, QuackLayer]) -> None:
     call: Any = next(iter(layers.values())).call
-    gate, up = torch.einsum("th,ekh->tek", call.x.float(), call.weights.w1.float()).chunk(2, dim=2)
-    rows = torch.einsum("tei,ehi->teh", torch.nn.functional.silu(gate) * up, call.weights.w2.float())
+    gate, up = torch.einsum("th,ekh->tek", call.x.float(), call.operands.w1.float()).chunk(2, dim=2)
+    rows = torch.einsum("tei,ehi->teh", torch.nn.functional.silu(gate) * up, call.operands.w2.float())
     wanted = (rows.gather(1, call.topk_idx.unsqueeze(2).expand(-1, -1, 256)) * call.topk_weights.unsqueeze(2)).sum(1)
     for layer in layers.values():
         call.y.zero_()

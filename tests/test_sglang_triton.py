@@ -12,7 +12,7 @@ import torch
 
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import quantize_weight_e4m3
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from moe_layers import sglang_site, trials
 from moe_layers.deep_gemm import SGLANG_ACTIVATIONS, deep_gemm_fc1, deep_gemm_layer, deep_gemm_ways
 from moe_layers.inputs import result
@@ -38,7 +38,7 @@ def call() -> ExpertCall:
     torch.manual_seed(0)
     layer = ExpertLayer(256, 128, 8, 2)
     w1, w2 = (torch.randn(8, n, k) / 16 for n, k in ((256, 256), (256, 128)))
-    weights = ExpertWeightsFp8(*quantize_weight_e4m3(w1), *quantize_weight_e4m3(w2))
+    weights = LayerOperands(*quantize_weight_e4m3(w1), *quantize_weight_e4m3(w2))
     chosen = torch.rand(5, 8).topk(2, dim=1)
     return ExpertCall(layer, torch.randn(5, 256).bfloat16(), chosen.indices, chosen.values, weights)
 
@@ -85,7 +85,7 @@ def test_a_wheel_that_lacks_a_file_is_refused(wheel: Path, call: ExpertCall) -> 
 
 
 def test_slots_lie_in_blocks_of_their_experts() -> None:
-    layer, weights = ExpertLayer(256, 128, 8, 2), ExpertWeightsFp8(*[torch.empty(0)] * 4)
+    layer, weights = ExpertLayer(256, 128, 8, 2), LayerOperands(*[torch.empty(0)] * 4)
     idx = torch.tensor([[0, 3], [3, 5], [3, 0], [3, 5]])
     call = ExpertCall(layer, torch.zeros(4, 256), idx, torch.ones(4, 2), weights)
     ids, of_block, rows = sorted_blocks(call, 4)
@@ -147,7 +147,7 @@ def test_linear1_by_deep_gemm_is_followed_by_an_activation(wheel: Path, call: Ex
 
     deep_gemm_fc1(sorted_call(wheel, call), wheel).activated(see)()
     row, expert = int(call.sources[0]), int(call.topk_idx.min())
-    w1 = call.weights.w1[expert].float() * call.weights.w1_sf[expert].repeat_interleave(128, 0).repeat_interleave(128, 1)
+    w1 = call.operands.w1[expert].float() * call.operands.w1_sf[expert].repeat_interleave(128, 0).repeat_interleave(128, 1)
     expected = call.x_q[row].float() * call.x_sf[row].repeat_interleave(128) @ w1.T
     assert (seen[0][0].float() - expected).norm() < 0.01 * expected.norm()
 

@@ -91,7 +91,7 @@ class DeepGemmFc1:
 
     def multiply(self) -> None:
         """The GEMM."""
-        w = self.call.weights
+        w = self.call.operands
         self.library.m_grouped_fp8_gemm_nt_contiguous((self.a.view(torch.float8_e4m3fn), self.a_sf), (w.w1, w.w1_sf), self.d, self.experts)
 
     def __call__(self) -> None:
@@ -165,7 +165,7 @@ class DeepGemmLayer:
 
     def __call__(self) -> torch.Tensor:
         """y."""
-        call, w, y = self.call, self.call.weights, torch.empty_like(self.call.x)
+        call, w, y = self.call, self.call.operands, torch.empty_like(self.call.x)
         a, experts, places = self.permuted()
         gate_up = self.multiply(a, w.w1, w.w1_sf, experts)
         results = self.multiply(self.activate(gate_up), w.w2, w.w2_sf, experts)

@@ -18,7 +18,7 @@ from megamoe_dsl.kernels.expert_layer import LayerConfigs
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, run_each
@@ -79,7 +79,7 @@ def run_early(points: Sequence[ExpertPoint], target: Target, folder: Path, repla
     return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights, replays))
 
 
-def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, replays: int) -> dict[str, Any]:
+def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: LayerOperands, replays: int) -> dict[str, Any]:
     """Wrong results among replays of a graph of calls with other tokens and experts, which share a workspace; then times."""
     given = DrawnCall.draw(point.layer, point.tokens, weights).call
     device = given.x.device

@@ -24,7 +24,7 @@ from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights
 from megamoe_dsl.quant.packed_tiles import weight_shapes
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, layer_kernels
@@ -68,7 +68,7 @@ def compile_few(points: Sequence[ExpertPoint], target: Target, folder: Path) -> 
     return compile_ahead(dict.fromkeys(wanted), ArtifactStore(folder))
 
 
-def draw_calls(point: ExpertPoint, weights: ExpertWeightsFp8) -> list[ExpertCall]:
+def draw_calls(point: ExpertPoint, weights: LayerOperands) -> list[ExpertCall]:
     """One for each launch of a graph: normal tokens, and experts drawn evenly."""
     layer, generator = point.layer, torch.Generator("cuda").manual_seed(point.tokens)
     calls = []
@@ -81,7 +81,7 @@ def draw_calls(point: ExpertPoint, weights: ExpertWeightsFp8) -> list[ExpertCall
 
 def launch(call: ExpertCall) -> torch.Tensor:
     """What users call."""
-    w = call.weights
+    w = call.operands
     return moe(call.x, w.w1, w.w1_sf, w.w2, w.w2_sf, call.topk_idx, call.topk_weights)
 
 
@@ -93,7 +93,7 @@ def run_few(
 
 
 def run_point(
-    point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, replays: int, sites: Sites
+    point: ExpertPoint, target: Target, store: ArtifactStore, weights: LayerOperands, replays: int, sites: Sites
 ) -> dict[str, Any]:
     """Results of graph replays that differ from the four launches' in a bit; then times."""
     calls = draw_calls(point, weights)

@@ -101,8 +101,8 @@ class FlashInferLayer:
         self.kernels[0](*tensors, *self.sorted.addresses, *sizes, torch.cuda.current_stream().cuda_stream)
 
     def fc2(self) -> None:
-        experts, rows, channels = self.call.weights.w2.shape
-        tensors = (one.data_ptr() for one in (self.hidden, self.call.weights.w2, self.y))
+        experts, rows, channels = self.call.operands.w2.shape
+        tensors = (one.data_ptr() for one in (self.hidden, self.call.operands.w2, self.y))
         sizes = len(self.hidden), rows, channels, experts, self.call.tokens
         scales = self.weights.data_ptr()
         self.kernels[1](*tensors, *self.sorted.addresses, scales, *sizes, torch.cuda.current_stream().cuda_stream)

@@ -11,7 +11,7 @@ import torch
 
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import dequantize_weight_e4m3, no_scales, quantize_weight_e4m3
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from moe_layers.point import ExpertPoint
 
 SEED = 0
@@ -20,7 +20,7 @@ TOLERANCE = 6e-2
 """Relative error by norm of a layer whose tokens and intermediates are E4M3."""
 
 
-def draw_weights(layer: ExpertLayer, device: str = "cuda") -> ExpertWeightsFp8:
+def draw_weights(layer: ExpertLayer, device: str = "cuda") -> LayerOperands:
     """Normal numbers, in the layer's format, scaled so that results are about as large as tokens."""
     torch.manual_seed(SEED)
     made = []
@@ -37,10 +37,10 @@ def draw_weights(layer: ExpertLayer, device: str = "cuda") -> ExpertWeightsFp8:
             codes, w_sf[expert] = quantize_weight_e4m3(torch.randn(rows, columns, device=device) * columns**-0.5)
             w.view(torch.uint8)[expert] = codes.view(torch.uint8)
         made += [w, w_sf]
-    return ExpertWeightsFp8(*made)
+    return LayerOperands(*made)
 
 
-def run_each(points: Sequence[ExpertPoint], run: Callable[[ExpertPoint, ExpertWeightsFp8], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def run_each(points: Sequence[ExpertPoint], run: Callable[[ExpertPoint, LayerOperands], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A record of each point with its layer's weights; the weights of one model are there at a time."""
     for layer, own in groupby(points, key=lambda point: point.layer):
         weights = draw_weights(layer)
@@ -59,7 +59,7 @@ class DrawnCall:
     expected: torch.Tensor
 
     @classmethod
-    def draw(cls, layer: ExpertLayer, tokens: int, weights: ExpertWeightsFp8) -> DrawnCall:
+    def draw(cls, layer: ExpertLayer, tokens: int, weights: LayerOperands) -> DrawnCall:
         """Normal tokens, and experts drawn evenly."""
         device = weights.w1.device
         generator = torch.Generator(device).manual_seed(SEED + tokens)
@@ -82,7 +82,7 @@ def float64(w: torch.Tensor, w_sf: torch.Tensor) -> torch.Tensor:
 
 def result(call: ExpertCall, token: int) -> torch.Tensor:
     """A token's result in float64."""
-    w, total = call.weights, torch.zeros(call.layer.hidden, dtype=torch.float64, device=call.x.device)
+    w, total = call.operands, torch.zeros(call.layer.hidden, dtype=torch.float64, device=call.x.device)
     for expert, weight in zip(call.topk_idx[token].tolist(), call.topk_weights[token].tolist(), strict=True):
         gate, up = (float64(w.w1[expert], w.w1_sf[expert]) @ call.x[token].double()).chunk(2)
         total += weight * (float64(w.w2[expert], w.w2_sf[expert]) @ (torch.nn.functional.silu(gate) * up))

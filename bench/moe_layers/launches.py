@@ -92,7 +92,7 @@ def timed(call: ExpertCall, experts: SteppedExperts, count: int, repeats: int) -
     expected = experts(call).clone()
     ways, refused = ways_of(call, experts)
     same = same_bits(ways, call.y, expected)
-    w = call.weights
+    w = call.operands
     whole = partial(moe, call.x, w.w1, w.w1_sf, w.w2, w.w2_sf, topk_idx=call.topk_idx, topk_weights=call.topk_weights)
     same["moe"] = torch.equal(whole(), expected)
     calls: dict[str, Way] = {**ways, "moe": whole, "torch add_": partial(torch.zeros_like(call.x).add_, 1)}

@@ -59,7 +59,7 @@ class QuackLayer:
     def fc2(self) -> None:
         """Linear2; the function under quack's tuner, which alone takes a configuration."""
         call, (whole,) = self.call, self.call.fc2.values()
-        self.quack.gemm_tuned.fn(call.fc1.d, call.weights.w2.mT, whole.d, cu_seqlens_m=self.starts, config=self.config)
+        self.quack.gemm_tuned.fn(call.fc1.d, call.operands.w2.mT, whole.d, cu_seqlens_m=self.starts, config=self.config)
 
     def __call__(self) -> torch.Tensor:
         """y."""
@@ -80,7 +80,7 @@ def interleaved(w1: torch.Tensor) -> torch.Tensor:
 def quack_layers(call: ExpertCall, ours: SteppedExperts, site: Path) -> dict[str, QuackLayer]:
     """By tile.  Raises `ImportError` where the folder lacks something."""
     library = import_from("quack.gemm_interface", site)
-    w1, starts = interleaved(call.weights.w1), torch.zeros(call.layer.num_experts + 1, dtype=torch.int32, device=call.x.device)
+    w1, starts = interleaved(call.operands.w1), torch.zeros(call.layer.num_experts + 1, dtype=torch.int32, device=call.x.device)
     fixed = {"cluster_m": 2, "cluster_n": 1, "is_dynamic_persistent": False}
     return {
         str(tile): QuackLayer(

@@ -22,7 +22,7 @@ from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, dequantize_weight_e4m3
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.experts import moe
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import compile_ahead, layer_kernels
@@ -67,14 +67,14 @@ def fused_problem(layer: ExpertLayer, tokens: int, recipe: str = "") -> Problem:
 
 def fused_layer(call: ExpertCall, store: ArtifactStore) -> Launch:
     """The fused kernel with a call's weights, quantizing its tokens."""
-    w = call.weights
+    w = call.operands
     layer = MegaMoE(fused_problem(call.layer, call.tokens), ExpertWeights(w.w1, w.w1_sf, w.w2, w.w2_sf), store=store)
     return partial(layer, call.x, call.topk_idx, call.topk_weights)
 
 
 def routed_layer(call: ExpertCall, router: torch.Tensor) -> torch.Tensor:
     """The call from tokens on: logits, experts chosen, and `moe`."""
-    w = call.weights
+    w = call.operands
     return moe(call.x, w.w1, w.w1_sf, w.w2, w.w2_sf, router=router, topk=call.layer.topk)
 
 
@@ -133,7 +133,7 @@ class Tried:
     def _host_times(self) -> dict[str, Any]:
         """Of calls of the operator, with experts chosen and with logits, of the torch layer, and of an addition in place."""
         call = self.inputs.call
-        w = call.weights
+        w = call.operands
         given = partial(moe, call.x, w.w1, w.w1_sf, w.w2, w.w2_sf)
         logits = torch.randn(call.tokens, call.layer.num_experts, device=call.x.device)
         calls: dict[str, Callable[[], Any]] = {
@@ -160,7 +160,7 @@ def run_points(
 
 
 def try_point(
-    point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8, as_bf16: Bf16Weights, sites: Sites
+    point: ExpertPoint, target: Target, store: ArtifactStore, weights: LayerOperands, as_bf16: Bf16Weights, sites: Sites
 ) -> Tried:
     """Ours with the chosen tiles and others, its launches, and what others have."""
     inputs = DrawnCall.draw(point.layer, point.tokens, weights)

@@ -36,7 +36,7 @@ def sglang_layer(call: ExpertCall, site: Path, config: Config, sort: Sort) -> La
     moe, quantization = (sglang_site.load(site, name) for name in (sglang_site.MOE, sglang_site.QUANTIZATION))
     import triton.language as tl
 
-    layer, w, device = call.layer, call.weights, call.x.device
+    layer, w, device = call.layer, call.operands, call.x.device
     gate_up = torch.empty(call.rows, 2 * layer.intermediate, dtype=torch.bfloat16, device=device)
     product = torch.empty(call.rows, layer.intermediate, dtype=torch.bfloat16, device=device)
     rows = torch.empty(call.tokens, layer.topk, layer.hidden, dtype=torch.bfloat16, device=device)

@@ -62,7 +62,7 @@ def sonic_layer(call: ExpertCall, site: Path) -> SonicLayer:
     """Of a call.  Raises `ImportError` where the folder lacks something."""
     folders = (site, site / "nvidia_cutlass_dsl" / "python_packages")
     layer, kernels = (import_from(name, *folders) for name in ("sonicmoe.functional", "sonicmoe.functional.forward"))
-    w1, w2 = interleaved(call.weights.w1).permute(1, 2, 0), call.weights.w2.permute(1, 2, 0)
+    w1, w2 = interleaved(call.operands.w1).permute(1, 2, 0), call.operands.w2.permute(1, 2, 0)
     return SonicLayer(call, layer, kernels, w1, w2, call.topk_idx.int())
 
 

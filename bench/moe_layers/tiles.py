@@ -19,7 +19,7 @@ from megamoe_dsl.bench.timing import time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
-from megamoe_dsl.runtime.expert_call import ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import LayerOperands
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
 from moe_layers.inputs import DrawnCall, run_each
@@ -86,7 +86,7 @@ def run_tiles(points: Sequence[ExpertPoint], target: Target, folder: Path) -> It
     return run_each(points, lambda point, weights: run_point(point, target, ArtifactStore(folder), weights))
 
 
-def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: ExpertWeightsFp8) -> dict[str, Any]:
+def run_point(point: ExpertPoint, target: Target, store: ArtifactStore, weights: LayerOperands) -> dict[str, Any]:
     """Times, tiles, and whether each gives the bits of the layer's linear."""
     call = DrawnCall.draw(point.layer, point.tokens, weights).call
     SteppedExperts(point.layer.configs(target, point.tokens), store, call.x.device)(call)

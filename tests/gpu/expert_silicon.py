@@ -15,7 +15,7 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import choose, kernel_of
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.gemm_tensors import OUTPUT_DTYPES
 from megamoe_dsl.target import Target
 from prepared_record import read_record, write_record
@@ -42,7 +42,7 @@ class ExpertCheck:
         """How experts are chosen."""
         return TopExpertsProblem(self.layer.num_experts, self.layer.topk, **self.router)
 
-    def inputs(self) -> tuple[torch.Tensor, torch.Tensor, ExpertWeightsFp8]:
+    def inputs(self) -> tuple[torch.Tensor, torch.Tensor, LayerOperands]:
         """Tokens, logits and weights, drawn as integers, which are the same on every host."""
         layer, generator = self.layer, torch.Generator().manual_seed(self.tokens)
 
@@ -54,7 +54,7 @@ class ExpertCheck:
         drawn = [draw(layer.num_experts, *one) for one in shapes]
         w1, w2 = (quantize_weight_e4m3(one) if layer.formats.scaled else (one.bfloat16(), no_scales(one)) for one in drawn)
         biases = [draw(layer.num_experts, rows).to(OUTPUT_DTYPES[layer.biases]) for rows, _ in shapes if layer.biases]
-        return x, logits, ExpertWeightsFp8(*w1, *w2, *biases)
+        return x, logits, LayerOperands(*w1, *w2, *biases)
 
     def configs(self, target: Target) -> list[Any]:
         """Of the choice of experts and of the four launches."""
@@ -122,7 +122,7 @@ def differing(folder: Path, target: Target, check: ExpertCheck) -> dict[str, int
     os.environ[FOLDER_VARIABLE] = str(folder)  # where the operators find their kernels
     x, logits, weights = check.inputs()
     expected = record["results"]
-    here = ExpertWeightsFp8(*(None if tensor is None else tensor.cuda() for tensor in vars(weights).values()))
+    here = LayerOperands(*(None if tensor is None else tensor.cuda() for tensor in weights))
     router = {name: check.router[name] for name in ("scores", "groups", "topk_groups") if name in check.router}
     scale = check.router.get("scale", 1.0)
     idx, topk_weights = top_experts(logits.cuda(), check.layer.topk, scale=scale, **router)

@@ -34,7 +34,7 @@ from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.runtime import device_gemm
 from megamoe_dsl.runtime import gemm as gemm_module
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.gemm import gemm_op
 from megamoe_dsl.runtime.simulated import SimulatedMoE, simulate_gemm
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, tuned_table
@@ -140,11 +140,11 @@ def expert_call(recipe: str, x: torch.Tensor) -> ExpertCall:
     case = whole_case(problem_of("fp8xfp8"))
     if recipe == "fp8xfp8":
         (w,) = case.weights
-        weights = ExpertWeightsFp8(w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)
+        weights = LayerOperands(w.fc1, w.fc1_sf, w.fc2, w.fc2_sf)
     else:
         w1, w2 = (one.bfloat16() for one in torch.randn(2, 4, 1024, 512, generator=torch.Generator().manual_seed(0)) / 16)
         w2 = w2[:, :512].contiguous()
-        weights = ExpertWeightsFp8(w1, no_scales(w1), w2, no_scales(w2))
+        weights = LayerOperands(w1, no_scales(w1), w2, no_scales(w2))
     return ExpertCall(layer, x, case.topk_idx[0], case.topk_weights[0], weights)
 
 

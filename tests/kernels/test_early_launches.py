@@ -17,7 +17,7 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.simulated import launch_of, memory_of, simulate_gemm
 from megamoe_dsl.sim import Report, Simulator
 from megamoe_dsl.target import Target
@@ -38,11 +38,11 @@ def compiled(recipe: str, tokens: int = TOKENS, sms: int = SMS) -> tuple[Artifac
     return tuple(artifact(config) for config in (chooses, *layer.configs(target, tokens)))
 
 
-def weights(recipe: str) -> ExpertWeightsFp8:
+def weights(recipe: str) -> LayerOperands:
     generator = torch.Generator().manual_seed(1)
     drawn = [torch.randn(EXPERTS, *shape, generator=generator) for shape in ((256, 256), (256, 128))]
     made = [quantize_weight_e4m3(one) if recipe == "fp8xfp8" else (one.bfloat16(), no_scales(one)) for one in drawn]
-    return ExpertWeightsFp8(*made[0], *made[1])
+    return LayerOperands(*made[0], *made[1])
 
 
 def run(artifacts: tuple[Artifact, ...], seed: int = 0) -> tuple[list[bool], Report]:
@@ -62,7 +62,7 @@ def run(artifacts: tuple[Artifact, ...], seed: int = 0) -> tuple[list[bool], Rep
         chosen = {"logits": logits[number % 2].data_ptr(), "bias": 0, "topk_idx": idx.data_ptr(), "topk_weights": topk_weights.data_ptr()}
         launches.append(launch_of(artifacts[TOP], {**chosen, "num_tokens": TOKENS}))
         launches += launches_of(artifacts[ROUTE:], call, (counters[1 + number % 2 :].data_ptr(), counters.data_ptr()))
-    matrices = {name: tensor for name, tensor in vars(own).items() if tensor is not None}
+    matrices = {name: tensor for name, tensor in own._asdict().items() if tensor is not None}
     read = {"logits": logits, **{f"x{number}": call.x for number, call in enumerate(calls)}, **matrices}
     written = {"workspace": first.workspace, "topk_idx": idx, "topk_weights": topk_weights, "counters": counters}
     memory = memory_of(read, {**written, **{f"y{number}": call.y for number, call in enumerate(calls)}})

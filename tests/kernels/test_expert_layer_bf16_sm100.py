@@ -11,7 +11,7 @@ from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.target import Target
 from ptx_of import artifact
@@ -40,10 +40,10 @@ def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
     idx[tokens // 2] = -1
     w1 = one_of_each_row(layer.num_experts, 2 * layer.intermediate, layer.hidden, generator)
     w2 = one_of_each_row(layer.num_experts, layer.hidden, layer.intermediate, generator)
-    weights = ExpertWeightsFp8(w1, no_scales(w1), w2, no_scales(w2))
+    weights = LayerOperands(w1, no_scales(w1), w2, no_scales(w2))
     call = ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights)
     stored = torch.full((call.rows, 2 * layer.intermediate), 7.0).bfloat16() if layer.preactivations else None
-    return replace(call, preactivations=stored)
+    return replace(call, operands=call.operands._replace(preactivations=stored))
 
 
 @sample("layer1-9")
@@ -52,12 +52,12 @@ def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> N
     call = call_of(layer, tokens)
     artifacts = [artifact(config) for config in layer.configs(Target.typical("sm_100a", 4), tokens)]
     y, reports = simulate_experts(artifacts, call)
-    stored = None if call.preactivations is None else torch.full_like(call.preactivations, 7.0)
+    stored = None if call.operands.preactivations is None else torch.full_like(call.operands.preactivations, 7.0)
     assert not any(report.findings for report in reports)
     assert call.x_q.numel() == 0 and call.fc1.a is call.x and call.fc1.d_sf is None
-    assert torch.equal(y, layer_on_cpu(replace(call, preactivations=stored))) and y.unique().numel() > 100
+    assert torch.equal(y, layer_on_cpu(replace(call, operands=call.operands._replace(preactivations=stored)))) and y.unique().numel() > 100
     if stored is not None:
-        assert torch.equal(call.preactivations, stored)
+        assert torch.equal(call.operands.preactivations, stored)
 
 
 @pytest.mark.parametrize(("hidden", "intermediate", "experts", "topk"), [(7168, 2048, 256, 8), (2048, 512, 512, 10)])
@@ -75,4 +75,4 @@ def test_layers_of_models_have_configurations(hidden: int, intermediate: int, ex
 
 def test_weights_in_bf16_say_the_recipe() -> None:
     call = call_of(LAYER, 4)
-    assert layer_of(call.x, call.topk_idx, call.weights.w1, "gate_first", "silu") == LAYER
+    assert layer_of(call.x, call.topk_idx, call.operands.w1, "gate_first", "silu") == LAYER

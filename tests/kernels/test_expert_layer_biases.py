@@ -12,7 +12,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales, quantize_weight_e4m3
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.target import Target
 from ptx_of import artifact
 from simulated_experts import simulate_experts
@@ -38,7 +38,7 @@ def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
     weights = torch.rand(tokens, layer.topk, generator=generator).to(DTYPES[layer.weights])
     idx = idx.int() if layer.indices == "i32" else idx
     stored = torch.full((tokens * layer.topk, 2 * layer.intermediate), 7.0).bfloat16() if layer.preactivations else None
-    return ExpertCall(layer, x, idx, weights, ExpertWeightsFp8(*made[0], *made[1], *biases), preactivations=stored)
+    return ExpertCall(layer, x, idx, weights, LayerOperands(*made[0], *made[1], *biases, preactivations=stored))
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_the_launches_give_the_bits_of_the_reference(layer: ExpertLayer, tokens:
     assert not any(report.findings for report in reports)
     assert torch.equal(y, layer_on_cpu(expected))
     if layer.preactivations:
-        assert torch.equal(call.preactivations, expected.preactivations)
+        assert torch.equal(call.operands.preactivations, expected.operands.preactivations)
 
 
 def test_what_does_not_fit_is_named() -> None:
     call = call_of(replace(GPT_OSS, weights="f32", indices="i64"), 4)
-    w = call.weights
+    w = call.operands
     assert w.w1_bias is not None and w.w2_bias is not None
     given = dict(zip(("x", "w1", "w1_sf", "w2", "w2_sf", "topk_idx"), (call.x, w.w1, None, w.w2, None, call.topk_idx), strict=True))
     given["topk_weights"] = call.topk_weights
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_named() -> None:
 def test_calls_in_a_row_differ_in_one_thing() -> None:
     """Biases, the clamp, the types of indices and of weights: each counts, and the same call gives the same again."""
     call = call_of(replace(GPT_OSS, weights="f32", indices="i64"), 6)
-    w, weights = call.weights, call.topk_weights.bfloat16().float()
+    w, weights = call.operands, call.topk_weights.bfloat16().float()
     assert w.w1_bias is not None and w.w2_bias is not None
 
     def y(idx: torch.Tensor = call.topk_idx, weights: torch.Tensor = weights, **more: object) -> torch.Tensor:

@@ -17,7 +17,7 @@ from megamoe_dsl.quant.expert_factors import expert_factors
 from megamoe_dsl.quant.weights import TORCH_DTYPES
 from megamoe_dsl.recipe import E2M1, E4M3
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.gemm_scales import gemm_weights
 from megamoe_dsl.target import Target
@@ -65,11 +65,11 @@ def drawn(layer: ExpertLayer, tokens: int) -> ExpertCall:
     idx[tokens // 2] = -1
     shapes = (2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)
     w1, w2 = (one_of_each_row(layer, *shape, generator) for shape in shapes)
-    weights = ExpertWeightsFp8(*gemm_weights(*w1, "sm_100a", gate_up=layer.gate_up), *gemm_weights(*w2, "sm_100a"))
+    weights = LayerOperands(*gemm_weights(*w1, "sm_100a", gate_up=layer.gate_up), *gemm_weights(*w2, "sm_100a"))
     call = ExpertCall(layer, x, idx, torch.rand(tokens, layer.topk, generator=generator), weights)
-    call = replace(call, factors=factors_of(layer, x, generator))
+    call = replace(call, operands=call.operands._replace(factors=factors_of(layer, x, generator)))
     stored = torch.full((call.rows, 2 * layer.intermediate), 7.0).bfloat16() if layer.preactivations else None
-    return replace(call, preactivations=stored)
+    return replace(call, operands=call.operands._replace(preactivations=stored))
 
 
 def quantized(call: ExpertCall) -> Drawn:
@@ -87,10 +87,10 @@ def test_a_layer_of_four_launches_is_exact(layer: ExpertLayer, tokens: int) -> N
     artifacts = [artifact(config) for config in layer.configs(Target.typical("sm_100a", 4), tokens)]
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
-    stored = call.preactivations
-    expected = replace(call, preactivations=None if stored is None else torch.full_like(stored, 7.0))
+    stored = call.operands.preactivations
+    expected = replace(call, operands=call.operands._replace(preactivations=None if stored is None else torch.full_like(stored, 7.0)))
     assert torch.equal(y, layer_on_cpu(expected)) and y.unique().numel() > 100
-    assert stored is None or torch.equal(stored, expected.preactivations)
+    assert stored is None or torch.equal(stored, expected.operands.preactivations)
 
 
 @pytest.mark.parametrize("layer", [LAYER, PACKED, NVFP4])
@@ -112,8 +112,8 @@ def test_layers_of_models_have_configurations() -> None:
 
 def test_weights_say_the_recipe_and_the_architecture_must_have_it() -> None:
     call = drawn(LAYER, 4)
-    assert layer_of(call.x, call.topk_idx, call.weights.w1, "gate_first", "silu") == LAYER
+    assert layer_of(call.x, call.topk_idx, call.operands.w1, "gate_first", "silu") == LAYER
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 or bf16xbf16 for sm_90a"):
         LAYER.configs(Target.typical("sm_90a"), 4)
     with pytest.raises(ProblemError, match=r"w2_sf.dtype = torch.uint8: must be torch.int32"):
-        replace(call, weights=replace(call.weights, w2_sf=call.weights.w2_sf.view(torch.uint8))).check()
+        replace(call, operands=call.operands._replace(w2_sf=call.operands.w2_sf.view(torch.uint8))).check()

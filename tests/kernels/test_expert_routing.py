@@ -19,7 +19,7 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
 from megamoe_dsl.sim import Simulator
 from megamoe_dsl.target import Target
@@ -37,14 +37,14 @@ SHAPES = {
 }
 
 
-def weights_of(layer: ExpertLayer, generator: torch.Generator) -> ExpertWeightsFp8:
+def weights_of(layer: ExpertLayer, generator: torch.Generator) -> LayerOperands:
     shapes = (2 * layer.intermediate, layer.hidden), (layer.hidden, layer.intermediate)
     drawn = [torch.randn(layer.num_experts, *shape, generator=generator) for shape in shapes]
     if not layer.formats.scaled:
         plain = [(one / 16).bfloat16() for one in drawn]
-        return ExpertWeightsFp8(plain[0], no_scales(plain[0]), plain[1], no_scales(plain[1]))
+        return LayerOperands(plain[0], no_scales(plain[0]), plain[1], no_scales(plain[1]))
     made = [quantize_weight_e4m3(one) for one in drawn]
-    return ExpertWeightsFp8(*made[0], *made[1])
+    return LayerOperands(*made[0], *made[1])
 
 
 def call_of(layer: ExpertLayer, tokens: int) -> ExpertCall:
@@ -135,7 +135,7 @@ def test_columns_of_linear2_are_summed_part_by_part(recipe: str, monkeypatch: py
     configs = call.layer.configs(Target.typical("sm_90a", 4), call.tokens)
     assert (configs.fc2.problem.n, list(call.fc2)) == (256, [0, 256])
     launches = launches_of([artifact(config) for config in configs], call, [one.data_ptr() for one in counters])
-    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **vars(call.weights)}
+    read = {"x": call.x, "topk_idx": call.topk_idx, "topk_weights": call.topk_weights, **call.operands._asdict()}
     given = {name: tensor for name, tensor in read.items() if tensor is not None}
     report = Simulator(None, memory_of(given, {"workspace": call.workspace, "counters": counters, "y": call.y})).run(launches)
     assert len(launches) == 6 and not report.findings
@@ -149,7 +149,7 @@ def test_gate_and_up_are_stored_by_expert() -> None:
     artifacts = [artifact(config) for config in call.layer.configs(Target.typical("sm_90a", 3), 5)]
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
-    assert torch.equal(y, layer_on_cpu(expected)) and torch.equal(call.preactivations, expected.preactivations)
+    assert torch.equal(y, layer_on_cpu(expected)) and torch.equal(call.operands.preactivations, expected.operands.preactivations)
     with pytest.raises(ProblemError, match=r"preactivations = None: must be a torch\.bfloat16 tensor where the layer stores"):
         drawn.check()
 

@@ -28,7 +28,7 @@ from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, inverse_transform_weights, transform_weights
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from ptx_of import artifact
 from simulated_experts import simulate_experts
 from sweep import rarely, sample
@@ -84,7 +84,7 @@ def test_bits_are_those_of_four_launches() -> None:
     case = random_case(moe, (12,), 1, exact=False)
     y, _ = Layer.of(config(moe), case).moe(inputs(case))
     weights = case.weights[0]
-    given = ExpertWeightsFp8(weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
+    given = LayerOperands(weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
     own = ExpertLayer(512, 256, 4, 3, recipe=RECIPE)
     call = ExpertCall(own, case.x[0], case.topk_idx[0], case.topk_weights[0], given)
     found, _ = simulate_experts([artifact(one) for one in own.configs(Target.typical("sm_100a", 4), 12)], call)

@@ -19,7 +19,7 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from ptx_of import artifact
 from simulated_experts import simulate_experts
 from sweep import rarely, sample
@@ -95,7 +95,7 @@ def test_bits_are_those_of_four_launches():
     layer = Layer.of(config(moe, block_m=8), case)
     (rank,), _ = layer.launch(case)
     weights = case.weights[0]
-    given = ExpertWeightsFp8(weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
+    given = LayerOperands(weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)
     own = ExpertLayer(512, 256, 4, 3, recipe="bf16xbf16")
     call = ExpertCall(own, case.x[0], case.topk_idx[0], case.topk_weights[0], given)
     y, _ = simulate_experts([artifact(one) for one in own.configs(Target.typical("sm_90a", 4), 12)], call)

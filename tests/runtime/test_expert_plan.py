@@ -18,7 +18,7 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import no_scales, nvfp4_factor, quantize_nvfp4, quantize_weight_e4m3
 from megamoe_dsl.quant.expert_factors import expert_factors
 from megamoe_dsl.reference.router import top_experts as reference
-from megamoe_dsl.runtime.expert_call import ExpertCall, ExpertWeightsFp8
+from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
 from megamoe_dsl.runtime.gemm_scales import gemm_weights
 from megamoe_dsl.target import Target
 from simulated_experts import simulate_experts
@@ -29,15 +29,15 @@ SMS, TOKENS, CALLS = 4, 5, 3
 LAYER = ExpertLayer(256, 128, 8, 2)
 
 
-def weights(recipe: str) -> ExpertWeightsFp8:
+def weights(recipe: str) -> LayerOperands:
     generator = torch.Generator().manual_seed(1)
     shapes = (8, 256, 256), (8, 256, 128)
     drawn = [torch.randn(*shape, generator=generator) for shape in shapes]
     if recipe == "nvfp4xnvfp4":
         halves = [quantize_nvfp4(one, nvfp4_factor(one)) for one in drawn]
-        return ExpertWeightsFp8(*gemm_weights(*halves[0], SM100, gate_up="gate_first"), *gemm_weights(*halves[1], SM100))
+        return LayerOperands(*gemm_weights(*halves[0], SM100, gate_up="gate_first"), *gemm_weights(*halves[1], SM100))
     made = [quantize_weight_e4m3(one) if recipe == "fp8xfp8" else (one.bfloat16(), no_scales(one)) for one in drawn]
-    return ExpertWeightsFp8(*made[0], *made[1])
+    return LayerOperands(*made[0], *made[1])
 
 
 def factors(recipe: str) -> torch.Tensor | None:
@@ -66,7 +66,7 @@ def run_on_gpu(file: Path, recipe: str, arch: str) -> None:
     install(arch, SMS)
     given_factors = factors(recipe)
     moe = partial(moe_of_any, factors=None if given_factors is None else given_factors.cuda())
-    on_gpu = [tensor.cuda() for tensor in vars(weights(recipe)).values() if tensor is not None]
+    on_gpu = [tensor.cuda() for tensor in weights(recipe) if tensor is not None]
     calls = [[tensor.cuda() for tensor in tokens(number)] for number in range(CALLS)]
     found = []
     anew = (recipe, arch) == ("bf16xbf16", SM100)  # its Linear1 has a tensor map of x
@@ -109,5 +109,5 @@ def test_calls_give_their_kernels_bits(recipe: str, arch: str, tmp_path: Path, m
     expected_idx, expected_weights = reference(found["logits"], 2, "sigmoid", scale=2.5)
     assert torch.equal(found["idx"].int(), expected_idx) and torch.allclose(found["topk_weights"], expected_weights, rtol=2e-6, atol=0)
     for number, y in enumerate(found["y"]):
-        expected, _ = simulate_experts(artifacts, ExpertCall(layer, *tokens(number), weights(recipe), factors=factors(recipe)))
+        expected, _ = simulate_experts(artifacts, ExpertCall(layer, *tokens(number), weights(recipe)._replace(factors=factors(recipe))))
         assert torch.equal(y, expected)

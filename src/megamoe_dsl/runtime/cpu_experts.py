@@ -17,7 +17,7 @@ from .gemm_scales import gate_up_bytes, scale_bytes
 def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
     """y of a checked call, bfloat16 [tokens, hidden]; gate and up go where the call stores them.  Sums are formed as Hopper's tensor core
     forms them (`reference.hopper_dot`); of recipes that it does not have, exactly, and rounded to FP32 once."""
-    layer, w, formats = call.layer, call.weights, call.layer.formats
+    layer, w, formats = call.layer, call.operands, call.layer.formats
     accumulate: Accumulate = "hopper" if formats.sums_known else torch.float64
     named = (call.topk_idx >= 0) & (call.topk_idx < layer.num_experts)
     metadata = router_metadata(call.topk_idx.where(named, -1), layer.num_experts)
@@ -28,7 +28,7 @@ def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
     for expert, sources in enumerate(metadata.sources.long().split(metadata.counts.tolist())):
         if len(sources):
             own, own_sf = (one.view(torch.uint8)[sources].view(one.dtype) for one in (x, x_sf))
-            factors = None if call.factors is None else call.factors[:, expert]
+            factors = None if w.factors is None else w.factors[:, expert]
             sums = scaled_matmul(own, own_sf, w.w1[expert], w1_sf[expert], accumulate)
             if factors is not None:
                 sums *= rows_of_w1(factors_of_rows(factors, sums.shape[1])[None], layer.gate_up)
@@ -38,8 +38,8 @@ def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
             values = activate(layer.fc1, gate_then_up(sums, layer.gate_up), None)
             h, h_sf = requantize(values, layer.recipe, each and each.hidden[expert])
             rows.append(linear2(h, h_sf, w.w2[expert], w2_sf[expert], accumulate, w2_bias, factors=factors))
-    if call.preactivations is not None and stored:
-        call.preactivations[: len(metadata.sources)] = torch.cat(stored)
+    if w.preactivations is not None and stored:
+        w.preactivations[: len(metadata.sources)] = torch.cat(stored)
     return weighted_sum(torch.cat(rows), metadata.positions, call.topk_weights.float())
 
 

@@ -33,30 +33,20 @@ WHERE = {
 """Tensors that some layers have, and which."""
 
 
-@dataclass(frozen=True)
-class ExpertWeightsFp8:
-    """Of all experts.
+class LayerOperands(NamedTuple):
+    """What a call has beside x and its routing; None for what its layer does not have.
 
     w1, w2        float8_e4m3fn or bfloat16 [num_experts, 2 intermediate, hidden] and [num_experts, hidden, intermediate]; two E2M1 a uint8
-    w1_sf, w2_sf  float32 for every 128 x 128; of E2M1 as `gemm_weights` makes them; of bfloat16 `no_scales`
-    w1_bias, w2_bias  float32 or bfloat16, both the same, [num_experts, rows]; None where the layer has no biases
+    w1_sf, w2_sf  float32 for every 128 x 128; of E2M1 as `gemm_weights` makes them; of bfloat16 `no_scales`, or None of a caller
+    w1_bias, w2_bias  float32 or bfloat16, both the same, [num_experts, rows]
+    preactivations  bfloat16 [tokens * topk, 2 intermediate], for gate and up
+    factors       float32 [5, num_experts] of NVFP4, as `expert_factors` makes them
     """
 
     w1: torch.Tensor
-    w1_sf: torch.Tensor
+    w1_sf: Any
     w2: torch.Tensor
-    w2_sf: torch.Tensor
-    w1_bias: torch.Tensor | None = None
-    w2_bias: torch.Tensor | None = None
-
-
-class LayerOperands(NamedTuple):
-    """What a caller gives beside x and its routing: bfloat16 weights without scales, and None for what a layer does not have."""
-
-    w1: torch.Tensor
-    w1_sf: torch.Tensor | None
-    w2: torch.Tensor
-    w2_sf: torch.Tensor | None
+    w2_sf: Any
     w1_bias: torch.Tensor | None = None
     w2_bias: torch.Tensor | None = None
     preactivations: torch.Tensor | None = None
@@ -65,6 +55,11 @@ class LayerOperands(NamedTuple):
     @property
     def weights(self) -> tuple[torch.Tensor | None, ...]:
         return self[:6]
+
+    def with_scales(self) -> LayerOperands:
+        """As a caller gives them, with `no_scales` of bfloat16.  Raises `ProblemError` for other weights that lack scales."""
+        scales = given_scales("w1_sf", self.w1, self.w1_sf), given_scales("w2_sf", self.w2, self.w2_sf)
+        return self._replace(w1_sf=scales[0], w2_sf=scales[1])
 
 
 def between_launches(name: str) -> cached_property[torch.Tensor]:
@@ -79,8 +74,7 @@ class ExpertCall:
     x             bfloat16 [tokens, hidden], 16-byte aligned
     topk_idx      int64 or int32, as the layer says, [tokens, topk]; -1 masks a slot
     topk_weights  float32 or bfloat16, as the layer says, [tokens, topk]
-    preactivations  bfloat16 [tokens * topk, 2 intermediate], where the layer stores gate and up; None else
-    factors       float32 [5, num_experts] of NVFP4, as `expert_factors` makes them; None else
+    operands      with scales, or `no_scales`
     memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
     """
 
@@ -88,27 +82,21 @@ class ExpertCall:
     x: torch.Tensor
     topk_idx: torch.Tensor
     topk_weights: torch.Tensor
-    weights: ExpertWeightsFp8
+    operands: LayerOperands
     memory: torch.Tensor | None = None
-    preactivations: torch.Tensor | None = None
-    factors: torch.Tensor | None = None
-
-    @classmethod
-    def given(
-        cls, layer: ExpertLayer, x: torch.Tensor, *routing: torch.Tensor, own: LayerOperands, memory: torch.Tensor | None
-    ) -> ExpertCall:
-        """By a caller; `routing` is chosen experts and their weights.  Raises `ProblemError` for weights that lack scales."""
-        scales = given_scales("w1_sf", own.w1, own.w1_sf), given_scales("w2_sf", own.w2, own.w2_sf)
-        found = ExpertWeightsFp8(own.w1, scales[0], own.w2, scales[1], own.w1_bias, own.w2_bias)
-        return cls(layer, x, routing[0], routing[1], found, memory, own.preactivations, own.factors)
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
-        layer, w1_sf = self.layer, self.weights.w1_sf
+        layer, w1_sf = self.layer, self.operands.w1_sf
         if self.x.dim() != 2:
             raise ProblemError("x.shape", tuple(self.x.shape), f"(tokens, {layer.hidden})")
         layer.routing.check_tokens(self.tokens, "x.shape[0]")
-        if self.factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
+        if (
+            self.operands.factors is None
+            and w1_sf.dtype == torch.int32
+            and w1_sf.dim() == 3
+            and w1_sf.shape[1] * NVFP4_WORD == layer.hidden
+        ):
             raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")
         slots, rows = (self.tokens, layer.topk), 2 * layer.intermediate
         wanted = {
@@ -122,10 +110,10 @@ class ExpertCall:
             wanted["preactivations"] = Wanted(torch.bfloat16, (self.rows, rows), TMA_ALIGNMENT)
         if layer.formats.activations.factor:
             wanted["factors"] = Wanted(torch.float32, (len(ExpertFactors._fields), layer.num_experts))
-        others = {name: getattr(self, name) for name in ("x", "topk_idx", "topk_weights", "preactivations", "factors")}
-        check_wanted({**others, **vars(self.weights)}, wanted, WHERE, self.x.device)
+        others = {"x": self.x, "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}
+        check_wanted({**others, **self.operands._asdict()}, wanted, WHERE, self.x.device)
         for name, n in (("w1_sf", rows), ("w2_sf", layer.hidden)) if not layer.formats.scaled else ():
-            check_no_scales(layer.recipe, name, getattr(self.weights, name), (layer.num_experts, n))
+            check_no_scales(layer.recipe, name, getattr(self.operands, name), (layer.num_experts, n))
 
     def _wanted_matrix(self, name: str, rows: int, k: int) -> dict[str, Wanted]:
         """What a linear's weights have to be, with scales and biases."""
@@ -170,7 +158,7 @@ class ExpertCall:
     @cached_property
     def each_factor(self) -> ExpertFactors | None:
         """Factors of tokens, of sums and of activated gate and up; None where the number formats have none."""
-        return None if self.factors is None else ExpertFactors(*self.factors)
+        return None if self.operands.factors is None else ExpertFactors(*self.operands.factors)
 
     @cached_property
     def y(self) -> torch.Tensor:
@@ -179,20 +167,20 @@ class ExpertCall:
     @cached_property
     def fc1(self) -> GemmTensors:
         """Tensors of Linear1, whose rows are gathered from tokens as they are or quantized."""
-        formats, w, each = self.layer.formats, self.weights, self.each_factor
+        formats, w, each = self.layer.formats, self.operands, self.each_factor
         a, a_sf = (self.x_q, self.x_sf) if formats.scaled else (self.x, no_scales(self.x))
         h_sf = self._view("h_sf") if formats.scaled else None
         if h_sf is not None and formats.promoted:
             h_sf = h_sf[:, : self.rows].T
         gate, up, hidden = (None, None, None) if each is None else (each.gate, each.up, each.hidden)
-        activated: Any = {"d_sf": h_sf, "preactivations": self.preactivations, "up_factors": up, "hidden_factors": hidden}
+        activated: Any = {"d_sf": h_sf, "preactivations": w.preactivations, "up_factors": up, "hidden_factors": hidden}
         operands = a, a_sf, w.w1, w.w1_sf, self._view("h"), self.ends
         return GemmTensors(*operands, gate, w.w1_bias, self.sources, **activated)
 
     @cached_property
     def fc2(self) -> Mapping[int, GemmTensors]:
         """Tensors of Linear2's launches by their first columns; all leave results in the same place."""
-        h, h_sf, w = self.fc1.d, self.fc1.d_sf, self.weights
+        h, h_sf, w = self.fc1.d, self.fc1.d_sf, self.operands
         a, rows = (h, no_scales(h) if h_sf is None else h_sf), self._view("rows")
         if self.layer.formats.scales_in_mma:
             factors = None if self.each_factor is None else self.each_factor.fc2

@@ -141,7 +141,7 @@ class DeviceDecode:
         return Region.stack("workspace")
 
     def prepare(self, call: ExpertCall) -> bytes:
-        return self.prepare_places({name: getattr(call.weights, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}, call.tokens)
+        return self.prepare_places({name: getattr(call.operands, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}, call.tokens)
 
     def prepare_places(self, places: Mapping[str, int], tokens: int) -> bytes:
         """The same for weights at these addresses, by argument."""
@@ -248,7 +248,7 @@ class ExpertPlan:
         before = self._chosen.size
         chosen = routing if self._router is None else [self._chosen.view(memory[:before], one) for one in ("topk_idx", "topk_weights")]
         workspace = memory[before : before + self._size]
-        call = ExpertCall.given(self._layer, x, *chosen, own=given, memory=workspace)
+        call = ExpertCall(self._layer, x, chosen[0], chosen[1], given.with_scales(), workspace)
         call.check()
         if len(self._prepared) >= PREPARED:
             self._prepared.clear()

@@ -243,7 +243,7 @@ def call_of(
         fields["indices"] = I32
     stored, factors = own.preactivations is not None, own.factors is not None
     layer = layer_of(x, idx, own.w1, gate_up, activation, stored, factors, recipe, **fields)
-    call = ExpertCall.given(layer, x, *routing, own=own, memory=None)
+    call = ExpertCall(layer, x, *routing, own.with_scales())
     call.check()
     return call
 

@@ -35,46 +35,20 @@ class Arguments:
     results: Int64 = OPTIONAL  # what Linear1 and Linear2 of an unfused layer leave for the stage after them (unfused/config.py)
 
 
-@dataclass(frozen=True)
-class GemmCombineArguments:
-    """What a launch of Linear2 and combine takes; formats and addresses as of `DispatchGemmArguments`."""
-
-    sym: Int64
-    peers: Int64
-    acts: Int64  # e4m3 [P, intermediate], by the rows of Linear1's result; what lies between experts does not matter
-    acts_sf: Int64  # f32 [intermediate / 128, P]
-    weights: Int64  # e4m3 [El, hidden, intermediate]
-    weights_sf: Int64  # f32 [El, hidden / 128, intermediate / 128]
-    y: Int64  # bf16 [num_tokens, hidden]
-    num_tokens: Int32  # tokens of this rank
-    rank: Int32
-    watchdog: Int64
-    watchdog_ns: Int64
-    trace: Int64 = OPTIONAL  # stamps of a traced kernel (layouts/records.py)
-
-
-@dataclass(frozen=True)
-class RoutingTablesArguments:
-    """As `DispatchGemmArguments`; num_tokens are this rank's, whose experts are in its symmetric buffer."""
-
-    sym: Int64
-    peers: Int64
-    num_tokens: Int32
-    rank: Int32
-    watchdog: Int64
-    watchdog_ns: Int64
-
-
-@dataclass(frozen=True)
-class DispatchGemmArguments:
-    """P = pool rows (layouts/symmetric.py), El = local experts.  Formats are those of fp8xfp8; of bf16xbf16 operands are bf16, and nobody
-    reads scales."""
+@dataclass(frozen=True, kw_only=True)
+class EpArguments:
+    """What launches of the halves of a layer take, and of their routing tables; P = pool rows (layouts/symmetric.py), El = local experts.
+    Formats are those of fp8xfp8; of bf16xbf16 operands are bf16, and nobody reads scales."""
 
     sym: Int64  # this rank's symmetric buffer (layouts/symmetric.py)
     peers: Int64  # u64[num_ranks]: the address of every rank's symmetric buffer, as this rank sees it
-    weights: Int64  # e4m3 [El, 2 intermediate, hidden]
-    weights_sf: Int64  # f32 [El, 2 intermediate / 128, hidden / 128]
-    out: Int64  # bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
+    acts: Int64 = OPTIONAL  # e4m3 [P, intermediate], by the rows of Linear1's result; what lies between experts does not matter
+    acts_sf: Int64 = OPTIONAL  # f32 [intermediate / 128, P]
+    weights: Int64 = OPTIONAL  # e4m3 [El, 2 intermediate, hidden] of Linear1, [El, hidden, intermediate] of Linear2
+    weights_sf: Int64 = OPTIONAL  # f32 [El, 2 intermediate / 128, hidden / 128], or [El, hidden / 128, intermediate / 128]
+    out: Int64 = OPTIONAL  # bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
+    y: Int64 = OPTIONAL  # bf16 [num_tokens, hidden]
+    num_tokens: Int32 = OPTIONAL  # tokens of this rank, whose experts are in its symmetric buffer
     rank: Int32  # this rank's index
     watchdog: Int64  # record for a wait that exceeds its limit (layouts/records.py)
     watchdog_ns: Int64  # the limit in nanoseconds

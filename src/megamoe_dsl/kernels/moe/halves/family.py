@@ -14,7 +14,7 @@ from ....target import Target
 from ....tuned import EpEntry, tuned_table
 from ...kernel import Kernel, with_fields
 from ...measures import measure_pair_gemm
-from ..arguments import DispatchGemmArguments, GemmCombineArguments, RoutingTablesArguments
+from ..arguments import EpArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
 from .gemm_part import PARTS
 
@@ -39,11 +39,11 @@ class EpKernel(Kernel):
     resident = True
     code = "kernel.half_kernel"
 
-    def __init__(self, name: str, config: type[EpConfig], arguments: type[Any]) -> None:
-        self.name, self.configs, self.takes_arguments = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
+    def __init__(self, name: str, config: type[EpConfig], *arguments: str) -> None:
+        self.name, self.configs, self.own = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
 
     def arguments_type(self, config: EpConfig) -> type[Any]:
-        return with_fields(self.takes_arguments, trace=config.trace)
+        return with_fields(EpArguments, **dict.fromkeys(self.own, True), trace=config.trace)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""
@@ -78,7 +78,7 @@ class RoutingTablesKernel(Kernel):
 
     name = "routing_tables"
     code = "tables.routing_tables_kernel"
-    takes_arguments = RoutingTablesArguments
+    takes_arguments = with_fields(EpArguments, num_tokens=True)
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = dict.fromkeys(PARTS, RoutingTablesConfig)
@@ -93,7 +93,7 @@ class RoutingTablesKernel(Kernel):
 
 
 EP_KERNELS = (
-    EpKernel("dispatch_grouped_gemm", DispatchGemmConfig, DispatchGemmArguments),
-    EpKernel("grouped_gemm_combine", GemmCombineConfig, GemmCombineArguments),
+    EpKernel("dispatch_grouped_gemm", DispatchGemmConfig, "weights", "weights_sf", "out"),
+    EpKernel("grouped_gemm_combine", GemmCombineConfig, "acts", "acts_sf", "weights", "weights_sf", "y", "num_tokens"),
 )
 """In the order of their launches."""

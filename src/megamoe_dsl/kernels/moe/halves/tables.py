@@ -22,7 +22,6 @@ from ....blocks.rank_barrier import Group, await_ranks, signal
 from ....device.memory import load_shared_u32, load_u32, load_u64, store_shared_u32, store_u32
 from ....device.warp import shuffle
 from ....layouts.arith import ceil_div, div, minimum, select
-from ..arguments import RoutingTablesArguments
 from .config import LANES, WARPS, RoutingTablesConfig
 from .context import EpContext
 from .layouts.symmetric import EpBarrier, padded_rows
@@ -156,7 +155,7 @@ def start_rows(ctx: EpContext, thread: Int32, parity: Int32):
 
 
 @cute.kernel
-def routing_tables_kernel(config: cutlass.Constexpr[RoutingTablesConfig], args: RoutingTablesArguments):
+def routing_tables_kernel(config: cutlass.Constexpr[RoutingTablesConfig], args: Any):
     """The CTA of a rank."""
     thread = Int32(cute.arch.thread_idx()[0])
     ctx = EpContext(config, args, shared_memory(config.smem.region))
