@@ -40,7 +40,8 @@ def test_bytes_and_overlap() -> None:
     assert makespan([3.0], 5.0, [2.0]) == 10.0
     assert makespan([3.0, 3.0], 5.0, [2.0, 2.0]) == 15.0  # the launches are the limit
     assert makespan([9.0, 9.0], 1.0, [9.0, 9.0]) == 36.0  # the network is
-    assert makespan([6.0] * 4, 10.0, [6.0] * 4) == 56.0  # rows, three results and a last launch's: results wait for launches, rows for results
+    # Rows, three results and a last launch's: results wait for launches, rows for results.
+    assert makespan([6.0] * 4, 10.0, [6.0] * 4) == 56.0
 
 
 def test_chunks_pay_where_launches_and_network_take_long() -> None:
