@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # Python's compiled files save every process of a test its seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test quick lint format golden engines pictures docs docs-check
+.PHONY: install demo test suite quick lint format golden engines pictures docs docs-check
 
 install: $(INSTALLED)
 
@@ -60,7 +60,10 @@ pictures: $(INSTALLED)
 	$(BIN)/python bench/draw_results.py docs/pictures/results.svg
 	$(BIN)/python bench/reference_pages.py
 
-test: lint
+test: $(INSTALLED)
+	$(MAKE) --jobs=2 lint suite  # types take a core alone for a minute
+
+suite: $(INSTALLED)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbors share compiled kernels, so they stay in one process
 
 quick: lint

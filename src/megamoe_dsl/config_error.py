@@ -17,6 +17,8 @@ def parse_integer(text: str) -> int | None:
 
 def as_integer(value: object) -> int | None:
     """The value as an int, or None for what is no integer; a bool is none."""
+    if type(value) is int:
+        return value
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     try:

@@ -7,10 +7,12 @@ from importlib import import_module
 import pytest
 import torch
 
+from sweep import rarely
+
 
 @pytest.mark.parametrize(
     ("m", "block_m", "tiled", "num_sms"),
-    [(21, 8, True, 2), (40, 32, False, 1), (200, 128, True, 2), (130, 128, False, 1)],
+    [(21, 8, True, 2), rarely(40, 32, False, 1), (200, 128, True, 2), (130, 128, False, 1)],
     ids=["columns", "wide-columns", "rows", "half-tile"],
 )
 def test_result_is_exact(m: int, block_m: int, tiled: bool, num_sms: int) -> None:

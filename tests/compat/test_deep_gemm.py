@@ -280,7 +280,7 @@ def for_deep_gemm(arch: Arch, w: ExpertWeights, mma_type: str) -> tuple[tuple[to
     ("arch", "mma_type", "recipe"),
     [
         (SM90, "fp8xmxfp4", "fp8xmxfp4"),
-        (SM100, "mxf4xmxf4", "mxf4xmxf4"),
+        rarely(SM100, "mxf4xmxf4", "mxf4xmxf4"),
         rarely(SM100, "fp8xfp8", "mxfp8xmxfp8"),
         rarely(SM100, "fp8xfp4", "fp8xfp4"),
     ],

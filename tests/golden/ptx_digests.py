@@ -303,7 +303,8 @@ RARELY = {
     "sm_90a-one-rank-clamped-precise", "sm_90a-tuned-8192", "sm_90a-packed-m128", "sm_90a-bf16-columns", "sm_90a-gemm-bf16",
     "sm_90a-gemm-decoding", "sm_90a-gather-gemm-sorted", "sm_90a-gather-gemm-bf16-biases", "sm_90a-backward-rows", "sm_90a-sums-fp8",
     "sm_90a-moe-fc2", "sm_90a-ep-dispatch-backward", "sm_90a-gemm-pairs", "sm_100a-many-experts", "sm_100a-ep-dispatch-bf16",
-    "sm_100a-gather-gemm-two-consumers",
+    "sm_100a-gather-gemm-two-consumers", "sm_100a-backward-w1", "sm_100a-gather-gemm-two-pairs", "sm_100a-gather-gemm-bf16-sorted-pairs",
+    "sm_100a-one-rank-clamped-precise", "sm_90a-gemm-rows", "sm_90a-decode", "sm_90a-bf16-rows", "sm_90a-situ-columns",
 }  # fmt: skip
 """Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
 

@@ -168,6 +168,7 @@ def test_ring_depths(stages):
     prove(config(problem(20, hidden=512, intermediate=384), num_stages=stages), [(20, 3)], skew=True)
 
 
+@pytest.mark.sweep
 def test_scheduler_seeds():
     """One case under four random schedules: the same bits, no race, whatever the order."""
     moe = problem(20, intermediate=256)

@@ -55,7 +55,7 @@ def test_every_row_is_exact(name: str) -> None:
     assert torch.equal(case.tensors.d, expected)
 
 
-@pytest.mark.parametrize("name", ["gather-rows-64-ahead", "gather-swapped-24", "gather-bf16-gathered-blocked"])
+@pytest.mark.parametrize("name", [rarely("gather-rows-64-ahead"), "gather-swapped-24", "gather-bf16-gathered-blocked"])
 def test_rounding_is_the_tensor_cores(name: str) -> None:
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)

@@ -29,7 +29,7 @@ def problem(tokens: int = 24, **changes: Any) -> Problem:
     return fp8_problem(tokens, **{"num_experts": 4, "recipe": "bf16xbf16", **changes})
 
 
-@sample("8-False", "128-True")
+@sample("128-True")
 @pytest.mark.parametrize(
     ("block_m", "exact"), [(block_m, False) for block_m in BLOCK_M] + [(8, True), rarely(16, True), rarely(32, True), (128, True)]
 )

@@ -20,7 +20,7 @@ from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 from sweep import rarely, sample
 
 
-@sample("8-False", "128-True")
+@sample("128-True")
 @pytest.mark.parametrize(
     ("block_m", "exact"), [(block_m, False) for block_m in BLOCK_M] + [(8, True), rarely(16, True), rarely(32, True), (128, True)]
 )

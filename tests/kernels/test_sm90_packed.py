@@ -148,7 +148,7 @@ def test_scales_as_far_apart_as_can_be(block_m, one_word):
     assert [one.unequal for one in layer.check(case)] == [0, 0]
 
 
-@sample("code-8", "shift-128", "tile scale-8", "row exponent-128")
+@sample("code-8", "row exponent-128")
 @pytest.mark.parametrize("block_m", [8, 128])
 @pytest.mark.parametrize("what", ["code", "shift", "tile scale", "row exponent"])
 def test_one_wrong_bit_of_a_tile_is_noticed(what, block_m):

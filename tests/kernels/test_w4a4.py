@@ -120,6 +120,7 @@ def test_random_data_on_ranks(ranks, tokens):
     prove(config(moe, num_sms=2), [tokens, tokens[::-1]], mask=0.2, skew=True, exact=False)
 
 
+@pytest.mark.sweep
 def test_nothing_to_do():
     """No tokens, then tokens that go nowhere, then some: barriers pass, what goes nowhere comes back as zeros."""
     moe = problem(8, num_ranks=1, hidden=256)

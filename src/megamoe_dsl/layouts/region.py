@@ -188,6 +188,11 @@ class MBarrier:
 
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
     """The largest number whose `num_bytes`, which grow with it, are no more than `capacity`; 0 when one is too many."""
+    first, second = num_bytes(1), num_bytes(2)
+    if first < second:  # mostly they grow by as much each time
+        straight = 1 + (capacity - first) // (second - first)
+        if straight > 0 and num_bytes(straight) <= capacity < num_bytes(straight + 1):
+            return straight
     above = 1
     while num_bytes(above) <= capacity:
         above *= 2
