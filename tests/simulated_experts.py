@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,16 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.decode.config import ABSENT, LINE
 from megamoe_dsl.runtime.expert_call import ExpertCall
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
-from megamoe_dsl.runtime.simulated import launch_of, memory_of, simulate_gemm, simulate_launches
-from megamoe_dsl.sim import Launch, Report, Simulator
+from megamoe_dsl.runtime.simulated import launch_of, memory_of, simulate_gemm
+from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator
 
 MOST_INSTRUCTIONS = 5_000_000
 """Warp instructions after which a launch of a few tokens counts as endless. The longest test takes 710,000."""
+
+
+def simulate_launches(artifact: Artifact, memory: GlobalMemory, arguments: Mapping[str, int], **options: Any) -> Report:
+    """A kernel's launch with these arguments; `options` of the `Simulator`.  Raises `SimError` for a fault or a deadlock."""
+    return Simulator(None, memory, **options).run([launch_of(artifact, arguments)])
 
 
 def simulate_experts(artifacts: Sequence[Artifact], call: ExpertCall, **options: Any) -> tuple[torch.Tensor, list[Report]]:

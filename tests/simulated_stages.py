@@ -12,10 +12,10 @@ from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.runtime import device_gradients, expert_gradients, experts, k_grouped_gemm
 from megamoe_dsl.runtime.expert_call import ExpertCall
-from megamoe_dsl.runtime.simulated import memory_of, simulate_gemm, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of, simulate_gemm
 from megamoe_dsl.target import Target
 from ptx_of import artifact
-from simulated_experts import simulate_experts
+from simulated_experts import simulate_experts, simulate_launches
 
 STAGES = ("route", "quantize_weights", "preactivations", "row_gradients", "token_gradients", "weight_gradients")
 

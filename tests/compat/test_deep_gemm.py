@@ -16,7 +16,6 @@ from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
-from megamoe_dsl.compat.deep_gemm.buffer import CallOptions
 from megamoe_dsl.compat.deep_gemm.utils import per_token_cast_to_fp4, per_token_cast_to_fp8
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, quantize_e4m3, quantize_e4m3_f32, unpack_e2m1
@@ -122,7 +121,7 @@ def test_kernels_can_be_had_ahead(buffer: deep_gemm.SymmBuffer, monkeypatch: pyt
     asked: list[object] = []
     monkeypatch.setattr(buffers, "load_or_compile_all", lambda configs: asked.extend(configs) or configs)
     assert buffer.prepare(10.0) == len(asked) == len(set(asked))
-    assert {buffer._config(CallOptions(10.0), bound) for bound in (1, TOKENS, 16)} < set(asked)
+    assert {buffer._config(buffer.layer("swiglu", 10.0, True, False), bound) for bound in (1, TOKENS, 16)} < set(asked)
 
 
 def test_a_bound_chooses_the_kernel(gpu: type[SimulatedKernel], buffer: deep_gemm.SymmBuffer, case: Case) -> None:

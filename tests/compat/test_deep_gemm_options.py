@@ -18,7 +18,6 @@ from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.compat.deep_gemm import buffer as buffers
-from megamoe_dsl.compat.deep_gemm.buffer import CallOptions
 from megamoe_dsl.compat.deep_gemm.calls import _bound, _in_kernel_order
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import MAX_CLAMP, Problem, ProblemError
@@ -59,23 +58,22 @@ def ordered(l1: Weights, l2: Weights) -> TransformedWeights:
     ("activation", "clamp", "want"),
     [("swiglu", None, None), ("swiglu", 7.0, 7.0), ("swiglu", math.inf, None), ("swigluoai", None, MAX_CLAMP), ("swigluoai", 7.0, 7.0)],
 )
-def test_no_clamp_is_no_clamp(activation: str, clamp: float | None, want: float | None) -> None:
+def test_no_clamp_is_no_clamp(buffer: deep_gemm.SymmBuffer, activation: str, clamp: float | None, want: float | None) -> None:
     """Also of the activation that has a clamp of its own here, which DeepGEMM's has not."""
-    found = CallOptions.named(activation, clamp, True)
-    assert replace(PROBLEM, **vars(found)).activation_clamp == want
+    assert buffer.layer(activation, clamp, True, False).activation_clamp == want
 
 
 def test_only_the_weights_named_are_forgotten(buffer: deep_gemm.SymmBuffer) -> None:
     first, second = given(0), given(1)
-    kernels = [buffer.kernel(ordered(*one), None, CallOptions(), 16) for one in (first, second)]
+    kernels = [buffer.kernel(ordered(*one), None, PROBLEM, 16) for one in (first, second)]
     buffer.forget_weights(first[0])
-    assert buffer.kernel(ordered(*second), None, CallOptions(), 16) is kernels[1]
-    assert buffer.kernel(ordered(*first), None, CallOptions(), 16) is not kernels[0]
+    assert buffer.kernel(ordered(*second), None, PROBLEM, 16) is kernels[1]
+    assert buffer.kernel(ordered(*first), None, PROBLEM, 16) is not kernels[0]
 
 
 def test_a_buffer_that_was_destroyed_has_nothing(buffer: deep_gemm.SymmBuffer) -> None:
     x, symmetric, others = buffer.x, buffer.symmetric, (buffer.x_sf, buffer.topk_idx, buffer.topk_weights)
-    buffer.kernel(ordered(*given()), None, CallOptions(), 16)
+    buffer.kernel(ordered(*given()), None, PROBLEM, 16)
     record_pre_dispatch(buffer)
     for _ in range(2):
         buffer.destroy()

@@ -79,8 +79,8 @@ def sources(check: ExpertCheck, target: Target) -> list[str]:
 
 def prepare_check(folder: Path, target: Target, check: ExpertCheck) -> str:
     """Compiles, simulates and writes a case; a line about it."""
-    from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
-    from simulated_experts import simulate_experts
+    from megamoe_dsl.runtime.simulated import memory_of
+    from simulated_experts import simulate_experts, simulate_launches
 
     torch.set_num_threads(1)
     first, *others = [ArtifactStore(folder).get(config) for config in check.configs(target)]

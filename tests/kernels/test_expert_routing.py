@@ -20,12 +20,12 @@ from megamoe_dsl.quant import no_scales, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.reference.router import router_metadata, weighted_sum
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
-from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of
 from megamoe_dsl.sim import Simulator
 from megamoe_dsl.target import Target
 from moe_layers.point import LAYERS, find_points
 from ptx_of import artifact
-from simulated_experts import launches_of, simulate_experts, simulate_route
+from simulated_experts import launches_of, simulate_experts, simulate_launches, simulate_route
 from sweep import rarely, sample
 
 LAYER = ExpertLayer(256, 128, 8, 2)

@@ -18,10 +18,11 @@ from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, Quantize
 from megamoe_dsl.quant import quantize
 from megamoe_dsl.runtime import k_grouped_gemm as operators
 from megamoe_dsl.runtime.gemm_scales import scale_words
-from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of
 from megamoe_dsl.sim import SimError
 from megamoe_dsl.sim.report import Report
 from ptx_of import artifact
+from simulated_experts import simulate_launches
 from simulated_stages import simulate_stages
 
 BARRIER = r"bar\.sync\s+0;"

@@ -14,9 +14,10 @@ from megamoe_dsl import ProblemError
 from megamoe_dsl.kernels.expert_routing.config import TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeWeightsProblem
 from megamoe_dsl.quant import quantize_weight_e4m3
-from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of
 from megamoe_dsl.sim import SimError
 from ptx_of import artifact
+from simulated_experts import simulate_launches
 
 
 @pytest.mark.parametrize("place", range(2))

@@ -13,9 +13,10 @@ from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.reference.router import hashed_experts, top_experts
-from megamoe_dsl.runtime.simulated import memory_of, simulate_launches
+from megamoe_dsl.runtime.simulated import memory_of
 from megamoe_dsl.target import Target
 from ptx_of import artifact
+from simulated_experts import simulate_launches
 
 DEEPSEEK_V4: dict[str, Any] = {"scores": "sqrtsoftplus", "scale": 1.5}
 DEEPSEEK_V3: dict[str, Any] = {"scores": "sigmoid", "biased": True, "groups": 8, "topk_groups": 4, "scale": 2.5}

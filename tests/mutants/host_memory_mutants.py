@@ -87,8 +87,8 @@ CHECKS = (
         "tensors of other devices are taken",
         "too narrow",
         EXPERT_CALL,
-        "check_wanted({**others, **vars(self.weights)}, wanted, WHERE, self.x.device)",
-        "check_wanted({**others, **vars(self.weights)}, wanted, WHERE, None)",
+        "check_wanted({**others, **self.operands._asdict()}, wanted, WHERE, self.x.device)",
+        "check_wanted({**others, **self.operands._asdict()}, wanted, WHERE, None)",
         fp8("topk_idx, far"),
     ),
     host(

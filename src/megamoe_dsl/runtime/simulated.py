@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import torch
 
@@ -221,11 +221,6 @@ def memory_of(read: Mapping[str, torch.Tensor], written: Mapping[str, torch.Tens
             if tensor.numel():
                 memory.add(tensor, name=name, rank=0, read_only=read_only)
     return memory
-
-
-def simulate_launches(artifact: Artifact, memory: GlobalMemory, arguments: Mapping[str, int], **options: Any) -> Report:
-    """A kernel's launch with these arguments; `options` of the `Simulator`.  Raises `SimError` for a fault or a deadlock."""
-    return Simulator(None, memory, **options).run([launch_of(artifact, arguments)])
 
 
 def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
-from ...activation import SILU
 from ...artifact.cache import load_or_compile_all
 from ...artifact.store import ArtifactStore
 from ...cuda_device import require_cuda
@@ -56,22 +55,6 @@ def current_device() -> torch.device:
     """Raises `ProblemError` where there is none."""
     require_cuda("cuda")
     return torch.device("cuda", torch.cuda.current_device())
-
-
-@dataclass(frozen=True)
-class CallOptions:
-    """What a call decides of its layer, by the names of `Problem`."""
-
-    activation_clamp: float | None = None
-    fast_math: bool = True
-    activation: str = SILU
-    biases: bool = False
-
-    @staticmethod
-    def named(activation: str, activation_clamp: float | None, fast_math: bool, biases: bool = False) -> CallOptions:
-        """From DeepGEMM's arguments.  Raises `ProblemError` for an activation that nothing here computes."""
-        own = activation_of(activation)
-        return CallOptions(clamp_of(own, activation_clamp), fast_math, own, biases)
 
 
 class SymmBuffer:
@@ -130,7 +113,7 @@ class SymmBuffer:
         self.symmetric = SymmetricBuffer.allocate(self.problem, arch, group=None if ranks == 1 else group, device=device)
         self.store = ArtifactStore(cache_folder())
         self.buffer = self.symmetric.sym.view(torch.int8)
-        self._configs: dict[tuple[CallOptions, int], MegaMoeConfig] = {}
+        self._configs: dict[tuple[Problem, int], MegaMoeConfig] = {}
         self._kernels: dict[tuple[int, ...], dict[MegaMoeConfig, RankKernel]] = {}
         self._pre_dispatch: rank_kernel.CudaKernel | None = None
         region = symmetric_buffer(self.problem, arch)
@@ -160,14 +143,17 @@ class SymmBuffer:
         address = l1_weights[0].data_ptr()
         self._kernels = {key: kernels for key, kernels in self._kernels.items() if key[0] != address}
 
-    def kernel(self, weights: TransformedWeights, stats: torch.Tensor | None, options: CallOptions, num_tokens_bound: int) -> RankKernel:
-        """The kernel for these weights and options, prepared now if need be.  Raises `ProblemError`, and `ArtifactError` for want of a
+    def layer(self, activation: str, activation_clamp: float | None, fast_math: bool, biases: bool) -> Problem:
+        """What a call with these arguments computes.  Raises `ProblemError` for an activation that nothing here computes."""
+        own = activation_of(activation)
+        clamp = clamp_of(own, activation_clamp)
+        return replace(self.problem, activation=own, activation_clamp=clamp, fast_math=fast_math, biases=biases)
+
+    def kernel(self, weights: TransformedWeights, stats: torch.Tensor | None, layer: Problem, num_tokens_bound: int) -> RankKernel:
+        """The kernel for these weights and this `layer`, prepared now if need be.  Raises `ProblemError`, and `ArtifactError` for want of a
         compiler."""
-        config = self._config(options, num_tokens_bound)
-        key = (
-            *(getattr(weights, name).data_ptr() for name in weight_names(replace(self.problem, biases=options.biases))),
-            0 if stats is None else stats.data_ptr(),
-        )
+        config = self._config(layer, num_tokens_bound)
+        key = (*(getattr(weights, name).data_ptr() for name in weight_names(layer)), 0 if stats is None else stats.data_ptr())
         kernels = self._kernels.setdefault(key, {})
         if config not in kernels:
             _require_no_capture()
@@ -193,14 +179,14 @@ class SymmBuffer:
 
         Raises as `artifact.cache.load_or_compile_all`.
         """
-        problem = replace(self.problem, **vars(CallOptions.named(activation, activation_clamp, fast_math, biases)))
+        problem = self.layer(activation, activation_clamp, fast_math, biases)
         configs = configs_up_to(problem, problem.max_tokens_per_rank, self.target)
         return len(load_or_compile_all([*configs, PreDispatchKernel().choose(self.problem, self.target, 0)]))
 
-    def _config(self, options: CallOptions, bound: int) -> MegaMoeConfig:
-        key = options, bound
+    def _config(self, layer: Problem, bound: int) -> MegaMoeConfig:
+        key = layer, bound
         if key not in self._configs:
-            self._configs[key] = find_kernel("mega_moe").choose(replace(self.problem, **vars(options)), self.target, bound)
+            self._configs[key] = find_kernel("mega_moe").choose(layer, self.target, bound)
         return self._configs[key]
 
 

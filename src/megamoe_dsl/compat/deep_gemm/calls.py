@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ from ...problem import Problem, ProblemError, integer_between
 from ...quant import TransformedWeights, new_weights, weight_names
 from ...runtime.buffers import check_aligned, check_device, check_output, check_tensor
 from ...runtime.gemm_scales import TMA_ALIGNMENT
-from .buffer import CallOptions, SymmBuffer
+from .buffer import SymmBuffer
 from .names import MmaType, refuse
 from .weights import scale_words
 
@@ -51,8 +50,8 @@ def fp8_mega_moe(
     Raises `ProblemError` before anything is launched.
     """
     _check_call("fp8_mega_moe", sym_buffer.mma, recipe)
-    options = CallOptions.named(activation, activation_clamp, fast_math, len(l1_weights) > 2)
-    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, num_tokens_bound)
+    layer = sym_buffer.layer(activation, activation_clamp, fast_math, len(l1_weights) > 2)
+    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, layer, num_tokens_bound)
 
 
 def fp8_fp4_mega_moe(
@@ -99,8 +98,8 @@ def fp8_fp4_mega_moe(
     refuse("post_expert_norm", post_expert_norm, f"False: {norm}")
     refuse("post_expert_norm_weight", post_expert_norm_weight, f"None: {norm}")
     _check_call("fp8_fp4_mega_moe", sym_buffer.mma, recipe)
-    options = CallOptions.named(activation, activation_clamp, fast_math, len(l1_weights) > 2)
-    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, options, num_tokens_bound, global_num_tokens)
+    layer = sym_buffer.layer(activation, activation_clamp, fast_math, len(l1_weights) > 2)
+    _run(y, l1_weights, l2_weights, sym_buffer, cumulative_local_expert_recv_stats, layer, num_tokens_bound, global_num_tokens)
 
 
 def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
@@ -125,12 +124,12 @@ def _run(
     l2_weights: Weights,
     buffer: SymmBuffer,
     stats: torch.Tensor | None,
-    options: CallOptions,
+    problem: Problem,
     *tokens: int | None,
 ) -> None:
-    bound = _bound(buffer.problem, y, *tokens)
+    bound = _bound(problem, y, *tokens)
     buffer.check_current()
-    problem, device = replace(buffer.problem, biases=options.biases), buffer.symmetric.sym.device
+    device = buffer.symmetric.sym.device
     check_output("y", y, (y.shape[0], problem.hidden), device)
     if stats is not None:
         check_tensor("cumulative_local_expert_recv_stats", stats, torch.int32, (problem.experts_per_rank,), device)
@@ -140,7 +139,7 @@ def _run(
         check_device(place, tensor, device)
         if not name.endswith("bias") and tensor.dtype != torch.float32:
             check_aligned(place, tensor, TMA_ALIGNMENT)
-    buffer.kernel(weights, stats, options, bound)(y)
+    buffer.kernel(weights, stats, problem, bound)(y)
 
 
 def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: int | None = None) -> int:
