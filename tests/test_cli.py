@@ -153,13 +153,13 @@ def test_a_full_disk_names_the_file_and_leaves_none_cut(tmp_path: Path, monkeypa
 def test_a_file_is_replaced_as_a_whole_and_a_device_is_written(tmp_path: Path) -> None:
     target, link = tmp_path / "here.svg", tmp_path / "link.svg"
     target.write_text("before")
-    target.chmod(0o640)
+    target.chmod(0o750)
     link.symlink_to(target)
     new = tmp_path / "new.svg"
     for path in (link, new, Path("/dev/null")):
         assert runner.invoke(app, ["layout", "swizzle", "--svg", str(path)]).exit_code == 0
     assert link.is_symlink() and target.read_text().startswith("<?xml")
-    assert [one.stat().st_mode & 0o777 for one in (target, new)] == [0o640, 0o644]
+    assert [one.stat().st_mode & 0o777 for one in (target, new)] == [0o750, 0o644]
     assert Path("/dev/null").is_char_device()
     assert sorted(tmp_path.iterdir()) == [target, link, new]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.json_file import FileError, read_json, read_json_object, read_regular
+from megamoe_dsl.json_file import FileError, cache_folder, printable, read_json, read_json_object, read_regular, tables_folder
 
 
 def refused(path: Path | str, read: Callable[[Path | str], object] = read_json) -> str:
@@ -63,6 +63,12 @@ def test_what_is_no_json(tmp_path: Path, text: bytes, why: str) -> None:
     assert refused(path).startswith("no JSON that can be read: ") and why in refused(path)
 
 
+def test_tables_of_a_user_lie_in_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, folder in (("/kernels", Path("/kernels")), ("~/kernels", Path.home() / "kernels")):
+        monkeypatch.setenv("MEGAMOE_CACHE_DIR", given)
+        assert (cache_folder(), tables_folder()) == (folder, folder / "tuned")
+
+
 def test_an_object_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("[1]")
@@ -71,3 +77,4 @@ def test_an_object_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_name_with_a_line_break_stays_one_line(tmp_path: Path) -> None:
     assert refused(tmp_path / "a\nb") == "No such file or directory"
+    assert [printable("\t" * count) for count in (4096, 4097)] == ["?" * 4096, "?" * 256 + "..."]

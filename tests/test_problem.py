@@ -26,8 +26,9 @@ REJECTED = [
     *((field, value, "a positive integer") for field in ("num_ranks", "max_tokens_per_rank") for value in (0, -1, 2.0, False, None)),
     ("hidden", 80, "a multiple of 32"),
     ("hidden", 2880 + 16, "a multiple of 32"),
+    ("hidden", (1 << 18) + 32, "at most 262144"),
     ("intermediate", 48, "a multiple of 32"),
-    ("intermediate", 16384 + 128, "at most 16384"),
+    ("intermediate", 16384 + 32, "at most 16384"),
     ("num_ranks", MAX_RANKS * 2, "at most 128"),
     ("num_experts", 34, "a multiple of num_ranks = 4"),
     ("topk", MAX_TOPK + 1, "at most 32"),
@@ -38,8 +39,8 @@ REJECTED = [
         for value in (0.0, -1.0, 2.0**-127, 1e16, 10**400, math.inf, math.nan, "7", True)
     ),
     *(("activation", value, "one of silu, swigluoai, situ") for value in ("swiglu", "gelu", None)),
-    ("fast_math", "yes", "True or False"),
-    *(("combine", value, "bf16 or e4m3") for value in ("e2m1", "fp8", None)),
+    *((field, "yes", "True or False") for field in ("fast_math", "biases", "weigh_results")),
+    *(("combine", value, "bf16 or e4m3") for value in ("e2m1", "fp8", ["bf16"], None)),
 ]
 
 
@@ -71,6 +72,7 @@ def test_topk_is_bounded_by_the_experts():
     ("field", "value"),
     [
         ("hidden", 32),
+        ("hidden", 1 << 18),
         ("intermediate", 32),
         ("intermediate", 16384),
         ("topk", 32),

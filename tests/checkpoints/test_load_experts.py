@@ -236,7 +236,9 @@ def test_progress_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.INFO, "megamoe_dsl"):
         load_experts(empty_buffers(problem), folder, LAYER, 1, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert "layer 3, rank 1: 4 of 4 experts" in caplog.messages
+    begun, *done = caplog.messages
+    assert begun == f"layer 3, rank 1: 4 experts of layout gpt-oss from {folder}"
+    assert done == [f"layer 3, rank 1: {count} of 4 experts" for count in (1, 2, 3, 4)]
 
 
 def test_an_interrupted_load_goes_on(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_each_matrix_has_its_factor() -> None:
     for index, one in enumerate(x):
         codes, sf = quantize_nvfp4(one, factors[index])
         assert torch.equal(together[0][index], codes) and torch.equal(together[1][index].float(), sf.float())
-    assert float(nvfp4_factor(torch.zeros(16))) == 1
+    assert float(nvfp4_factor(torch.zeros(16))) == 1 == float(nvfp4_factor(torch.tensor([1.0, -448.0 * 6])))
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -144,3 +144,11 @@ def test_large_weights_are_large_numbers():
     assert row.tolist() == [[0, 5]] and block.tolist() == [[0, 0]] and not bad.any()
     row, block, bad = split_exponents(lowest := torch.tensor([[[0, -20]]], dtype=torch.int32), lowest + 14)
     assert row.tolist() == [[0]] and block.tolist() == [[0, -6]] and not bad.any()
+
+
+@pytest.mark.parametrize(("spread", "alone"), [(11, False), (12, True)])
+def test_rows_have_powers_of_their_own_where_numbers_would_be_subnormal(spread, alone):
+    packed, sf = torch.full((1, ROWS, K // 2), 0x11, dtype=torch.uint8), torch.full((1, ROWS, K // 32), 100, dtype=torch.uint8)
+    sf[0, 7] = 100 + spread
+    exponents = quant.pack_tiles(packed, sf)[..., CODE_BYTES:].unflatten(-1, (-1, RECORD_BYTES))[..., 12:16]
+    assert bool((exponents != 127).any()) == alone

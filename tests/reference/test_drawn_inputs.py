@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from megamoe_dsl import Problem, ProblemError, random_inputs
-from megamoe_dsl.cases import TokenInputs, common, random_case
+from megamoe_dsl.cases import Case, TokenInputs, common, random_case
+from megamoe_dsl.cases.generators import GENERATORS
+from megamoe_dsl.recipe import RECIPES
+from megamoe_dsl.reference import linear1, route
 
 PROBLEM = Problem(256, 128, 32, 2, num_ranks=4, max_tokens_per_rank=256, recipe="fp8xfp8")
 
@@ -49,6 +52,19 @@ def test_each_argument_does_what_it_names() -> None:
         same(random_inputs(PROBLEM, 1, 256, 3, "cpu", 0.5, True, True, 0.25), draw(mask=0.5, skew=True, exact=True, remote=0.25))
         == [True] * 4
     )
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(("exact", "least", "most"), [(True, 3.5, 7.0), (False, 0.5, 3.0)])
+def test_gate_and_up_have_their_size(recipe: str, exact: bool, least: float, most: float) -> None:
+    """About 4 of exact data, 1 of normal data."""
+    problem, generator, make = Problem(256, 128, 1, 1, recipe=recipe), torch.Generator().manual_seed(0), GENERATORS[recipe]
+    x, x_sf = (make.exact_x if exact else common.normal_x)(problem, 64, generator)
+    weights = (make.exact_weights if exact else make.normal_weights)(problem, generator)
+    one = Case(problem, [x], [x_sf], [torch.zeros(64, 1, dtype=torch.int64)], [torch.ones(64, 1)], [weights], exact)
+    (job,) = one.jobs(route(problem, one.topk_idx))
+    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias, factors=job.factors)
+    assert all(least < float(half.double().std()) < most for half in gate_up.chunk(2, dim=1))
 
 
 @pytest.mark.parametrize(
