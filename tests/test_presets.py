@@ -178,6 +178,18 @@ def test_the_local_gpu_brings_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "cuDeviceGetAttribute", lambda name, device: (fine, values.get(name, 114)))
     monkeypatch.setattr(driver, "cuDeviceGetName", lambda length, device: (fine, b"NVIDIA H100 PCIe".ljust(length, b"\0")))
     assert target_module.local_target() == Target(SM90, 114, "NVIDIA H100 PCIe")
+    failed = driver.CUresult.CUDA_ERROR_UNKNOWN
+    for name, found in (("cuDeviceGetName", (failed, b"")), ("cuDeviceGetAttribute", (fine, 12)), ("cuInit", (failed,))):
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, name, lambda *given, found=found: found)
+            assert target_module.local_target() is None
+
+
+def test_grids() -> None:
+    """A GPU has at most 256 SMs; CTAs come in pairs where that leaves none over."""
+    assert [Target.typical("sm_90a", sms).pair for sms in (132, 131, 256)] == [2, 1, 2]
+    with pytest.raises(ProblemError, match="num_sms = 257: must be at most 256, more than any GPU has"):
+        Target.typical("sm_90a", 257)
 
 
 def test_shapes_import_nothing_heavy() -> None:
