@@ -89,6 +89,7 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ([*SIMULATE, "--tokens", "1000000"], "--yes = False: must be given to start what takes about"),
         ([*GEMM, "n=7168,k=7168", "--tokens", "100000"], "--yes = False: must be given to start what takes about"),
         ([*GEMM, "n=7168,k=7_168"], "k = '7_168': must be an integer"),
+        ([*GEMM, "n=128,k=128,transposed_b=1"], "transposed_b = '1': must be true or false"),
         ([*GEMM, "n=128,k=128,n=256"], "--fields = 'n=128,k=128,n=256': must be given with n once"),
         ([*GEMM, "n=128,k=128", "--choices", "num_sms=4"], "--choices = 'num_sms=4': must be FIELD=VALUE with one of block_m"),
         ([*GEMM, "n=128,k=128", "--seed", "99999999999999999999"], "--seed = 99999999999999999999: must be between -2^63 and 2^64 - 1"),

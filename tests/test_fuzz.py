@@ -25,7 +25,7 @@ from megamoe_dsl.fuzz import check as check_module
 from megamoe_dsl.fuzz import search as search_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
 from megamoe_dsl.fuzz.run import verdict
-from megamoe_dsl.fuzz.search import FoundError, Search
+from megamoe_dsl.fuzz.search import FoundError, Search, Searcher
 from megamoe_dsl.fuzz.trial import (
     SIMULATED,
     VALUES,
@@ -42,7 +42,7 @@ from megamoe_dsl.fuzz.trial import (
 )
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.options.points import WAYS, FuzzOptions
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant.weights import transform_weights
 from megamoe_dsl.reference import activate, error_bound
 from megamoe_dsl.reference import moe as reference_moe
@@ -189,6 +189,16 @@ def test_a_process_that_dies_fails_or_hangs_has_found_something(monkeypatch: pyt
     assert sorted(one.wrong for one in found) == ["has not ended 5 s after the time", "its process ended with exit code 3", "told"]
     assert seen == [TRIAL] * 4 and {one.trial for one in found} == {TRIAL}
     assert [one.wrong for one in first] == ["large"]
+
+
+def test_a_process_that_ends_before_its_first_trial_is_an_error() -> None:
+    ended: Any = SimpleNamespace(join=lambda: None, exitcode=3)
+    with pytest.raises(ChildProcessError, match="a process ended with exit code 3 before its first trial"):
+        Searcher(ended).ending()
+    assert Searcher(SimpleNamespace(join=lambda: None, exitcode=0), TRIAL).ending() is None  # type: ignore[arg-type]
+    for name, value in (("routing", "even"), ("values", "many")):
+        with pytest.raises(ProblemError, match=f"{name} = '{value}': must be one of "):
+            FuzzedCall((1,), **{name: value})  # type: ignore[arg-type]
 
 
 def test_the_command_searches_in_processes() -> None:

@@ -21,7 +21,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
-from megamoe_dsl.presets import PRESETS, Preset, compiled
+from megamoe_dsl.presets import PRESETS, Preset, compiled, projection
 from megamoe_dsl.presets.compiled import CompiledPreset, configs_up_to, layer_of
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import ARCH_VARIABLE, Target, target_at_hand
@@ -183,6 +183,11 @@ def test_the_local_gpu_brings_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(driver, name, lambda *given, found=found: found)
             assert target_module.local_target() is None
+
+
+def test_an_unknown_matrix_is_named() -> None:
+    with pytest.raises(ProblemError, match=r"preset = 'gpt-5/o': must be one of .*kimi-k2/o, "):
+        projection("gpt-5/o")
 
 
 def test_grids() -> None:

@@ -13,6 +13,7 @@ from mega_moe_runs import config, inputs, problem
 
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.registry import arch_of_recipe, family_of, find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.runtime.buffers import Inputs
@@ -224,3 +225,10 @@ def test_weights_that_do_not_fit_change_nothing(name, idle_layer):
     with pytest.raises(ProblemError, match=r"len\(weights\) = 1"):
         moe.load_weights(other[:1])
     assert all(torch.equal(a, b) for a, b in zip(before, snapshot(moe, y), strict=True))
+
+
+def test_what_no_kernel_computes_is_named() -> None:
+    with pytest.raises(ProblemError, match=r"problem = 'a layer': must be one of Problem, .*GemmProblem"):
+        family_of("a layer")
+    with pytest.raises(ProblemError, match=r"recipe = 'fp4': must be one that mega_moe takes: .*fp8xfp8"):
+        arch_of_recipe(find_kernel("mega_moe"), "fp4")

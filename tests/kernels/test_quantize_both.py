@@ -93,6 +93,8 @@ def test_every_barrier_is_needed(recipe: str) -> None:
 def test_a_problem_that_no_kernel_has_is_named() -> None:
     with pytest.raises(ProblemError, match="columns = False: must be True without rows"):
         QuantizeProblem(HIDDEN, rows=False, columns=False)
+    with pytest.raises(ProblemError, match="rows = 200: must be a multiple of 128"):
+        QuantizeProblem(HIDDEN).check_rows(200, "rows")
     with pytest.raises(ConfigError, match=r"problem.recipe = 'mxfp8xmxfp8': must be fp8xfp8 .* for sm_90a"):
         TokensConfig(QuantizeProblem(HIDDEN, recipe="mxfp8xmxfp8"), 2)
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp8': must be fp8xfp4 .* for sm_100a"):

@@ -109,6 +109,11 @@ def test_transform_errors_name_the_field():
         quant.utccp_scale_order(random_bytes(64, 4))
     with pytest.raises(ValueError, match="sf: 6 scales per row"):
         quant.utccp_scale_order(random_bytes(128, 6))
+    with pytest.raises(ValueError, match=r"sf: dtype torch\.int8, allowed: torch\.uint8"):
+        quant.utccp_scale_order(random_bytes(128, 4).view(torch.int8))
+    for rows, k in ((384, 128), (256, 64)):
+        with pytest.raises(ValueError, match=rf"w.shape\[-2:\] = \({rows}, {k}\): must be multiples of 256 and 128"):
+            quant.tile_sm90(random_bytes(2, rows, k).view(torch.float8_e4m3fn))
     words = torch.zeros(4, 128, dtype=torch.int32)
     for bad, batch, message in (
         (words.byte(), None, "words: dtype torch.uint8 with 2 dimensions, allowed: torch.int32 with 2"),

@@ -22,7 +22,7 @@ from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.kernel import ArgumentSpec, KernelConfig
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
 from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock, CudaKernel
 from megamoe_dsl.runtime.device_gemm import LoadedGemm
@@ -89,6 +89,8 @@ def test_a_launch_has_the_number_of_its_rank(launches: list[int], monkeypatch: p
         given = dict(zip(spec.names, passed(launches.pop(), spec.widths), strict=True))
         assert (given["rank"], given["num_tokens"]) == (rank, 3)
         assert (given["sym"], given["peers"]) == (sym.data_ptr(), peers.data_ptr())
+    with pytest.raises(ProblemError, match="pool_rows = None: must be 128, as of the symmetric buffer"):
+        RankKernel(artifact, SymmetricBuffer(MOE, 0, sym, peers, pool_rows=128), random_weights(MOE, 0, 0))
 
 
 def test_peers_are_the_buffers_not_the_allocations_they_lie_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from megamoe_dsl import ExpertLayer, MegaMoE, Problem, ProblemError, gemm, group
 from megamoe_dsl import target as target_module
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.compat import deep_gemm
-from megamoe_dsl.cuda_device import ALLOWED
+from megamoe_dsl.cuda_device import ALLOWED, require_cuda, require_usable
 from megamoe_dsl.fuzz.run import run_fuzz
 from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.runtime.ep.layer import EpMoE
@@ -52,3 +53,22 @@ def test_without_a_gpu_all_say_the_same(call: tuple[str, Callable[[], object]], 
         call[1]()
     assert str(raised.value).endswith(ALLOWED)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", "device = 'gpu': must be a device of torch, as in cuda or cuda:1"),
+        (None, "device = None: must be a device of torch"),
+        ("meta", "device = 'meta': must be cpu or a CUDA device, as in cuda or cuda:1"),
+        ("cuda:2", "device = 'cuda:2': must be one of 2 CUDA devices, counted from 0"),
+    ],
+)
+def test_devices_that_are_none_are_named(device: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ProblemError, match=f"^{message}"):
+        require_usable(device)
+    assert require_usable("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ProblemError, match=r"^device = 'cpu': must be a CUDA device$"):
+        require_cuda("cpu")

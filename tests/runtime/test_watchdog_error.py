@@ -23,7 +23,8 @@ class Record:
 
 
 def test_a_record_names_the_wait() -> None:
-    with pytest.raises(WatchdogError, match="rank 1, SM 3") as caught, naming_the_wait(Record(None), Record("rank 1, SM 3: wait RANK")):
+    records = Record("rank 0"), Record(None), Record("rank 1, SM 3: wait RANK")
+    with pytest.raises(WatchdogError, match=r"^rank 0; rank 1, SM 3: wait RANK$") as caught, naming_the_wait(*records):
         raise RuntimeError("unspecified launch failure")
     assert "unspecified" in str(caught.value.__cause__)
 
@@ -48,7 +49,7 @@ def test_ranks_that_do_not_report_are_named() -> None:
     assert silent_ranks(store, "moe", 3, 4, 0.1) == [0, 1, 2]
     assert silent_ranks(store, "moe", 1, 4, 0.1) == [0, 2]
     assert silent_ranks(store, "another", 1, 2, 0.1) == [0]
-    silent_ranks(store, "moe", 0, 4, 0.0)
+    assert silent_ranks(store, "moe", 0, 4, 0.0) == [1, 2, 3]  # without a look
     assert silent_ranks(store, "moe", 2, 4, 5.0) == []
     assert name_silent([0, 2], 0.1) == "; rank 0, 2 did not report a wait within 0.1 s"
     assert (name_silent([]), name_silent(None)) == ("; all ranks waited", "")
