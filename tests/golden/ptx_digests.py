@@ -18,7 +18,6 @@ from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import BF16 as BF16_OUTPUT
 from megamoe_dsl.blocks.gemm.problem import F32, GatherGemmProblem, GemmProblem, VarlenKProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
-from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_config
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, SumProblem, TopExpertsProblem
@@ -273,9 +272,9 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-mxf4xmxf4-ep-dispatch": _ep(DispatchGemmConfig, "flash", "mxf4xmxf4", arch_name="sm_100a"),
     "sm_100a-ep-dispatch-bf16": _ep(DispatchGemmConfig, "deepseek-v3", "bf16xbf16", arch_name="sm_100a"),
     "sm_100a-ep-combine": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a"),
-    "sm_90a-decode": lambda: DecodeConfig.choose(EXPERT_LAYER.decode, Target.typical("sm_90a"), 1),
-    "sm_90a-decode-packed": lambda: DecodeConfig.choose(replace(EXPERT_LAYER.decode, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 1),
-    "sm_90a-decode-bf16": lambda: DecodeConfig.choose(BF16_LAYER.decode, Target.typical("sm_90a"), 16),
+    "sm_90a-decode": lambda: choose(EXPERT_LAYER.decode, Target.typical("sm_90a"), 1),
+    "sm_90a-decode-packed": lambda: choose(replace(EXPERT_LAYER.decode, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 1),
+    "sm_90a-decode-bf16": lambda: choose(BF16_LAYER.decode, Target.typical("sm_90a"), 16),
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
 }
 """By name: the golden figures' configurations, and some that have other code."""

@@ -18,6 +18,7 @@ from megamoe_dsl.fuzz.trial import repeated
 from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.decode.problem import DecodeProblem
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs
+from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import quantize_e4m3_f32, transform_weights
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
@@ -89,9 +90,7 @@ def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, to
     case = replace(hopper_case(problem, (tokens,), 1, mask=0.2, exact=False), x=[x_q], x_sf=[x_sf])
     (weights,), (idx,), (topk_weights,) = case.weights, case.topk_idx, case.topk_weights
     packed, y = transform_weights(problem, TARGET.arch, weights), torch.empty_like(x)
-    config = DecodeConfig.choose(
-        DecodeProblem(512, 256, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), Target.typical("sm_90a", 5), tokens
-    )
+    config = choose(DecodeProblem(512, 256, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), Target.typical("sm_90a", 5), tokens)
     read = {"x": x, "topk_idx": idx, "topk_weights": topk_weights, "w1": packed.fc1, "w2": packed.fc2}
     stats = torch.zeros(4, dtype=torch.int32)
     assert not simulate_decoding(artifact(config), read, y, launches=2, stats=stats).findings
@@ -170,7 +169,7 @@ def test_bad_configurations_are_refused() -> None:
         with pytest.raises(ConfigError, match=message):
             DecodeConfig(**{"problem": problem, "block_m": 8, "num_sms": 3, **fields})
     with pytest.raises(ConfigError, match="num_tokens = 17: must be at most 16"):
-        DecodeConfig.choose(problem, TARGET, 17)
+        choose(problem, TARGET, 17)
     for fields, message in (
         ({"hidden": 100}, "hidden = 100: must be a multiple of 128"),
         ({"gate_up": ""}, "gate_up = '': must be one of"),

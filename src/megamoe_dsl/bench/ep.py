@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import torch
 import torch.distributed as dist
 
-from ..artifact.cache import compile_all, require_place
+from ..artifact.cache import compile_all
 from ..artifact.store import ArtifactStore, dsl_version
 from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, RoutingTablesConfig
 from ..kernels.moe.halves.family import EP_KERNELS, tuned_fields
@@ -26,7 +26,7 @@ from .host import Host
 from .point import SEED, CurrentLayer, Layer, Point
 from .process_group import RankWorker, run_jobs
 from .results import Recorded, Results, trace_row
-from .session import LAUNCHES, traced
+from .session import LAUNCHES, LayerRun, traced
 from .timing import Times, launches_of, synchronize, time_back_to_back
 
 VARIANT_REPEATS = 5
@@ -216,15 +216,11 @@ LIMIT_S = 90.0
 
 
 @dataclass(frozen=True)
-class EpRun:
+class EpRun(LayerRun):
     """What is timed or traced, with the same number of ranks at all points.  Raises `ProblemError`."""
 
-    points: tuple[Point, ...]
-    artifacts: Path  # folder of compiled kernels
-    out: Path  # folder of the JSON file, and of traces
     variants: tuple[Variant, ...] = ()  # kernels with other fields, beside those that are chosen
     trace: bool = False  # say what warps do, instead of times
-    watchdog_ms: int = 5000
 
     def __post_init__(self) -> None:
         ranks = {one.ranks for one in self.points}
@@ -232,9 +228,7 @@ class EpRun:
             raise ProblemError("ranks", sorted(ranks), "one number for all points")
         if len({one.recipe for one in self.points}) != 1:
             raise ProblemError("recipe", sorted({one.recipe for one in self.points}), "one for all points")
-        if self.watchdog_ms < 1:
-            raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
-        require_place("out", self.out)
+        super().__post_init__()
 
     @property
     def kernels(self) -> tuple[Variant, ...]:
@@ -256,10 +250,10 @@ class EpRun:
         return self.points
 
     def measure(self, job: Any, layers: CurrentLayer[Layer], store: ArtifactStore, host: Host) -> dict[str, Any]:
-        layer, watchdog_ns = layers.of(job), self.watchdog_ms * 1_000_000
+        layer = layers.of(job)
         if self.trace:
-            return trace_ep_point(job, layer, store, watchdog_ns, self.out)
-        return ep_point(job, layer, store, host.target, self.kernels, watchdog_ns)
+            return trace_ep_point(job, layer, store, self.watchdog_ns, self.out)
+        return ep_point(job, layer, store, host.target, self.kernels, self.watchdog_ns)
 
     def line_of(self, record: dict[str, Any]) -> str:
         if "traced" in record:
@@ -267,9 +261,6 @@ class EpRun:
         times = ", ".join(f"{name} {one['median']:.0f} us" for name, one in record["us"].items())
         differing = f"; NOT THE SAME BITS: {record['differing']}" if record["differing"] else ""
         return f"{record['name']}: {times}, dispatch alone {record['dispatch_alone_us']['median']:.0f} us{differing}"
-
-    def check(self, host: Host) -> None:
-        host.check(self.points)
 
     def compile(self, host: Host, jobs: int) -> int:
         """What the folder lacks; how many kernels there are.  Raises `ConfigError`, and as `compile_all`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -62,21 +62,34 @@ POINT_LIMIT_S = 240.0
 
 
 @dataclass(frozen=True)
-class Session:
-    """Points to time or to trace, and how."""
+class LayerRun:
+    """Points of layers to time or to trace.  Raises `ProblemError`."""
 
-    points: list[Point]
+    points: Sequence[Point]
     artifacts: Path  # folder of compiled kernels; missing ones are compiled when the DSL is installed
-    out: Path  # folder of the JSON files
-    variants: bool = False  # take every kernel in the folder that fits a point, not only the configured one
-    graphs: bool = True
-    trace: bool = False
-    watchdog_ms: int = 5000  # limit of every wait in a kernel
+    out: Path  # folder of the JSON files, and of traces
+    watchdog_ms: int = field(default=5000, kw_only=True)  # limit of every wait in a kernel
 
     def __post_init__(self) -> None:
         if self.watchdog_ms < 1:
             raise ProblemError("watchdog_ms", self.watchdog_ms, "at least 1")
         require_place("out", self.out)
+
+    @property
+    def watchdog_ns(self) -> int:
+        return self.watchdog_ms * 1_000_000
+
+    def check(self, host: Host) -> None:
+        host.check(self.points)
+
+
+@dataclass(frozen=True)
+class Session(LayerRun):
+    """Points of the fused layer to time or to trace, and how."""
+
+    variants: bool = False  # take every kernel in the folder that fits a point, not only the configured one
+    graphs: bool = True
+    trace: bool = False
 
     @classmethod
     def given(cls, options: BenchOptions) -> Session:
@@ -84,9 +97,6 @@ class Session:
         same = ("artifacts", "out", "variants", "trace", "watchdog_ms")
         points = points_of(options, options.remote)
         return cls(points, graphs=not options.no_graphs, **{name: getattr(options, name) for name in same})
-
-    def check(self, host: Host) -> None:
-        host.check(self.points)
 
     def compile(self, host: Host, jobs: int) -> int:
         """Candidates that the folder lacks; how many there are.  Raises as `compile_all`."""
@@ -99,10 +109,6 @@ class Session:
     @staticmethod
     def right(record: dict[str, Any]) -> bool:
         return passed(record)
-
-    @property
-    def watchdog_ns(self) -> int:
-        return self.watchdog_ms * 1_000_000
 
 
 def alone(config: MegaMoeConfig) -> Sequence[KernelConfig]:

@@ -155,7 +155,7 @@ def halves_kernels(
     dispatch: Mapping[str, Any] | None = None,
     combine: Mapping[str, Any] | None = None,
     train: bool = False,
-) -> list[KernelConfig]:
+) -> list[Any]:
     """Those of an `EpMoE` on such a GPU, with its launches of a backward pass where it is to `train`; those of weight gradients are of
     `moe`."""
     tokens = problem.max_tokens_per_rank

@@ -14,7 +14,6 @@ from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align
 from ...layouts.region import BF16, F32, I32, U8, U16, U32, Field, MBarrier, Region, most_that_fit
-from ...target import Target
 from .problem import FC1, FC2, DecodeProblem
 from .weights import PackedRows, PlainRows
 
@@ -58,12 +57,6 @@ class DecodeConfig:
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", min(most, self.source.most_stages))
         require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
-
-    @classmethod
-    def choose(cls, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> Self:
-        block_m = next((m for m in TOKENS if num_tokens <= m), None)
-        require(block_m is not None, "num_tokens", num_tokens, f"at most {MOST_TOKENS}")
-        return cls(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
 
     # --- work
     def k_blocks(self, phase: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from ...config_error import ConfigError
+from ...config_error import ConfigError, require
 from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel
@@ -33,7 +33,7 @@ def few_configs(
         return ()
     most = min(most_tokens(problem), layer.max_tokens_per_rank)
     with suppress(ConfigError):
-        return tuple(DecodeConfig.choose(problem, target, tokens) for tokens in TOKENS[: (most > 0) + (most > TOKENS[0])])
+        return tuple(DecodeKernel().choose(problem, target, tokens) for tokens in TOKENS[: (most > 0) + (most > TOKENS[0])])
     return ()
 
 
@@ -49,7 +49,9 @@ class DecodeKernel(Kernel):
     code = "kernel.decode_kernel"
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
-        return self.configs[target.arch.name].choose(problem, target, num_tokens, **fields)
+        block_m = next((m for m in TOKENS if num_tokens <= m), None)
+        require(block_m is not None, "num_tokens", num_tokens, f"at most {TOKENS[-1]}")
+        return DecodeConfig(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
 
     def label(self, config: DecodeConfig) -> str:
         p = config.problem

@@ -20,7 +20,6 @@ from ...artifact.store import ArtifactStore
 from ...json_file import cache_folder
 from ...kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
-from ...kernels.registry import find_kernel
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
 from ...target import Target
@@ -74,10 +73,7 @@ class EpMoE(torch.nn.Module):
         self.takes_scales, self.takes_bound = problem.formats.scaled, False
         store = ArtifactStore(cache_folder()) if store is None else store
         device = weights.fc1.device
-        target = grid_target(gpu_target(device))
-        tokens = problem.max_tokens_per_rank
-        self.dispatch_config = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
-        self.combine_config = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
+        self.dispatch_config, self.combine_config, *_ = halves_kernels(problem, grid_target(gpu_target(device)), dispatch, combine)
         keeps = max(self.dispatch_config.keeps, self.combine_config.keeps)
         region = symmetric_buffer(problem, keeps)
         self.symmetric = SymmetricBuffer.allocate(problem, group=group, region=region) if symmetric is None else symmetric
