@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf, nextafter, prod
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
@@ -285,6 +286,18 @@ def test_register_file_overflow(monkeypatch):
 def test_choose_rejects_the_grid(num_sms, allowed):
     with pytest.raises(ConfigError, match=f"num_sms = {num_sms!r}: must be {allowed}"):
         choose(FLASH, Target.typical("sm_100a", num_sms), 1024)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", None])
+def test_choose_rejects_what_is_no_target(target):
+    with pytest.raises(ProblemError, match=r"^target = .*: must be a Target, as in Target\.typical"):
+        choose(FLASH, target, 8)
+
+
+def test_a_long_value_is_one_line_of_an_error():
+    with pytest.raises(ConfigError) as caught:
+        raise ConfigError("config", torch.zeros(40, 40), "short")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 450
 
 
 def test_choose_rejects_tokens_and_blocks():

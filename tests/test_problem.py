@@ -51,7 +51,7 @@ def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed)
     error = caught.value
     assert error.field == field and allowed in error.allowed
     assert error.value is value or error.value == value
-    assert field in str(error) and repr(value) in str(error) and allowed in str(error)
+    assert field in str(error) and repr(value)[:400] in str(error) and allowed in str(error)
     assert isinstance(error, ValueError)
 
 

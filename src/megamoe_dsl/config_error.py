@@ -8,6 +8,8 @@ from operator import index
 from typing import Any, SupportsIndex
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+MOST_SHOWN = 400
+"""Characters of a value in a message."""
 
 
 def parse_integer(text: str) -> int | None:
@@ -27,11 +29,17 @@ def as_integer(value: object) -> int | None:
         return None
 
 
+def shown(value: object) -> str:
+    """The value in one line of a message; of a long one its beginning."""
+    text = " ".join(repr(value).split("\n"))
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
 class ConfigError(ValueError):
     """A field of a kernel's configuration is out of range; the message names the field, its value and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {value!r}: must be {allowed}")
+        super().__init__(f"{field} = {shown(value)}: must be {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
 

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, Self, SupportsIndex
 
 from .activation import ACTIVATIONS, SILU, Activation, GatedProduct
-from .config_error import as_integer
+from .config_error import as_integer, shown
 from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
@@ -25,7 +25,7 @@ class ProblemError(ValueError):
     """A field of a `Problem`, or an argument checked against one, is out of range."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {value!r}: must be {allowed}")
+        super().__init__(f"{field} = {shown(value)}: must be {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
 
@@ -187,6 +187,8 @@ class Problem(ActivatingProblem):
 
     def check_ranks(self, name: str, given: Sized) -> None:
         """Raises `ProblemError` unless there is one for every rank."""
+        if not isinstance(given, Sized):
+            raise ProblemError(name, given, f"one for each of num_ranks = {self.num_ranks}")
         if len(given) != self.num_ranks:
             raise ProblemError(f"len({name})", len(given), f"num_ranks = {self.num_ranks}")
 

@@ -114,10 +114,10 @@ def test_biases_that_do_not_fit_are_named() -> None:
     (weights, _) = hopper_case(moe, (1, 1), 0).weights
     plain = replace(weights, fc1_bias=None, fc2_bias=None)
     for given, problem, message in (
-        (plain, moe, "fc1_bias: missing, allowed: with biases = False"),
-        (weights, replace(moe, biases=False), "fc1_bias: given, allowed: with biases = True"),
-        (replace(weights, fc2_bias=torch.zeros(2, 128)), moe, r"fc2_bias: shape \(2, 128\), allowed: \(2, 256\)"),
-        (replace(weights, fc2_bias=torch.zeros(2, 256).double()), moe, "fc2_bias: dtype torch.float64, allowed: torch.float32"),
+        (plain, moe, "fc1_bias = None: must be a tensor of a problem with biases = True"),
+        (weights, replace(moe, biases=False), "fc1_bias = 'a tensor': must be None of a problem with biases = False"),
+        (replace(weights, fc2_bias=torch.zeros(2, 128)), moe, r"fc2_bias.shape = \(2, 128\): must be \(2, 256\)"),
+        (replace(weights, fc2_bias=torch.zeros(2, 256).double()), moe, r"fc2_bias.dtype = torch.float64: must be torch.float32"),
     ):
         with pytest.raises(ValueError, match=message):
             given.validate(problem)

@@ -96,13 +96,13 @@ def test_registers_are_enough_for_most_experts() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"topk": 9}, "topk = 9: must be at most the 8 experts of 1 of 1 groups"),
+        ({"topk": 9}, "topk = 9: must be at most num_experts = 8"),
         ({"scores": "relu"}, "scores = 'relu': must be one of softmax, sigmoid"),
         ({"logits": "f16"}, "logits = 'f16': must be one of f32, bf16"),
         ({"biased": True}, "biased = True: must be False with scores = softmax"),
         ({"hashed": True, "biased": True, "scores": "sigmoid"}, "hashed = True: must be False with a bias or groups"),
         ({"replicas": 65}, "replicas = 65: must be between 0 and 64"),
-        ({"groups": 2}, "num_experts = 8: must be a multiple of 32 in each of groups = 2"),
+        ({"groups": 2}, "groups = 2: must be 1, or such that each has a multiple of 32 of num_experts = 8"),
         ({"topk_groups": 2}, "topk_groups = 2: must be between 1 and groups = 1"),
     ],
 )

@@ -69,7 +69,7 @@ def called(name: str, kind: str, old: str, new: str, *nearest: str) -> Mutant:
     return host(name, kind, "ExpertPlan.__call__", old, new, *nearest)
 
 
-CHECK_CURRENT = "if index != torch._C._cuda_getDevice(): check_current(self._device)"
+CHECK_CURRENT = "if index != torch._C._cuda_getDevice(): check_current(self._device, 'x.device')"
 PREPARED = (
     prepared("the weights", "(*given.weights, given.factors)", "(given.factors,)", fp8("another layer of the shape")),
     prepared("the scales", "(*given.weights, given.factors)", "(*given.weights[::2], given.factors)", fp8("w1_sf, another")),

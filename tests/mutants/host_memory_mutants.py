@@ -156,7 +156,7 @@ CHECKS = (
         "a router's call looks at no device",
         "too narrow",
         "TopExpertsPlan.__call__",
-        "if self._device.index != torch._C._cuda_getDevice(): check_current(self._device)",
+        "if self._device.index != torch._C._cuda_getDevice(): check_current(self._device, 'logits.device')",
         "",
         case("top_experts", "another device"),
     ),

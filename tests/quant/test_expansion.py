@@ -36,7 +36,7 @@ def test_the_room_below_the_largest_scale(value: int, room: int) -> None:
             found, scales = expand_e2m1(packed, sf)
             assert torch.equal(dequantize_weight_e4m3(found, scales), dequantize_e2m1(packed, sf))
         else:
-            with pytest.raises(ValueError, match=rf"sf\[0, 5, 2\]: 2\^{-7 - far} beside 2\^-7 in block \[0, 0, 0\].*1 of 512 blocks"):
+            with pytest.raises(ValueError, match=rf"sf\[0, 5, 2\] = '2\^{-7 - far} beside 2\^-7 in block \[0, 0, 0\].*1 of 512 blocks"):
                 expand_e2m1(packed, sf)
 
 
@@ -64,9 +64,9 @@ def test_the_smallest_scales() -> None:
 def test_bad_input() -> None:
     packed, sf = weights()
     sf[1, 2, 3] = 255
-    with pytest.raises(ValueError, match="holds 255"):
+    with pytest.raises(ValueError, match="sf = 255"):
         expand_e2m1(packed, sf)
-    with pytest.raises(ValueError, match="multiple of the scale block 32"):
+    with pytest.raises(ValueError, match="must be a multiple of 32"):
         expand_e2m1(packed[..., :10], sf[..., :1])
-    with pytest.raises(ValueError, match=r"sf: shape"):
+    with pytest.raises(ValueError, match=r"sf.shape"):
         expand_e2m1(packed, sf[..., :1])

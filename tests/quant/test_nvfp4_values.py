@@ -36,6 +36,7 @@ def test_each_matrix_has_its_factor() -> None:
         codes, sf = quantize_nvfp4(one, factors[index])
         assert torch.equal(together[0][index], codes) and torch.equal(together[1][index].float(), sf.float())
     assert float(nvfp4_factor(torch.zeros(16))) == 1 == float(nvfp4_factor(torch.tensor([1.0, -448.0 * 6])))
+    assert float(nvfp4_factor(torch.zeros(0, 16))) == 1
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -43,5 +44,5 @@ def test_what_does_not_fit_is_refused() -> None:
         quantize_nvfp4(torch.zeros(24), torch.tensor(1.0))
     with pytest.raises(ValueError, match="x"):
         quantize_nvfp4(torch.full((16,), torch.inf), torch.tensor(1.0))
-    with pytest.raises(ValueError, match=r"sf: shape \(2,\), allowed: \(1,\)"):
+    with pytest.raises(ValueError, match=r"sf.shape = \(2,\): must be \(1,\)"):
         dequantize_nvfp4(pack_e2m1(torch.zeros(16, dtype=torch.uint8)), torch.zeros(2).to(torch.float8_e4m3fn))

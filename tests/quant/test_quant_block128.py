@@ -106,21 +106,24 @@ def test_transform_and_inverse():
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda: quant.weight_scale_rows(torch.zeros(3, 1), 384, 2), "sf: 3 blocks of rows, allowed: 4 for 384 rows"),
-        (lambda: quant.quantize_e4m3_f32(torch.full((1, 128), np.inf)), "x: holds infinities or NaN"),
-        (lambda: quant.quantize_e4m3_pow2(torch.zeros(1, 128, dtype=torch.int32)), "x: dtype torch.int32"),
-        (lambda: quant.quantize_weight_e4m3(torch.zeros(1, 64, 128, dtype=torch.int32)), "w: dtype torch.int32"),
+        (lambda: quant.weight_scale_rows(torch.zeros(3, 1), 384, 2), r"sf.shape\[-2\] = 3: must be 4 for 384 rows"),
+        (lambda: quant.quantize_e4m3_f32(torch.full((1, 128), np.inf)), "x = 'NaN or an infinity': must be finite"),
+        (
+            lambda: quant.quantize_e4m3_pow2(torch.zeros(1, 128, dtype=torch.int32)),
+            r"x.dtype = torch.int32: must be a floating",
+        ),
+        (lambda: quant.quantize_weight_e4m3(torch.zeros(1, 64, 128, dtype=torch.int32)), r"w.dtype = torch.int32"),
         (
             lambda: quant.dequantize_e4m3_f32(torch.zeros(2, 256).to(torch.float8_e4m3fn), torch.zeros(2, 1)),
-            r"sf: shape \(2, 1\), allowed: \(2, 2\)",
+            r"sf.shape = \(2, 1\): must be \(2, 2\)",
         ),
         (
             lambda: quant.transform_weights(PROBLEM, SM90, quant.ExpertWeights(**checkpoint() | {"fc2_sf": torch.zeros(2, 512, 2)})),
-            r"fc2_sf: shape \(2, 512, 2\), allowed: \(2, 4, 2\)",
+            r"fc2_sf.shape = \(2, 512, 2\): must be \(2, 4, 2\)",
         ),
         (
             lambda: quant.transform_weights(PROBLEM, SM90, quant.ExpertWeights(**checkpoint() | {"fc1": torch.zeros(2, 512, 512)})),
-            "fc1: dtype torch.float32, allowed: torch.float8_e4m3fn",
+            r"fc1.dtype = torch.float32: must be torch.float8_e4m3fn",
         ),
     ],
 )

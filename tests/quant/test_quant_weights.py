@@ -99,15 +99,15 @@ def test_transform_weights_round_trip_and_shapes():
 def test_transform_errors_name_the_field():
     plain = checkpoint()
     plain["fc2_sf"] = plain["fc2_sf"][:, :, :-1]
-    with pytest.raises(ValueError, match=r"fc2_sf: shape \(2, 512, 7\), allowed: \(2, 512, 8\)"):
+    with pytest.raises(ValueError, match=r"fc2_sf.shape = \(2, 512, 7\): must be \(2, 512, 8\)"):
         quant.transform_weights(PROBLEM, SM100, quant.ExpertWeights(**plain))
     plain = checkpoint()
     plain["fc1"] = plain["fc1"].int()
-    with pytest.raises(ValueError, match=r"fc1: dtype torch.int32, allowed: torch.uint8"):
+    with pytest.raises(ValueError, match=r"fc1.dtype = torch.int32: must be torch.uint8"):
         quant.transform_weights(PROBLEM, SM100, quant.ExpertWeights(**plain))
-    with pytest.raises(ValueError, match="sf: 64 rows, allowed: a multiple of 128"):
+    with pytest.raises(ValueError, match=r"sf.shape\[-2\] = 64: must be a multiple of 128"):
         quant.utccp_scale_order(random_bytes(64, 4))
-    with pytest.raises(ValueError, match="sf: 6 scales per row"):
+    with pytest.raises(ValueError, match=r"sf.shape\[-1\] = 6: must be a multiple of 4"):
         quant.utccp_scale_order(random_bytes(128, 6))
     with pytest.raises(ValueError, match=r"sf: dtype torch\.int8, allowed: torch\.uint8"):
         quant.utccp_scale_order(random_bytes(128, 4).view(torch.int8))
@@ -116,13 +116,13 @@ def test_transform_errors_name_the_field():
             quant.tile_sm90(random_bytes(2, rows, k).view(torch.float8_e4m3fn))
     words = torch.zeros(4, 128, dtype=torch.int32)
     for bad, batch, message in (
-        (words.byte(), None, "words: dtype torch.uint8 with 2 dimensions, allowed: torch.int32 with 2"),
-        (words[0], None, "words: dtype torch.int32 with 1 dimensions"),
-        (words[:, :64], None, "words: 64 rows, allowed: a multiple of 128"),
-        (words, 3, "batch: 3, allowed: a divisor of the first dimension 4"),
-        (words, 0, "batch: 0, allowed"),
+        (words.byte(), None, "words = 'torch.uint8 with 2 dimensions': must be torch.int32 with 2"),
+        (words[0], None, "words = 'torch.int32 with 1 dimensions'"),
+        (words[:, :64], None, r"words.shape\[1\] = 64: must be a multiple of 128"),
+        (words, 3, r"batch = 3: must be a divisor of words.shape\[0\] = 4"),
+        (words, 0, "batch = 0: must be"),
     ):
         with pytest.raises(ValueError, match=message):
             quant.inverse_utccp_scale_order(bad, batch)
-    with pytest.raises(ValueError, match="w: 24 rows in dimension -2"):
+    with pytest.raises(ValueError, match=r"w.shape\[-2\] = 24: must be a multiple of 2 \* group = 16"):
         quant.interleave_gate_up(random_bytes(24, 1))

@@ -55,6 +55,22 @@ def test_calls_in_a_row_differ_in_one_thing() -> None:
     layer.symmetric.close()
 
 
+def test_what_is_checked_is_named_as_the_caller_does() -> None:
+    """A weight of a masked slot may be anything."""
+    layer = layer_of(PROBLEM)
+    x, idx, weights = torch.randn(5, 256).bfloat16(), torch.rand(5, 4).topk(2).indices, torch.rand(5, 2)
+    weights[1, 1] = torch.nan
+    with pytest.raises(ProblemError, match=r"^topk_weights\[1, 1\] = nan: must be finite"):
+        layer(x, idx, weights, check=True)
+    idx[1, 1] = -1
+    assert layer(x, idx, weights, check=True).isfinite().all()
+    with pytest.raises(ProblemError, match=r"^topk_idx = None: must be a tensor"):
+        layer(x, None, weights)
+    for given, message in (({"bounds": 8}, "bounds = 8: must be several integers"), ({"reserved_sms": -1}, "reserved_sms = -1: must be")):
+        with pytest.raises(ProblemError, match=message):
+            MegaMoE(PROBLEM, symmetric=layer.symmetric, **given)
+
+
 def test_to_synchronize_waits_for_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record of its kernels' waits becomes the error."""
     layer = layer_of(PROBLEM)

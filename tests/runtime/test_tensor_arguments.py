@@ -63,6 +63,7 @@ def test_what_is_no_tensor_is_named(function: Callable[..., Any], name: str, opt
         (lambda: k_grouped_gemm(SIDE[None], SCALES, SIDE, SCALES, ENDS), r"left.shape = \(1, 32, 128\): must be \[columns, rows of groups"),
         (lambda: k_grouped_gemm(SIDE, SCALES, SIDE[0], SCALES, ENDS), r"right.shape = \(128,\): must be \[columns, rows of groups"),
         (lambda: k_grouped_gemm(SIDE, SCALES, SIDE, SCALES, ENDS, out_dtype=torch.half), r"out.dtype = torch.float16: must be"),
+        (lambda: padded_rows(ENDS, -1), "rows = -1: must be between 0 and"),
         (lambda: padded_rows(ENDS.long(), 128), "ends.dtype = torch.int64: must be torch.int32"),
         (lambda: quantize_experts(B[0], B), r"w1.shape = \(256, 128\): must be \(experts, 2 \* intermediate, hidden\)"),
     ],
@@ -82,6 +83,9 @@ def test_no_columns_have_no_sums() -> None:
 
 
 def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(TypeError, match=r"gemm\(\) missing 1 required positional argument: 'b'"):
+        gemm(A, None, b_sf=None)  # type: ignore[call-arg]
+
     class Wrong(torch.Tensor):
         def get_device(self) -> int:
             raise AttributeError("no such place")

@@ -46,8 +46,7 @@ def kernel_of(config: object) -> Kernel:
     for kernel in KERNELS:
         if kernel.has(config):
             return kernel
-    known = ", ".join(kind for _, kind in config_types())
-    raise ConfigError("config", config, f"one of {known}: choose(problem, target, num_tokens) makes one")
+    raise ConfigError("config", config, "a configuration: choose(problem, target, num_tokens) makes one")
 
 
 def family_of(problem: object) -> Kernel:
@@ -65,6 +64,8 @@ def choose(problem: Any, target: Target, num_tokens: int, **fields: Any) -> Any:
     Where a point that was measured on the target's GPU is near, its configuration is taken; otherwise heuristics choose.  `fields` replace
     what is chosen.  Raises `ProblemError` for an architecture that the kernel does not run on, and `ConfigError`."""
     kernel = family_of(problem)
+    if not isinstance(target, Target):
+        raise ProblemError("target", target, 'a Target, as in Target.typical("sm_90a")')
     config_type(kernel, target.arch)
     return kernel.choose(problem, target, num_tokens, **fields)
 

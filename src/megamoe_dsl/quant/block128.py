@@ -8,7 +8,8 @@ All functions work on the device of their arguments and give the same bytes on C
 
 import torch
 
-from megamoe_dsl.quant.formats import E4M3_MAX, _require_dtype, _require_finite, blocks_of, e4m3_scale_byte, encode_e4m3
+from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.quant.formats import E4M3_MAX, _require_dtype, _require_finite, blocks_of, e4m3_scale_byte, encode_e4m3, require_floats
 
 FP32_SCALE_BLOCK = 128
 """Values of K, and rows of weights, that share one FP32 scale; the tensor core's partial sums are promoted to FP32 as often."""
@@ -23,8 +24,7 @@ def _scales(amax: torch.Tensor) -> torch.Tensor:
 
 
 def _float_blocks(name: str, x: torch.Tensor, block: int, check: bool = True) -> torch.Tensor:
-    if not x.dtype.is_floating_point:
-        raise ValueError(f"{name}: dtype {x.dtype}, allowed: a floating point dtype")
+    require_floats(name, x)
     if check:
         _require_finite(name, x)
     return blocks_of(x.to(torch.float32), block)
@@ -45,7 +45,7 @@ def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: 
     the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating. What is not float32 is cast to it
     first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
 
-    Raises ValueError when x is not floating point or, with `check`, holds a non-finite value.
+    Raises `ProblemError` when x is not floating point or, with `check`, holds a non-finite value.
     """
     blocks = _float_blocks("x", x, block, check)
     sf = _scales(blocks.abs().amax(dim=-1))
@@ -67,19 +67,20 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[
 
 
 def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)].  Raises ValueError on a wrong
-    dtype or shape."""
+    """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)].  Raises
+    `ProblemError` on a wrong dtype or shape."""
     _require_dtype("x", x, torch.float8_e4m3fn)
     _require_dtype("sf", sf, torch.float32)
     expected = (*x.shape[:-1], -(-x.shape[-1] // block))
     if tuple(sf.shape) != expected:
-        raise ValueError(f"sf: shape {tuple(sf.shape)}, allowed: {expected} (one scale per {block} values)")
+        raise ProblemError("sf.shape", tuple(sf.shape), f"{expected}, a scale for {block} values")
     return x.to(torch.float64) * _spread(sf.to(torch.float64), block, x.shape[-1])
 
 
 def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize floating point [..., rows, K] to E4M3 with one FP32 scale per 128 x 128, fewer at the ends.  Gives float8_e4m3fn [..., rows,
     K] and float32 [..., ceil(rows / 128), ceil(K / 128)]; rounding and errors as `quantize_e4m3_f32`."""
+    require_floats("w", w, 2)
     block, (rows, k) = FP32_SCALE_BLOCK, w.shape[-2:]
     filled = torch.nn.functional.pad(w, (0, 0, 0, -rows % block)) if rows % block else w
     blocks = _float_blocks("w", filled, block).unflatten(-3, (-1, block))  # [..., rows / 128, 128, K / 128, 128]
@@ -92,16 +93,16 @@ def weight_scale_rows(sf: torch.Tensor, rows: int, parts: int = 1) -> torch.Tens
     """Scales per 128 x 128 to scales per row: [..., blocks, K / 128] to [..., rows, K / 128].
 
     `parts` matrices lie below one another, each of as many rows and with blocks of its own, of which the last may have fewer rows.  Raises
-    ValueError when these are not the blocks of so many rows.
+    `ProblemError` when these are not the blocks of so many rows.
     """
     each, blocks = rows // parts, sf.shape[-2]
     if blocks != parts * -(-each // FP32_SCALE_BLOCK):
-        raise ValueError(f"sf: {blocks} blocks of rows, allowed: {parts * -(-each // FP32_SCALE_BLOCK)} for {rows} rows")
+        raise ProblemError("sf.shape[-2]", blocks, f"{parts * -(-each // FP32_SCALE_BLOCK)} for {rows} rows")
     spread = sf.repeat_interleave(FP32_SCALE_BLOCK, dim=-2)
     return spread if parts * each == spread.shape[-2] else spread.unflatten(-2, (parts, -1))[..., :each, :].flatten(-3, -2)
 
 
 def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
     """Exact values, float64, of E4M3 [..., rows, K] with FP32 scales per 128 x 128, of `parts` matrices as in `weight_scale_rows`.  Raises
-    ValueError on a wrong dtype or shape."""
+    `ProblemError` on a wrong dtype or shape."""
     return dequantize_e4m3_f32(w, weight_scale_rows(sf, w.shape[-2], parts))

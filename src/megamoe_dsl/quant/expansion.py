@@ -7,6 +7,7 @@ lacks.  Blocks of zeros have any scale.
 import torch
 from torch.nn.functional import pad
 
+from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant.block128 import FP32_SCALE_BLOCK
 from megamoe_dsl.quant.formats import SCALE_BLOCK, _require_blocks, _require_scales, e2m1_values, encode_e4m3, unpack_e2m1
 
@@ -23,8 +24,8 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
 
     Takes packed E2M1, uint8 [..., rows, K / 2], low nibble first, with UE8M0 scales [..., rows, K / 32]; K is a multiple of 32.
 
-    Raises ValueError for a wrong dtype or shape, a scale of 255 (NaN), and values that E4M3 does not have, naming the first block and its
-    scales: nothing is rounded.
+    Raises `ProblemError` for a wrong dtype or shape, a scale of 255 (NaN), and values that E4M3 does not have, naming the first block and
+    its scales: nothing is rounded.
     """
     codes = unpack_e2m1(packed)
     block = FP32_SCALE_BLOCK
@@ -35,7 +36,7 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
     codes = pad(codes, (0, more[0], 0, more[1]))
     exponent = pad(sf.view(torch.uint8), (0, more[0] // SCALE_BLOCK, 0, more[1])).to(torch.int32)
     if bool((exponent == 255).any()):
-        raise ValueError("sf: holds 255 (UE8M0 NaN), allowed: 0..254")
+        raise ProblemError("sf", 255, "at most 254: in UE8M0 255 is NaN")
     values = e2m1_values(torch.float32).to(codes.device)[codes.to(torch.int32)].unflatten(-1, (-1, SCALE_BLOCK))
     exponent = exponent - _BIAS
     counted = torch.where(values.any(dim=-1), exponent, -(1 << 20)).unflatten(-2, (-1, block)).unflatten(-1, (-1, block // SCALE_BLOCK))
@@ -50,9 +51,11 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
         place = lost.nonzero()[0].tolist()
         at = (*place[:-2], place[-2] // block, place[-1] // (block // SCALE_BLOCK))
         here, most, count = int(exponent[tuple(place)]), int(largest[at]), int(lost.sum())
-        raise ValueError(
-            f"sf{place}: 2^{here} beside 2^{most} in block {list(at)} of 128 x 128, allowed: scales with which all values are E4M3 numbers "
-            f"({count} of {lost.numel()} blocks of {SCALE_BLOCK} have others); keep the weights in E2M1"
+        raise ProblemError(
+            f"sf{place}",
+            f"2^{here} beside 2^{most} in block {list(at)} of 128 x 128",
+            f"a scale with which all values are E4M3 numbers ({count} of {lost.numel()} blocks of {SCALE_BLOCK} have others); keep the "
+            "weights in E2M1",
         )
     return found.flatten(-2)[..., :rows, :k].contiguous(), torch.ldexp(torch.ones_like(base, dtype=torch.float32), base)
 

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import torch
 
+from megamoe_dsl.problem import ProblemError
+
 SCALE_BLOCK = 32
 """Values of K that share one UE8M0 scale byte."""
 
@@ -19,12 +21,22 @@ _E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 def _require_dtype(name: str, tensor: torch.Tensor, *allowed: torch.dtype) -> None:
     if tensor.dtype not in allowed:
-        raise ValueError(f"{name}: dtype {tensor.dtype}, allowed: {', '.join(map(str, allowed))}")
+        raise ProblemError(f"{name}.dtype", tensor.dtype, " or ".join(map(str, allowed)))
 
 
 def _require_blocks(name: str, k: int, block: int) -> None:
     if block <= 0 or k % block:
-        raise ValueError(f"{name}: last dimension {k}, allowed: a multiple of the scale block {block}")
+        raise ProblemError(f"{name}.shape[-1]", k, f"a multiple of {block}")
+
+
+def require_floats(name: str, x: torch.Tensor, dims: int = 1) -> None:
+    """Raises `ProblemError` unless x is a tensor of a floating point dtype with `dims` dimensions or more."""
+    if not isinstance(x, torch.Tensor):
+        raise ProblemError(name, x, "a tensor")
+    if not x.dtype.is_floating_point:
+        raise ProblemError(f"{name}.dtype", x.dtype, "a floating point dtype")
+    if x.dim() < dims:
+        raise ProblemError(f"{name}.shape", tuple(x.shape), "[..., K]" if dims == 1 else "[..., rows, K]")
 
 
 def blocks_of(x: torch.Tensor, block: int) -> torch.Tensor:
@@ -35,14 +47,14 @@ def blocks_of(x: torch.Tensor, block: int) -> torch.Tensor:
 
 def _require_finite(name: str, tensor: torch.Tensor) -> None:
     if not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"{name}: holds infinities or NaN, allowed: finite values (no UE8M0 scale exists for them)")
+        raise ProblemError(name, "NaN or an infinity", "finite")
 
 
 def _require_scales(name: str, values: torch.Tensor, sf: torch.Tensor, block: int) -> None:
     _require_dtype(name, sf, torch.uint8, torch.float8_e8m0fnu)
     expected = (*values.shape[:-1], values.shape[-1] // block)
     if tuple(sf.shape) != expected:
-        raise ValueError(f"{name}: shape {tuple(sf.shape)}, allowed: {expected} (one byte per {block} values)")
+        raise ProblemError(f"{name}.shape", tuple(sf.shape), f"{expected}, a byte for {block} values")
 
 
 # --- UE8M0 -----------------------------------------------------------------------------------------------------------------------
@@ -55,11 +67,11 @@ def ue8m0_bytes(sf: torch.Tensor) -> torch.Tensor:
 
 def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
     """Scale bytes (uint8 or float8_e8m0fnu, any shape) to powers of two: float64 2^(code - 127), for 2^-127 is subnormal in float32.
-    Raises ValueError on another dtype and on a byte of 255, which is NaN."""
+    Raises `ProblemError` on another dtype and on a byte of 255, which is NaN."""
     code = ue8m0_bytes(code)
     _require_dtype("code", code, torch.uint8)
     if bool((code == 255).any()):
-        raise ValueError("code: holds 255 (UE8M0 NaN), allowed: 0..254")
+        raise ProblemError("code", 255, "at most 254: in UE8M0 255 is NaN")
     return _power_of_two(code.to(torch.int32) - _SCALE_BIAS)
 
 
@@ -70,12 +82,12 @@ def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
 def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
     """The smallest UE8M0 scale that is not below `scale`, float32 of any shape: uint8 ceil(log2(scale)) + 127, clamped to [0, 254].
 
-    A subnormal or zero input gives byte 1 or 0.  Raises ValueError on another dtype, a negative or a non-finite value.
+    A subnormal or zero input gives byte 1 or 0.  Raises `ProblemError` on another dtype, a negative or a non-finite value.
     """
     _require_dtype("scale", scale, torch.float32)
     _require_finite("scale", scale)
     if bool((scale < 0).any()):
-        raise ValueError("scale: holds a negative value, allowed: 0 and above")
+        raise ProblemError("scale", "a negative value", "0 or more")
     return _byte_not_below(scale)
 
 
@@ -86,7 +98,7 @@ def _byte_not_below(scale: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_scale(code: torch.Tensor) -> torch.Tensor:
-    """2^(127 - code) as float32, the factor that a value is multiplied with before the cast.  Raises ValueError as `decode_ue8m0`."""
+    """2^(127 - code) as float32, the factor that a value is multiplied with before the cast.  Raises `ProblemError` as `decode_ue8m0`."""
     return decode_ue8m0(code).reciprocal().to(torch.float32)
 
 
@@ -95,19 +107,19 @@ def inverse_scale(code: torch.Tensor) -> torch.Tensor:
 
 def encode_e4m3(x: torch.Tensor) -> torch.Tensor:
     """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448; NaN stays NaN (PTX `cvt.rn.satfinite.e4m3x2.f32`).  Raises
-    ValueError on another dtype."""
+    `ProblemError` on another dtype."""
     _require_dtype("x", x, torch.float32)  # torch's own cast makes NaN of what rounds above 448, hence the clamp
     return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
 def decode_e4m3(code: torch.Tensor) -> torch.Tensor:
-    """E4M3 codes, float8_e4m3fn or uint8 bits, to their exact values in float64.  Raises ValueError on another dtype."""
+    """E4M3 codes, float8_e4m3fn or uint8 bits, to their exact values in float64.  Raises `ProblemError` on another dtype."""
     _require_dtype("code", code, torch.float8_e4m3fn, torch.uint8)
     return code.view(torch.float8_e4m3fn).to(torch.float64)
 
 
 def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
-    """UE8M0 byte of a block whose largest magnitude is `amax`, float32: uint8, 0 for amax 0.  Raises ValueError as `encode_ue8m0`.
+    """UE8M0 byte of a block whose largest magnitude is `amax`, float32: uint8, 0 for amax 0.  Raises `ProblemError` as `encode_ue8m0`.
 
     The rounded product amax * float32(1/448) decides: an amax of 448 * 2^n gives exactly 2^n.
     """
@@ -121,8 +133,7 @@ def _least_scale(amax: torch.Tensor, largest: float) -> torch.Tensor:
 
 def _scaled_blocks(name: str, x: torch.Tensor, block: int, largest: float, check: bool) -> tuple[torch.Tensor, torch.Tensor]:
     # Blocks divided by their scales, float32 [..., K / block, block], and the scales' bytes.  All that may refuse a value comes first.
-    if not x.dtype.is_floating_point:
-        raise ValueError(f"{name}: dtype {x.dtype}, allowed: a floating point dtype")
+    require_floats(name, x)
     _require_blocks(name, x.shape[-1], block)
     if check:
         _require_finite(name, x)
@@ -137,15 +148,15 @@ def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
     A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. What is not float32 is cast to it
     first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
 
-    Raises ValueError when K is not a multiple of `block`, x is not floating point or, with `check`, holds a non-finite value.
+    Raises `ProblemError` when K is not a multiple of `block`, x is not floating point or, with `check`, holds a non-finite value.
     """
     scaled, sf = _scaled_blocks("x", x, block, E4M3_MAX, check)
     return encode_e4m3(scaled).flatten(-2), sf
 
 
 def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of block-scaled E4M3: float8_e4m3fn or uint8 bits [..., K], UE8M0 scales [..., K / block].  Raises ValueError
-    on a wrong dtype or shape, and on a scale byte of 255."""
+    """Exact values, float64, of block-scaled E4M3: float8_e4m3fn or uint8 bits [..., K], UE8M0 scales [..., K / block].  Raises
+    `ProblemError` on a wrong dtype or shape, and on a scale byte of 255."""
     _require_blocks("x", x.shape[-1], block)
     _require_scales("sf", x, sf, block)
     return (decode_e4m3(x).unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)
@@ -164,11 +175,11 @@ def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     """Cast float32 or float64 to E2M1 codes, uint8, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
 
     Bit 3 is the sign; minus zero, and what rounds to it, keeps its sign.  DeepGEMM's `per_token_cast_to_fp4` takes every tie down and gives
-    no minus zero.  Raises ValueError on another dtype or NaN.
+    no minus zero.  Raises `ProblemError` on another dtype or NaN.
     """
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
-        raise ValueError("x: holds NaN, allowed: numbers (E2M1 has no NaN)")
+        raise ProblemError("x", "NaN", "numbers: E2M1 has no NaN")
     return _nearest_code(x)
 
 
@@ -184,12 +195,12 @@ def _nearest_code(x: torch.Tensor) -> torch.Tensor:
 
 
 def pack_e2m1(code: torch.Tensor) -> torch.Tensor:
-    """Two codes per byte, the even index in the low nibble: uint8 [..., K] to [..., K / 2].  Raises ValueError on another dtype, an odd K
-    or a code above 15."""
+    """Two codes per byte, the even index in the low nibble: uint8 [..., K] to [..., K / 2].  Raises `ProblemError` on another dtype, an
+    odd K or a code above 15."""
     _require_dtype("code", code, torch.uint8)
     _require_blocks("code", code.shape[-1], 2)
     if bool((code > 15).any()):
-        raise ValueError(f"code: holds {int(code.max())}, allowed: 0..15")
+        raise ProblemError("code", int(code.max()), "at most 15")
     return _two_in_a_byte(code)
 
 
@@ -220,7 +231,7 @@ def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
 
 def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
     """Exact values, float64, of block-scaled packed E2M1: uint8 [..., K / 2], low nibble first, UE8M0 scales [..., K / block].  Raises
-    ValueError on a wrong dtype or shape, and on a scale byte of 255."""
+    `ProblemError` on a wrong dtype or shape, and on a scale byte of 255."""
     code = unpack_e2m1(packed)
     _require_blocks("packed", code.shape[-1], block)
     _require_scales("sf", code, sf, block)
@@ -257,7 +268,8 @@ NVFP4_BLOCK = 16
 
 def nvfp4_factor(x: torch.Tensor) -> torch.Tensor:
     """The factor with which the largest scale of `x` is the largest that E4M3 has: float32 amax / (448 * 6), a scalar; 1 for zeros."""
-    amax = x.abs().amax().to(torch.float32)
+    require_floats("x", x, 0)
+    amax = x.abs().amax().to(torch.float32) if x.numel() else torch.zeros((), device=x.device)
     return torch.where(amax == 0, 1.0, amax / (E4M3_MAX * E2M1_MAX))
 
 
@@ -268,8 +280,9 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
     is rounded to FP32.  Where a scale is zero the codes are, with the values' signs.  `factor` is float32 and positive: one, or [...] of
     leading dimensions as `nvfp4_factor` gives it for each.
 
-    Raises ValueError when K is not a multiple of 16, or x holds a non-finite value.
+    Raises `ProblemError` when K is not a multiple of 16, or x holds a non-finite value.
     """
+    require_floats("x", x)
     _require_blocks("x", x.shape[-1], NVFP4_BLOCK)
     _require_finite("x", x)
     blocks = x.to(torch.float32).unflatten(-1, (-1, NVFP4_BLOCK))
@@ -282,9 +295,9 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
 
 def dequantize_nvfp4(packed: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
     """Exact values without the factor of the matrix: uint8 [..., K / 2] and float8_e4m3fn [..., K / 16] to float64 [..., K].  Raises
-    ValueError when shapes do not fit."""
+    `ProblemError` when shapes do not fit."""
     codes = unpack_e2m1(packed)
     if codes.shape != (*sf.shape[:-1], sf.shape[-1] * NVFP4_BLOCK):
-        raise ValueError(f"sf: shape {tuple(sf.shape)}, allowed: {(*codes.shape[:-1], codes.shape[-1] // NVFP4_BLOCK)}")
+        raise ProblemError("sf.shape", tuple(sf.shape), str((*codes.shape[:-1], codes.shape[-1] // NVFP4_BLOCK)))
     values = e2m1_values().to(codes.device)[codes.to(torch.int32)]
     return (values.unflatten(-1, (-1, NVFP4_BLOCK)) * decode_e4m3(sf).unsqueeze(-1)).flatten(-2)

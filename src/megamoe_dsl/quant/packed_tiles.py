@@ -13,18 +13,16 @@ Weights are filled up to whole tiles with zeros, in the memory of one rank, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES, HIGHEST, RECORD_BYTES, SHIFTS, TILE_BYTES, TILE_K, TILE_ROWS, unit_of
 from megamoe_dsl.layouts.arith import align
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant.formats import SCALE_BLOCK, pack_e2m1, unpack_e2m1
 from megamoe_dsl.recipe import UE8M0
-
-if TYPE_CHECKING:
-    from megamoe_dsl.problem import Problem
 
 _BIAS = 127
 _SCALES = TILE_K // SCALE_BLOCK
@@ -47,12 +45,12 @@ def pack_tiles(packed: torch.Tensor, sf: torch.Tensor, name: str = "w", rows: to
     name    of the matrix, in errors
     rows    int64 [N], for each row of the tiles its row in `packed`; None: the same
 
-    Raises `PackedWeightsError` when scales of a tile are too far apart, or out of FP32's range, and ValueError on sizes that are not
+    Raises `PackedWeightsError` when scales of a tile are too far apart, or out of FP32's range, and `ProblemError` on sizes that are not
     multiples.
     """
     experts, n, k = packed.shape[0], packed.shape[1], 2 * packed.shape[2]
     if n % TILE_ROWS or k % TILE_K:
-        raise ValueError(f"{name}: {n} rows of {k} values, allowed: multiples of {TILE_ROWS} and {TILE_K}")
+        raise ProblemError(f"{name}.shape", (experts, n, k), f"multiples of {TILE_ROWS} and {TILE_K}")
     tiles = torch.empty(experts, n // TILE_ROWS, k // TILE_K, TILE_BYTES, dtype=torch.uint8, device=packed.device)
     order = torch.arange(n, device=packed.device) if rows is None else rows.to(packed.device)
     for expert in range(experts):  # one at a time: what is in between takes many times the memory

@@ -15,13 +15,13 @@ import torch
 
 from megamoe_dsl.hardware.cta_pair import BLOCK_N
 from megamoe_dsl.hardware.operand_tile import ROW_BYTES
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant.formats import no_scales, ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import MatrixShape, pack_tiles, resize, tiled_shapes, unpack_tiles, weight_shapes
 from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, ExpertFactors, Format
 
 if TYPE_CHECKING:
     from megamoe_dsl.arch import Arch
-    from megamoe_dsl.problem import Problem
 
 WEIGHT_NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
 """Fields of `ExpertWeights` and of `TransformedWeights` that every layer has."""
@@ -46,12 +46,12 @@ _WORD_BYTES = 4
 
 def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if tensor.dtype != dtype:
-        raise ValueError(f"{name}: dtype {tensor.dtype}, allowed: {dtype}")
+        raise ProblemError(f"{name}.dtype", tensor.dtype, str(dtype))
     if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name}: shape {tuple(tensor.shape)}, allowed: {shape}")
+        raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
 
 
-def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def checkpoint_layout(problem: Problem) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """dtype and shape of every field of `ExpertWeights` for the recipe of `problem`."""
     el, weights = problem.experts_per_rank, problem.formats.weights
     scale = TORCH_DTYPES[weights.scale]
@@ -67,7 +67,7 @@ def checkpoint_layout(problem: "Problem") -> dict[str, tuple[torch.dtype, tuple[
     return found | biases | factors
 
 
-def weight_names(problem: "Problem") -> tuple[str, ...]:
+def weight_names(problem: Problem) -> tuple[str, ...]:
     """Fields of `ExpertWeights` and of `TransformedWeights` that a layer has."""
     return (*WEIGHT_NAMES, *(BIAS_NAMES if problem.biases else ()), *(("factors",) if problem.formats.weights.factor else ()))
 
@@ -76,7 +76,7 @@ INDEX_DTYPES = (torch.int64, torch.int32)
 """What topk_idx may be; a kernel reads int64, into which the others are converted."""
 
 
-def input_layout(problem: "Problem") -> tuple[torch.dtype, int]:
+def input_layout(problem: Problem) -> tuple[torch.dtype, int]:
     """Scales of the activations: their dtype and how many channels share one.  x_sf is [tokens, ceil(hidden / channels)], K-major rows."""
     activations = problem.formats.activations
     return TORCH_DTYPES[activations.scale], activations.channels
@@ -88,7 +88,7 @@ def stored_row(form: Format, channels: int) -> tuple[torch.dtype, int]:
     return dtype, form.row_bytes(channels) // dtype.itemsize
 
 
-def input_row(problem: "Problem") -> tuple[torch.dtype, int]:
+def input_row(problem: Problem) -> tuple[torch.dtype, int]:
     """Rows of activations: dtype and length.  x is [tokens, hidden]; of E2M1, two in a byte, [tokens, hidden / 2]."""
     return stored_row(problem.formats.activations, problem.hidden)
 
@@ -126,20 +126,21 @@ class ExpertWeights:
             if bias is not None and bias.dtype == torch.bfloat16:
                 object.__setattr__(self, name, bias.float())
 
-    def validate(self, problem: "Problem") -> None:
-        """Raise ValueError naming the field when it is missing or not the problem's, or a dtype or a shape does not fit `problem`."""
+    def validate(self, problem: Problem) -> None:
+        """Raise `ProblemError` naming the field when it is missing or not the problem's, or a dtype or a shape does not fit `problem`."""
         layout = checkpoint_layout(problem)
         for name in OTHER_NAMES:
             if (getattr(self, name) is None) == (name in layout):
-                other = f"biases = {not problem.biases}" if name in BIAS_NAMES else f"another recipe than {problem.recipe}"
-                raise ValueError(f"{name}: {'missing' if name in layout else 'given'}, allowed: with {other}")
+                field = f"biases = {problem.biases}" if name in BIAS_NAMES else f"recipe = {problem.recipe}"
+                value, allowed = (None, "a tensor") if name in layout else ("a tensor", "None")
+                raise ProblemError(name, value, f"{allowed} of a problem with {field}")
         for name, (dtype, shape) in layout.items():
             _require_shape(name, getattr(self, name), dtype, shape)
 
     def expert(self, index: int) -> "ExpertWeights":
         return self.map(lambda tensor: tensor[index : index + 1])
 
-    def resized(self, problem: "Problem", shapes: Mapping[str, MatrixShape]) -> "ExpertWeights":
+    def resized(self, problem: Problem, shapes: Mapping[str, MatrixShape]) -> "ExpertWeights":
         return ExpertWeights(**resize(problem, {name: getattr(self, name) for name in weight_names(problem)}, shapes))
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "ExpertWeights":
@@ -191,10 +192,10 @@ def regroup(w: torch.Tensor, dim: int, shape: tuple[int, ...], order: tuple[int,
 
 def interleave_gate_up(w: torch.Tensor, group: int = GATE_UP_GROUP, dim: int = -2, inverse: bool = False) -> torch.Tensor:
     """Reorder the rows [gate | up] of dimension `dim` to `group` gate rows, `group` up rows, and so on: a new contiguous tensor.  Weights
-    [El, 2I, H/2] and their scales [El, 2I, H/32] alike, of any dtype.  Raises ValueError when the rows are no multiple of 2 * group."""
+    [El, 2I, H/2] and their scales [El, 2I, H/32] alike, of any dtype.  Raises `ProblemError` when the rows are no multiple of 2 * group."""
     rows = w.shape[dim]
     if group <= 0 or rows % (2 * group):
-        raise ValueError(f"w: {rows} rows in dimension {dim}, allowed: a multiple of 2 * group = {2 * group}")
+        raise ProblemError(f"w.shape[{dim}]", rows, f"a multiple of 2 * group = {2 * group}")
     return regroup(w, dim, (2, rows // (2 * group), group), (1, 0, 2), inverse)
 
 
@@ -204,18 +205,18 @@ def order_rows_sm90(w: torch.Tensor, inverse: bool = False, outputs: str = E4M3)
     Each tile of 256 rows has the gate and up rows of 128 consecutive channels.  Row (group, block, warp, half, row) is the gate (half 0)
     or up (half 1) row of channel 16 (4 group + warp) + 2 row + block, of BF16 `outputs` of Linear1 + 8 block + row: a thread then holds
     gate and up of the same channels, and the Linear1 epilogue's transposed store, of 16 bits, puts the 128 outputs in natural order.
-    Raises ValueError when the rows are not a multiple of 256.
+    Raises `ProblemError` when the rows are not a multiple of 256.
     """
     rows = w.shape[-2]
     if rows % 256:
-        raise ValueError(f"w.shape[-2] = {rows}: must be a multiple of 256")
+        raise ProblemError("w.shape[-2]", rows, "a multiple of 256")
     # To tile, group, block, warp, half, row.
     if outputs == BF16:  # from half, tile, group, warp, block, row
         return regroup(w, -2, (2, rows // 256, 2, 4, 2, 8), (1, 2, 4, 3, 0, 5), inverse)
     return regroup(w, -2, (2, rows // 256, 2, 4, 8, 2), (1, 2, 5, 3, 0, 4), inverse)  # from half, tile, group, warp, row, block
 
 
-def rows_sm90(problem: "Problem") -> torch.Tensor:
+def rows_sm90(problem: Problem) -> torch.Tensor:
     """int64 [rows of fc1 in whole tiles]: for each row of `order_rows_sm90` the row of [gate | up]."""
     parts, rows, _ = tiled_shapes(problem)["fc1"]
     return order_rows_sm90(torch.arange(parts * rows, device="cpu").view(-1, 1)).flatten()
@@ -225,7 +226,7 @@ def tile_sm90(w: torch.Tensor) -> torch.Tensor:
     """Cut [..., N, K] weights into the tiles that the SM90 kernel loads, 256 rows of 128 bytes, each contiguous: E4M3 [..., N / 256,
     K / 128, 256, 128], BF16 [..., N / 256, K / 64, 256, 64].
 
-    Raises ValueError when N is not a multiple of 256 or K of a tile's.
+    Raises `ProblemError` when N is not a multiple of 256 or K of a tile's.
     """
     return _tiles(w, 256, ROW_BYTES)
 
@@ -240,7 +241,7 @@ def tile_sm100(w: torch.Tensor) -> torch.Tensor:
 def _tiles(w: torch.Tensor, tile_rows: int, row_bytes: int) -> torch.Tensor:
     (rows, k), step = w.shape[-2:], row_bytes // w.itemsize
     if rows % tile_rows or k % step:
-        raise ValueError(f"w.shape[-2:] = {(rows, k)}: must be multiples of {tile_rows} and {step}")
+        raise ProblemError("w.shape[-2:]", (rows, k), f"multiples of {tile_rows} and {step}")
     tiles = w.reshape(*w.shape[:-2], rows // tile_rows, tile_rows, k // step, step).transpose(-3, -2)
     return tiles.reshape(-1).view(tiles.shape)  # strides as of new memory, also where one tile has all of K
 
@@ -255,16 +256,16 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
     """Scale bytes, uint8 [..., rows, K/32], to the words of a UTCCP copy, int32 [prod(leading) * K/128, rows].
 
     Four consecutive K bytes share a word, lowest K in the lowest byte; words run along the rows; row m of each 128-row atom lands at word
-    (m % 32) * 4 + m // 32.  Leading dimensions are experts.  Raises ValueError on another dtype, and unless rows and K are multiples of
+    (m % 32) * 4 + m // 32.  Leading dimensions are experts.  Raises `ProblemError` on another dtype, and unless rows and K are multiples of
     128.
     """
     if sf.dtype != torch.uint8:
-        raise ValueError(f"sf: dtype {sf.dtype}, allowed: {torch.uint8}")
+        raise ProblemError("sf.dtype", sf.dtype, str(torch.uint8))
     rows, k_bytes = sf.shape[-2:]
     if rows % _ATOM_ROWS:
-        raise ValueError(f"sf: {rows} rows, allowed: a multiple of {_ATOM_ROWS} (one UTCCP atom)")
+        raise ProblemError("sf.shape[-2]", rows, f"a multiple of {_ATOM_ROWS}, the rows of a UTCCP atom")
     if k_bytes % _WORD_BYTES:
-        raise ValueError(f"sf: {k_bytes} scales per row, allowed: a multiple of {_WORD_BYTES} (K a multiple of 128)")
+        raise ProblemError("sf.shape[-1]", k_bytes, f"a multiple of {_WORD_BYTES}, the scales of 128 values")
     words = sf.contiguous().view(torch.int32).reshape(-1, rows // _ATOM_ROWS, 4, 32, k_bytes // _WORD_BYTES)
     # [batch, atom, m / 32, m % 32, K word] -> [batch, K word, atom, m % 32, m / 32]
     return words.permute(0, 4, 1, 3, 2).reshape(-1, rows).contiguous()
@@ -272,24 +273,24 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
 
 def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> torch.Tensor:
     """Inverse of `utccp_scale_order`: int32 [K/128, rows], or [batch * K/128, rows] of `batch` experts, to uint8 [rows, K/32] or [batch,
-    ...].  Raises ValueError on another dtype or sizes that are not multiples."""
+    ...].  Raises `ProblemError` on another dtype or sizes that are not multiples."""
     if words.dtype != torch.int32 or words.ndim != 2:
-        raise ValueError(f"words: dtype {words.dtype} with {words.ndim} dimensions, allowed: {torch.int32} with 2")
+        raise ProblemError("words", f"{words.dtype} with {words.ndim} dimensions", f"{torch.int32} with 2")
     count, rows = words.shape
     groups = 1 if batch is None else batch
     if rows % _ATOM_ROWS:
-        raise ValueError(f"words: {rows} rows, allowed: a multiple of {_ATOM_ROWS} (one UTCCP atom)")
+        raise ProblemError("words.shape[1]", rows, f"a multiple of {_ATOM_ROWS}, the rows of a UTCCP atom")
     if groups <= 0 or count % groups:
-        raise ValueError(f"batch: {groups}, allowed: a divisor of the first dimension {count}")
+        raise ProblemError("batch", groups, f"a divisor of words.shape[0] = {count}")
     k_words = count // groups
     plain = words.reshape(groups, k_words, rows // _ATOM_ROWS, 32, 4).permute(0, 2, 4, 3, 1).reshape(groups, rows, k_words)
     sf = plain.contiguous().view(torch.uint8)
     return sf[0] if batch is None else sf
 
 
-def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) -> TransformedWeights:
+def transform_weights(problem: Problem, arch: "Arch", weights: ExpertWeights) -> TransformedWeights:
     """Checkpoint weights of one rank to the layout of an architecture's kernel (module docstring).  Tensors that do not change are passed
-    through.  Raises ValueError naming the field, its shape or dtype and what `problem` asks for."""
+    through.  Raises `ProblemError` naming the field, its shape or dtype and what `problem` asks for."""
     weights.validate(problem)
     given = weights.resized(problem, tiled_shapes(problem))
     fc1, fc1_sf, fc2, fc2_sf, rows = given.fc1, given.fc1_sf, given.fc2, given.fc2_sf, partial(order_fc1, problem, arch)
@@ -304,15 +305,15 @@ def transform_weights(problem: "Problem", arch: "Arch", weights: ExpertWeights) 
     return TransformedWeights(tile_sm100(rows(fc1)), fc1_sf, tile_sm100(fc2), fc2_sf, *biases, weights.factors)
 
 
-def order_fc1(problem: "Problem", arch: "Arch", w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
+def order_fc1(problem: Problem, arch: "Arch", w: torch.Tensor, inverse: bool = False) -> torch.Tensor:
     """Rows [gate | up] of Linear1 in the order of an architecture's kernel, or back."""
     if arch.has_tensor_memory:
         return interleave_gate_up(w, inverse=inverse)
     return order_rows_sm90(w, inverse, problem.formats.hidden.element)
 
 
-def inverse_transform_weights(problem: "Problem", arch: "Arch", weights: TransformedWeights) -> ExpertWeights:
-    """Inverse of `transform_weights`.  Raises ValueError naming the field when the result does not fit `problem`."""
+def inverse_transform_weights(problem: Problem, arch: "Arch", weights: TransformedWeights) -> ExpertWeights:
+    """Inverse of `transform_weights`.  Raises `ProblemError` naming the field when the result does not fit `problem`."""
     experts, rows = problem.experts_per_rank, partial(order_fc1, problem, arch, inverse=True)
     if not arch.has_tensor_memory and problem.formats.weights.element == E2M1:
         plain = ExpertWeights(*unpack_tiles(weights.fc1, rows_sm90(problem)), *unpack_tiles(weights.fc2))
@@ -336,17 +337,17 @@ def unscaled_weights(fc1: torch.Tensor, fc2: torch.Tensor) -> ExpertWeights:
     return ExpertWeights(fc1, no_scales(fc1), fc2, no_scales(fc2))
 
 
-def single_expert(problem: "Problem") -> "Problem":
+def single_expert(problem: Problem) -> Problem:
     """A layer of one expert with the shape and formats of `problem`."""
     return replace(problem, num_experts=1, topk=1, num_ranks=1)
 
 
-def transform_expert(problem: "Problem", arch: "Arch", expert: ExpertWeights) -> TransformedWeights:
-    """One expert, El = 1, in kernel order.  Raises ValueError that names the field when it does not fit `problem`."""
+def transform_expert(problem: Problem, arch: "Arch", expert: ExpertWeights) -> TransformedWeights:
+    """One expert, El = 1, in kernel order.  Raises `ProblemError` that names the field when it does not fit `problem`."""
     return transform_weights(single_expert(problem), arch, expert)
 
 
-def new_weights(problem: "Problem", arch: "Arch", device: torch.device | str) -> TransformedWeights:
+def new_weights(problem: Problem, arch: "Arch", device: torch.device | str) -> TransformedWeights:
     """Memory for a rank's weights in kernel order, zero, on a device."""
     zeros = {n: torch.zeros(shape, dtype=dtype, device="cpu") for n, (dtype, shape) in checkpoint_layout(single_expert(problem)).items()}
     one, count = transform_expert(problem, arch, ExpertWeights(**zeros)), problem.experts_per_rank

@@ -179,7 +179,7 @@ def check_layout(
 
 
 def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = False) -> None:
-    """Raises `ProblemError` or ValueError unless these are weights of one rank, all on one device; with `finite` also for a NaN or an
+    """Raises `ProblemError` unless these are weights of one rank, all on one device; with `finite` also for a NaN or an
     infinity among them, which reads them all and waits for the device."""
     if not isinstance(weights, ExpertWeights):
         raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
@@ -286,8 +286,8 @@ class RankBuffers:
         return self.weights.fc1.device
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.  Raises `ProblemError` for the index
-        or a device, and ValueError for weights that do not fit."""
+        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.  Raises `ProblemError` for the index,
+        a device, or weights that do not fit."""
         count = self.problem.experts_per_rank
         place = integer_between("index", index, 0, count - 1, f"between 0 and experts_per_rank - 1 = {count - 1}")
         check_weights(quant.single_expert(self.problem), weights)

@@ -8,9 +8,10 @@ neither drops, merges nor moves calls.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import count
+from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -75,20 +76,28 @@ def functionalized(call: Callable[..., torch.Tensor], *given: Any) -> Any:
     return level.wrap_tensors(y)
 
 
-def takes_tensors(*names: str, optional: tuple[str, ...] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def takes_tensors(
+    *names: str, optional: tuple[str, ...] = (), called: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function raises `ProblemError` that names the argument if one of `names` is no tensor, or one of `optional` neither a tensor nor
-    None.  Arguments are looked at only after Python's AttributeError or an operator's RuntimeError, so that a good call takes no longer."""
+    None.  Arguments are looked at only after Python's AttributeError or TypeError or an operator's RuntimeError, so that a good call takes
+    no longer.  `called` are the function's own names for arguments of functions that it calls, for their errors."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*args, **kwargs)
-            except (AttributeError, RuntimeError):
-                given = inspect.signature(function).bind(*args, **kwargs).arguments
+            except ProblemError as error:
+                first, dot, rest = error.field.partition(".")
+                if first not in called:
+                    raise
+                raise ProblemError(called[first] + dot + rest, error.value, error.allowed) from None
+            except (AttributeError, TypeError, RuntimeError):
+                given = dict(zip(inspect.signature(function).parameters, args, strict=False)) | kwargs
                 for name in (*names, *optional):
                     value = given.get(name)
-                    if not isinstance(value, torch.Tensor) and (name in names or value is not None):
+                    if name in given and not isinstance(value, torch.Tensor) and (name in names or value is not None):
                         raise ProblemError(name, value, "a tensor" if name in names else "a tensor or None") from None
                 raise
 

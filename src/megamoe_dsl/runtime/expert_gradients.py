@@ -106,7 +106,9 @@ def refuse_transforms(tensors: Sequence[torch.Tensor | None]) -> None:
 
 
 def check_main_grads(main_grads: MainGrads, w1: torch.Tensor, w2: torch.Tensor) -> None:
-    """Raises `ProblemError` for buffers that are not as the weights."""
+    """Raises `ProblemError` for what is no pair of buffers that are as the weights."""
+    if not (isinstance(main_grads, Sequence) and len(main_grads) == 2 and all(isinstance(one, torch.Tensor) for one in main_grads)):
+        raise ProblemError("main_grads", main_grads, "None, or two tensors, as w1 and w2")
     for name, total, weight in zip(("main_grads[0]", "main_grads[1]"), main_grads, (w1, w2), strict=True):
         check_tensor(name, total, torch.float32, tuple(weight.shape), weight.device)
 

@@ -214,7 +214,7 @@ class ExpertPlan:
         int32 ends, sources and positions, to be written.  Raises `ProblemError` for the wrong device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
         if index != torch._C._cuda_getDevice():
-            check_current(self._device)
+            check_current(self._device, "x.device")
         if place % TMA_ALIGNMENT:
             raise ProblemError("x.data_ptr()", place, f"a multiple of {TMA_ALIGNMENT}")
         fc1 = {"a": place} if self._experts.moves_x else {}

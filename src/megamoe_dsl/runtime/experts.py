@@ -25,7 +25,7 @@ from .cpu_experts import layer_on_cpu
 from .cuda_kernel import bind_context
 from .custom_op import asks_for_gradients, check_no_gradient, define, is_plain_call, takes_tensors
 from .device_gemm import check_current
-from .expert_call import ExpertCall, LayerOperands
+from .expert_call import INDEX_DTYPES, ExpertCall, LayerOperands
 from .expert_gradients import (
     BF16,
     MADE,
@@ -58,6 +58,7 @@ CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bi
 @takes_tensors(
     *("x", "w1", "w2"),
     optional=("topk_idx", "topk_weights", "router_logits", "router", "token_ids", "hash_table", "replicas", *CONSTANTS),
+    called={"logits": "router_logits", "bias": "score_bias", "scale": "weight_scale"},
 )
 def moe(
     x: torch.Tensor,
@@ -141,6 +142,8 @@ def moe(
     if quantizes and not torch.compiler.is_compiling():
         check_quantized(w1, w2, (w1_sf, w2_sf), operands, gate_up, activation)
     if quantized is not None:
+        if not isinstance(quantized, QuantizedExperts):
+            raise ProblemError("quantized", quantized, "None, or what quantize_experts makes")
         if not quantizes:
             raise ProblemError("quantized", "weights in E4M3", f"None but for bfloat16 weights and recipe = {' or '.join(QUANTIZED)}")
         quantized.check(w1, w2, operands)
@@ -161,11 +164,17 @@ def moe(
             choice = topk, scores, groups, topk_groups, weight_scale, replica_shift
             routing = router_logits, score_bias, token_ids, hash_table, replicas
             return _ROUTED.of((x, *routing, *own), (choice, layouts))(x, routing, own)
+        check_rows(x, router_logits)
         limits: Any = {"groups": groups, "topk_groups": topk_groups, "scale": weight_scale}
         tables: Any = {"token_ids": token_ids, "hash_table": hash_table, "replicas": replicas, "replica_shift": replica_shift}
         topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits, **tables)
-    elif any(one is not None for one in (topk, score_bias, token_ids, hash_table, replicas)):
-        raise ProblemError("router_logits", None, "logits, or router given, beside topk, score_bias, token_ids, hash_table or replicas")
+    else:
+        unused = {"topk": topk, "score_bias": score_bias, "token_ids": token_ids, "hash_table": hash_table, "replicas": replicas}
+        for name, one in unused.items():
+            if one is not None:
+                raise ProblemError(name, one if name == "topk" else "a tensor", "None without router_logits or router")
+    if main_grads is not None:
+        check_main_grads(main_grads, w1, w2)
     if topk_idx is None or topk_weights is None:
         raise ProblemError("topk_idx, topk_weights", None, "tensors, or router_logits given")
     if trains:
@@ -185,11 +194,17 @@ def train(
     tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, quantized: QuantizedExperts | None, recompute: bool, *layout: Any
 ) -> torch.Tensor:
     """`moe` of x, chosen experts and bfloat16 weights, with a backward pass; `layout` is gate_up, activation and recipe."""
-    if main_grads is not None:
-        check_main_grads(main_grads, *tensors[3:])
+    if not isinstance(recompute, bool):
+        raise ProblemError("recompute", recompute, "True or False")
     made = (None,) * MADE if quantized is None else (*quantized[:4], *quantized.transposed)
     y, *_ = moe_training_op(*tensors, *(main_grads or (None, None)), *made, recompute, *layout)
     return y
+
+
+def check_rows(x: torch.Tensor, router_logits: torch.Tensor) -> None:
+    """Raises `ProblemError` for logits of another number of tokens."""
+    if x.dim() == router_logits.dim() == 2 and len(x) != len(router_logits):
+        raise ProblemError("router_logits.shape", tuple(router_logits.shape), f"({len(x)}, experts)")
 
 
 def check_quantized(w1: torch.Tensor, w2: torch.Tensor, scales: Sequence[torch.Tensor | None], recipe: str, *layout: str) -> None:
@@ -239,6 +254,8 @@ def call_of(
     """The call of these tensors, checked.  Raises `ProblemError`."""
     idx, topk_weights = routing
     fields = {"activation_clamp": activation_clamp, "biases": name_of(own.w1_bias), "weights": name_of(topk_weights, F32)}
+    if idx.dtype not in INDEX_DTYPES.values():
+        raise ProblemError("topk_idx.dtype", idx.dtype, " or ".join(map(str, INDEX_DTYPES.values())))
     if idx.dtype == torch.int32:
         fields["indices"] = I32
     stored, factors = own.preactivations is not None, own.factors is not None
@@ -256,7 +273,7 @@ def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
 def _plan(tensors: Sequence[Any], layouts: tuple[Any, ...]) -> ExpertPlan:
     x, idx, topk_weights, *own = tensors
     call = call_of(x, (idx, topk_weights), LayerOperands(*own), *layouts)
-    check_current(x.device)
+    check_current(x.device, "x.device")
     return ExpertPlan(call)
 
 
@@ -264,10 +281,11 @@ def _routed_plan(tensors: Sequence[Any], others: tuple[Any, ...]) -> ExpertPlan:
     (x, *router), (choice, layouts) = tensors[:6], others
     logits, problem = router[0], problem_of(cast(RouterTensors, tuple(router)), choice)
     check_device("router_logits", logits, x.device)
+    check_rows(x, logits)
     slots = (len(logits), problem.topk)
     chosen = logits.new_empty(slots, dtype=torch.int64), logits.new_empty(slots, dtype=torch.float32)
     call = call_of(x, chosen, LayerOperands(*tensors[6:]), *layouts)
-    check_current(x.device)
+    check_current(x.device, "x.device")
     return ExpertPlan(call, TopExpertsPlan(problem, x.device, choice[-1]))
 
 

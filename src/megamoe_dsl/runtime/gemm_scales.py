@@ -110,9 +110,12 @@ def rows_of_words(rows: int) -> int:
 
 def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> torch.Tensor:
     """Scales that a caller gives, or `no_scales`, where there is a recipe without scales of such values.  Raises `ProblemError` for None
-    beside others."""
+    beside others, and for values of no recipe."""
     if sf is not None:
         return sf
+    dtypes = {TORCH_DTYPES[one.element]: None for recipe in RECIPES.values() for one in (recipe.activations, recipe.weights)}
+    if values.dtype not in dtypes:
+        raise ProblemError(f"{name.removesuffix('_sf')}.dtype", values.dtype, " or ".join(map(str, dtypes)))
     unscaled = [TORCH_DTYPES[one.activations.element] for one in RECIPES.values() if not one.scaled]
     if values.dtype not in unscaled:
         raise ProblemError(name, None, f"scales beside {values.dtype}; only {' or '.join(map(str, unscaled))} has none")

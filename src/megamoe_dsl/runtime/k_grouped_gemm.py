@@ -17,8 +17,8 @@ import torch
 
 from ..blocks.gemm.problem import SCALE_BLOCK, VarlenKProblem
 from ..hardware.operand_tile import CHANNELS_PER_SCALE
-from ..kernels.expert_routing.problem import QuantizeProblem
-from ..problem import ProblemError
+from ..kernels.expert_routing.problem import MOST_SLOTS, QuantizeProblem
+from ..problem import ProblemError, integer_between
 from ..quant import quantize
 from ..recipe import RECIPES
 from ..reference import scaled_matmul
@@ -67,6 +67,7 @@ def padded_rows(ends: torch.Tensor, rows: int) -> PaddedRows:
     ends  int32 [G]: where each group's rows end, at most `rows`.  Nobody waits for the device
     """
     check_tensor("ends", ends, torch.int32, (ends.numel(),), ends.device)
+    rows = integer_between("rows", rows, 0, MOST_SLOTS, f"between 0 and {MOST_SLOTS}")
     most = most_padded(len(ends), rows)
     starts = torch.nn.functional.pad(ends[:-1], (1, 0))
     filled = (ends - starts + SCALE_BLOCK - 1) // SCALE_BLOCK * SCALE_BLOCK
@@ -182,6 +183,8 @@ def _on_cpu(tensor: torch.Tensor) -> bool:
 
 def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> tuple[torch.Tensor, ...]:
     if _on_cpu(x):
+        if sources is not None and len(sources) and not -1 <= int(sources.min()) <= int(sources.max()) < len(x):
+            raise ProblemError("sources", [int(sources.min()), int(sources.max())], f"-1, or tokens below {len(x)}")
         taken = x if sources is None else torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0)
         form, sides = RECIPES[recipe].activations, (taken if rows else taken[:0], taken.T.contiguous())
         found = [quantize(one, form, check=False) for one in sides]
@@ -221,10 +224,13 @@ def _run_gemm(
     out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor, right_sf: torch.Tensor, ends: torch.Tensor
 ) -> None:
     if _on_cpu(out):
+        columns, listed = left.shape[1], ends.tolist()
+        if columns and any(not first <= end <= columns or end % SCALE_BLOCK for first, end in pairwise([0, *listed])):
+            raise ProblemError("ends", listed, f"multiples of {SCALE_BLOCK} in ascending order, at most left.shape[1] = {columns}")
         if left_sf.dtype == torch.int32:
-            sums = torch.stack(micro_scaled_sums((left, left_sf), (right, right_sf), ends.tolist()))
+            sums = torch.stack(micro_scaled_sums((left, left_sf), (right, right_sf), listed))
         else:
-            sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), ends.tolist(), "hopper"))
+            sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), listed, "hopper"))
         out.copy_(out + sums if out.dtype == torch.float32 else sums)
         return
     check_current(out.device, "left.device")

@@ -22,12 +22,12 @@ from ..artifact.store import ArtifactStore
 from ..config_error import as_integer
 from ..json_file import cache_folder
 from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights, new_weights, weight_names
+from ..quant import ExpertWeights, new_weights, no_scales, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, check_device, check_output, check_weights
 from .call_plan import CallPlans, Numbers, Tensors
-from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register
+from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register, takes_tensors
 from .custom_op import mega_moe as mega_moe_op
 from .device_gemm import gpu_target
 from .expert_plan import FewTokens
@@ -67,7 +67,7 @@ class MegaMoE(torch.nn.Module):
     A launch waits for the other ranks with a CTA on every SM it uses: a collective, or another kernel that waits for other ranks, on
     another stream needs `reserved_sms`.
 
-    Raises `ProblemError` for arguments that do not fit, ValueError for weights, `ArtifactError` for a missing kernel.
+    Raises `ProblemError` for arguments that do not fit, `ArtifactError` for a missing kernel.
     """
 
     takes_scales = takes_bound = True
@@ -132,7 +132,7 @@ class MegaMoE(torch.nn.Module):
 
     def _target(self, device: torch.device, reserved_sms: int) -> Target:
         if self.symmetric.reference:
-            return Target.typical(arch_of_recipe(self.problem).name)
+            return grid_target(Target.typical(arch_of_recipe(self.problem).name), reserved_sms)
         return grid_target(gpu_target(device), reserved_sms)
 
     @staticmethod
@@ -164,6 +164,7 @@ class MegaMoE(torch.nn.Module):
         kernels = layer_kernels(problem, gpu, bounds, **made)
         return compile_ahead(kernels, store, jobs)
 
+    @takes_tensors("x", "topk_idx", "topk_weights", optional=("x_sf", "out"))
     def forward(
         self,
         x: torch.Tensor,
@@ -198,8 +199,7 @@ class MegaMoE(torch.nn.Module):
         )
         if check:
             self._check_inputs(x, x_sf, topk_idx, topk_weights)
-            # BF16 tokens have no scales.
-            Inputs(x, topk_weights if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
+            Inputs(x, no_scales(x) if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
         if is_plain_call(x):
             return self.launch((x, x_sf, topk_idx, topk_weights), numbers, out)
         if not torch.compiler.is_compiling() and torch._C._functorch.is_functionaltensor(x):
@@ -274,7 +274,7 @@ class MegaMoE(torch.nn.Module):
         return self.memory.device
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Replaces one local expert, in place: `weights` has El = 1 and is on the layer's device.  Raises `ProblemError` and ValueError."""
+        """Replaces one local expert, in place: `weights` has El = 1 and is on the layer's device.  Raises `ProblemError`."""
         self.memory.load_expert(index, weights)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

@@ -105,6 +105,8 @@ class Selection:
     def __init__(self, problem: Problem, bounds: Sequence[SupportsIndex] = ()) -> None:
         self.problem = problem
         most = problem.max_tokens_per_rank
+        if not isinstance(bounds, Iterable):
+            raise ProblemError("bounds", bounds, "several integers, as in [32, 512]")
         given = [integer_between("bounds", bound, 1, most, f"between 1 and max_tokens_per_rank = {most}") for bound in bounds]
         self.bounds = sorted({*given, most})
 

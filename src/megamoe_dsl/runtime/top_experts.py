@@ -82,7 +82,7 @@ class TopExpertsPlan:
     def __call__(self, router: RouterTensors) -> Chosen:
         """Launches on torch's current stream.  Raises `ProblemError` for the wrong device."""
         if self._device.index != torch._C._cuda_getDevice():
-            check_current(self._device)
+            check_current(self._device, "logits.device")
         logits = router[0]
         shape = (logits.shape[0], self._problem.topk)
         idx = torch.empty(shape, dtype=torch.int64, device=logits.device)
@@ -143,15 +143,18 @@ def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
     logits, bias, token_ids, hash_table, replicas = router
     topk, scores, groups, topk_groups, scale, shift = choice
     if logits.dim() != 2:
-        raise ProblemError("router_logits.shape", tuple(logits.shape), "(tokens, experts)")
+        raise ProblemError("logits.shape", tuple(logits.shape), "(tokens, experts)")
     tokens, experts = logits.shape
-    check_tensor("router_logits", logits, tuple(DTYPES), (tokens, experts))
+    check_tensor("logits", logits, tuple(DTYPES), (tokens, experts))
     if (token_ids is None) != (hash_table is None):
-        raise ProblemError("token_ids, hash_table", (token_ids, hash_table), "both given, or neither")
+        given = [None if one is None else "a tensor" for one in (token_ids, hash_table)]
+        raise ProblemError("token_ids, hash_table", given, "both given, or neither")
+    if bias is not None and scores == SOFTMAX:
+        raise ProblemError("bias", "a tensor", f"None with scores = {SOFTMAX}")
     most = 0 if replicas is None else replicas.shape[-1]
     fields = experts, topk, scores, DTYPES[logits.dtype], bias is not None, groups, topk_groups, scale, hash_table is not None, most
     problem = TopExpertsProblem(*fields)
-    problem.check_tokens(tokens, "router_logits.shape[0]")
+    problem.check_tokens(tokens, "logits.shape[0]")
     integer_between("replica_shift", shift, 0, MOST_SLOTS, f"between 0 and {MOST_SLOTS}")
     rows = 0 if hash_table is None else integer_between("hash_table.shape[0]", hash_table.shape[0], 1, 1 << 30, "1 or more")
     kinds = torch.float32, torch.int64, torch.int32, torch.int32
@@ -166,7 +169,7 @@ def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
 def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> TopExpertsPlan:
     router, choice = cast(RouterTensors, tensors), cast(Choice, others)
     problem = problem_of(router, choice)
-    check_current(router[0].device)
+    check_current(router[0].device, "logits.device")
     return TopExpertsPlan(problem, router[0].device, choice[-1])
 
 

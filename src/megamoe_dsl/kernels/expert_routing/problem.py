@@ -142,6 +142,8 @@ class TopExpertsProblem(TokensProblem):
         by_scores = self.biased or self.groups > 1
         self.require("hashed", not (self.hashed and by_scores), "False with a bias or groups, by which experts would be chosen")
         whole = self.groups == 1 or self.num_experts % (EXPERTS_PER_LANE_STEP * self.groups) == 0
-        self.require("num_experts", whole, f"a multiple of {EXPERTS_PER_LANE_STEP} in each of groups = {self.groups}")
+        step = EXPERTS_PER_LANE_STEP
+        self.require("groups", whole, f"1, or such that each has a multiple of {step} of num_experts = {self.num_experts}")
         room = self.num_experts // self.groups * self.topk_groups
-        self.require("topk", self.topk <= room, f"at most the {room} experts of {self.topk_groups} of {self.groups} groups")
+        groups = f"the {room} experts of {self.topk_groups} of {self.groups} groups"
+        self.require("topk", self.topk <= room, f"at most {groups if self.groups > 1 else f'num_experts = {self.num_experts}'}")

@@ -51,7 +51,7 @@ class EpMoE(torch.nn.Module):
     dispatch, combine   fields that replace those of the kernels' configurations
     watchdog_ns  how long a launch may wait for another rank before it is trapped
 
-    Raises `ProblemError`, `ConfigError` and ValueError for arguments that do not fit, `ArtifactError` for a missing kernel.
+    Raises `ProblemError` and `ConfigError` for arguments that do not fit, `ArtifactError` for a missing kernel.
     """
 
     def __init__(

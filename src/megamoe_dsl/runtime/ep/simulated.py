@@ -30,7 +30,7 @@ class SimulatedEp:
     weights   per rank, the local experts'
     seed, race, watchdog_ns, progress  as `SimulatedMoE`
 
-    Raises `ProblemError` or ValueError when an argument does not fit.
+    Raises `ProblemError` when an argument does not fit.
     """
 
     def __init__(
