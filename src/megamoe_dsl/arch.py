@@ -50,7 +50,6 @@ SM90 = Arch("sm_90a", ((9, 0),), "sm_90a", SMEM_BYTES, REGISTER_FILE, 0, frozens
 SM100 = Arch("sm_100a", ((10, 0), (10, 3)), "sm_100f", SMEM_BYTES, REGISTER_FILE, 512, frozenset({"tcgen05", "add.f32.bf16"}))
 
 ARCHES = {arch.name: arch for arch in (SM100, SM90)}
-"""By name."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,6 @@ GPUS = {
         Gpu("NVIDIA B300 SXM6 AC", SM100, 148),
     )
 }
-"""By name."""
 
 
 def arch_of_capability(capability: tuple[int, int]) -> Arch | None:

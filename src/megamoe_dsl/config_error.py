@@ -8,8 +8,6 @@ from operator import index
 from typing import Any, SupportsIndex
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
-MOST_SHOWN = 400
-"""Characters of a value in a message."""
 
 
 def parse_integer(text: str) -> int | None:
@@ -30,9 +28,9 @@ def as_integer(value: object) -> int | None:
 
 
 def shown(value: object) -> str:
-    """The value in one line of a message; of a long one its beginning."""
+    """The value in one line of a message; of a long one the first 400 characters."""
     text = " ".join(repr(value).split("\n"))
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if len(text) <= 400 else f"{text[:400]}..."
 
 
 class ConfigError(ValueError):

@@ -355,4 +355,3 @@ GENERATORS = {
     "fp8xmxfp4": Generators(_x_fp8, _normal_fp4, _exact_fp4, _check(lambda k: 0.5), _thin_fp4),
     "bf16xbf16": Generators(_x_bf16, _normal_bf16, _exact_bf16, _check(_bf16_unit), _thin_bf16),
 }
-"""By recipe."""

@@ -144,4 +144,3 @@ PUBLISHED = {
         ),
     )
 }
-"""By name."""

@@ -26,7 +26,6 @@ from ..runtime.gemm_tensors import GemmTensors
 from .gemm import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
 
 NAN_BYTE = 255
-"""UE8M0's."""
 TOKENS_PER_ROW = 3
 """So many rows of all experts together for each token that they are gathered from."""
 

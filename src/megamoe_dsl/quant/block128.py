@@ -3,7 +3,8 @@
 Inputs and weights have scales of amax / 448, as DeepGEMM's `per_token_cast_to_fp8` and `per_block_cast_to_fp8`.  Between the two linears
 the kernel itself quantizes, with powers of two: scaling is then exact, and the scale needs no division.
 
-All functions work on the device of their arguments and give the same bytes on CPU and GPU.
+All functions work on the device of their arguments, give the same bytes on CPU and GPU, and raise `ProblemError` for a wrong dtype, shape
+or value.
 """
 
 import torch
@@ -44,8 +45,6 @@ def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: 
     Gives float8_e4m3fn [..., K] and float32 [..., ceil(K / block)]; the last block may have fewer values. Each step rounds once in FP32:
     the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating. What is not float32 is cast to it
     first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
-
-    Raises `ProblemError` when x is not floating point or, with `check`, holds a non-finite value.
     """
     blocks = _float_blocks("x", x, block, check)
     sf = _scales(blocks.abs().amax(dim=-1))
@@ -67,8 +66,7 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[
 
 
 def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)].  Raises
-    `ProblemError` on a wrong dtype or shape."""
+    """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)]."""
     _require_dtype("x", x, torch.float8_e4m3fn)
     _require_dtype("sf", sf, torch.float32)
     expected = (*x.shape[:-1], -(-x.shape[-1] // block))
@@ -92,8 +90,7 @@ def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def weight_scale_rows(sf: torch.Tensor, rows: int, parts: int = 1) -> torch.Tensor:
     """Scales per 128 x 128 to scales per row: [..., blocks, K / 128] to [..., rows, K / 128].
 
-    `parts` matrices lie below one another, each of as many rows and with blocks of its own, of which the last may have fewer rows.  Raises
-    `ProblemError` when these are not the blocks of so many rows.
+    `parts` matrices lie below one another, each of as many rows and with blocks of its own, of which the last may have fewer rows.
     """
     each, blocks = rows // parts, sf.shape[-2]
     if blocks != parts * -(-each // FP32_SCALE_BLOCK):
@@ -103,6 +100,5 @@ def weight_scale_rows(sf: torch.Tensor, rows: int, parts: int = 1) -> torch.Tens
 
 
 def dequantize_weight_e4m3(w: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-    """Exact values, float64, of E4M3 [..., rows, K] with FP32 scales per 128 x 128, of `parts` matrices as in `weight_scale_rows`.  Raises
-    `ProblemError` on a wrong dtype or shape."""
+    """Exact values, float64, of E4M3 [..., rows, K] with FP32 scales per 128 x 128, of `parts` matrices as in `weight_scale_rows`."""
     return dequantize_e4m3_f32(w, weight_scale_rows(sf, w.shape[-2], parts))

@@ -1,7 +1,8 @@
 """Block-scaled formats: UE8M0 scales, E4M3 activations, E2M1 (FP4) weights and activations.
 
 One UE8M0 byte scales 32 consecutive values of the K dimension (OCP Microscaling v1.0).  A byte b means 2^(b - 127); 255 is NaN and is
-never produced here.  The E4M3 quantizer's bytes are those of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`).
+never produced here.  The E4M3 quantizer's bytes are those of the kernel's Linear1 epilogue (DeepGEMM `math.cuh`).  All functions raise
+`ProblemError` for a wrong dtype, shape or value.
 """
 
 from itertools import pairwise
@@ -66,8 +67,7 @@ def ue8m0_bytes(sf: torch.Tensor) -> torch.Tensor:
 
 
 def decode_ue8m0(code: torch.Tensor) -> torch.Tensor:
-    """Scale bytes (uint8 or float8_e8m0fnu, any shape) to powers of two: float64 2^(code - 127), for 2^-127 is subnormal in float32.
-    Raises `ProblemError` on another dtype and on a byte of 255, which is NaN."""
+    """Scale bytes (uint8 or float8_e8m0fnu, any shape) to powers of two: float64 2^(code - 127), for 2^-127 is subnormal in float32."""
     code = ue8m0_bytes(code)
     _require_dtype("code", code, torch.uint8)
     if bool((code == 255).any()):
@@ -82,7 +82,7 @@ def _power_of_two(exponent: torch.Tensor) -> torch.Tensor:
 def encode_ue8m0(scale: torch.Tensor) -> torch.Tensor:
     """The smallest UE8M0 scale that is not below `scale`, float32 of any shape: uint8 ceil(log2(scale)) + 127, clamped to [0, 254].
 
-    A subnormal or zero input gives byte 1 or 0.  Raises `ProblemError` on another dtype, a negative or a non-finite value.
+    A subnormal or zero input gives byte 1 or 0.
     """
     _require_dtype("scale", scale, torch.float32)
     _require_finite("scale", scale)
@@ -98,7 +98,7 @@ def _byte_not_below(scale: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_scale(code: torch.Tensor) -> torch.Tensor:
-    """2^(127 - code) as float32, the factor that a value is multiplied with before the cast.  Raises `ProblemError` as `decode_ue8m0`."""
+    """2^(127 - code) as float32, the factor that a value is multiplied with before the cast."""
     return decode_ue8m0(code).reciprocal().to(torch.float32)
 
 
@@ -106,20 +106,19 @@ def inverse_scale(code: torch.Tensor) -> torch.Tensor:
 
 
 def encode_e4m3(x: torch.Tensor) -> torch.Tensor:
-    """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448; NaN stays NaN (PTX `cvt.rn.satfinite.e4m3x2.f32`).  Raises
-    `ProblemError` on another dtype."""
+    """Cast float32 to E4M3 (fn), round to nearest even, saturating to +-448; NaN stays NaN (PTX `cvt.rn.satfinite.e4m3x2.f32`)."""
     _require_dtype("x", x, torch.float32)  # torch's own cast makes NaN of what rounds above 448, hence the clamp
     return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
 
 
 def decode_e4m3(code: torch.Tensor) -> torch.Tensor:
-    """E4M3 codes, float8_e4m3fn or uint8 bits, to their exact values in float64.  Raises `ProblemError` on another dtype."""
+    """E4M3 codes, float8_e4m3fn or uint8 bits, to their exact values in float64."""
     _require_dtype("code", code, torch.float8_e4m3fn, torch.uint8)
     return code.view(torch.float8_e4m3fn).to(torch.float64)
 
 
 def e4m3_scale_byte(amax: torch.Tensor) -> torch.Tensor:
-    """UE8M0 byte of a block whose largest magnitude is `amax`, float32: uint8, 0 for amax 0.  Raises `ProblemError` as `encode_ue8m0`.
+    """UE8M0 byte of a block whose largest magnitude is `amax`, float32: uint8, 0 for amax 0.
 
     The rounded product amax * float32(1/448) decides: an amax of 448 * 2^n gives exactly 2^n.
     """
@@ -147,16 +146,13 @@ def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
 
     A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. What is not float32 is cast to it
     first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
-
-    Raises `ProblemError` when K is not a multiple of `block`, x is not floating point or, with `check`, holds a non-finite value.
     """
     scaled, sf = _scaled_blocks("x", x, block, E4M3_MAX, check)
     return encode_e4m3(scaled).flatten(-2), sf
 
 
 def dequantize_e4m3(x: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of block-scaled E4M3: float8_e4m3fn or uint8 bits [..., K], UE8M0 scales [..., K / block].  Raises
-    `ProblemError` on a wrong dtype or shape, and on a scale byte of 255."""
+    """Exact values, float64, of block-scaled E4M3: float8_e4m3fn or uint8 bits [..., K], UE8M0 scales [..., K / block]."""
     _require_blocks("x", x.shape[-1], block)
     _require_scales("sf", x, sf, block)
     return (decode_e4m3(x).unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)
@@ -175,7 +171,7 @@ def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     """Cast float32 or float64 to E2M1 codes, uint8, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
 
     Bit 3 is the sign; minus zero, and what rounds to it, keeps its sign.  DeepGEMM's `per_token_cast_to_fp4` takes every tie down and gives
-    no minus zero.  Raises `ProblemError` on another dtype or NaN.
+    no minus zero.
     """
     _require_dtype("x", x, torch.float32, torch.float64)
     if bool(x.isnan().any()):
@@ -195,8 +191,7 @@ def _nearest_code(x: torch.Tensor) -> torch.Tensor:
 
 
 def pack_e2m1(code: torch.Tensor) -> torch.Tensor:
-    """Two codes per byte, the even index in the low nibble: uint8 [..., K] to [..., K / 2].  Raises `ProblemError` on another dtype, an
-    odd K or a code above 15."""
+    """Two codes per byte, the even index in the low nibble: uint8 [..., K] to [..., K / 2]."""
     _require_dtype("code", code, torch.uint8)
     _require_blocks("code", code.shape[-1], 2)
     if bool((code > 15).any()):
@@ -230,8 +225,7 @@ def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
 
 
 def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_BLOCK) -> torch.Tensor:
-    """Exact values, float64, of block-scaled packed E2M1: uint8 [..., K / 2], low nibble first, UE8M0 scales [..., K / block].  Raises
-    `ProblemError` on a wrong dtype or shape, and on a scale byte of 255."""
+    """Exact values, float64, of block-scaled packed E2M1: uint8 [..., K / 2], low nibble first, UE8M0 scales [..., K / block]."""
     code = unpack_e2m1(packed)
     _require_blocks("packed", code.shape[-1], block)
     _require_scales("sf", code, sf, block)
@@ -279,8 +273,6 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
     A scale is amax / (6 * factor), to the nearest E4M3; codes are x / (scale * factor), to the nearest E2M1; both saturate, each operation
     is rounded to FP32.  Where a scale is zero the codes are, with the values' signs.  `factor` is float32 and positive: one, or [...] of
     leading dimensions as `nvfp4_factor` gives it for each.
-
-    Raises `ProblemError` when K is not a multiple of 16, or x holds a non-finite value.
     """
     require_floats("x", x)
     _require_blocks("x", x.shape[-1], NVFP4_BLOCK)
@@ -294,8 +286,7 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def dequantize_nvfp4(packed: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
-    """Exact values without the factor of the matrix: uint8 [..., K / 2] and float8_e4m3fn [..., K / 16] to float64 [..., K].  Raises
-    `ProblemError` when shapes do not fit."""
+    """Exact values without the factor of the matrix: uint8 [..., K / 2] and float8_e4m3fn [..., K / 16] to float64 [..., K]."""
     codes = unpack_e2m1(packed)
     if codes.shape != (*sf.shape[:-1], sf.shape[-1] * NVFP4_BLOCK):
         raise ProblemError("sf.shape", tuple(sf.shape), str((*codes.shape[:-1], codes.shape[-1] // NVFP4_BLOCK)))

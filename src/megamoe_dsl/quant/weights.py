@@ -16,7 +16,7 @@ import torch
 from megamoe_dsl.hardware.cta_pair import BLOCK_N
 from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant.formats import no_scales, ue8m0_bytes
+from megamoe_dsl.quant.formats import _require_dtype, no_scales, ue8m0_bytes
 from megamoe_dsl.quant.packed_tiles import MatrixShape, pack_tiles, resize, tiled_shapes, unpack_tiles, weight_shapes
 from megamoe_dsl.recipe import BF16, E2M1, E4M3, F32, UE4M3, UE8M0, ExpertFactors, Format
 
@@ -28,7 +28,6 @@ WEIGHT_NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
 BIAS_NAMES = ("fc1_bias", "fc2_bias")
 """Those of a layer with biases."""
 OTHER_NAMES = (*BIAS_NAMES, "factors")
-"""Those that some layers have."""
 GATE_UP_GROUP = 8
 TORCH_DTYPES: dict[str | None, torch.dtype] = {
     E4M3: torch.float8_e4m3fn,
@@ -45,8 +44,7 @@ _WORD_BYTES = 4
 
 
 def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if tensor.dtype != dtype:
-        raise ProblemError(f"{name}.dtype", tensor.dtype, str(dtype))
+    _require_dtype(name, tensor, dtype)
     if tuple(tensor.shape) != shape:
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
 
@@ -205,7 +203,6 @@ def order_rows_sm90(w: torch.Tensor, inverse: bool = False, outputs: str = E4M3)
     Each tile of 256 rows has the gate and up rows of 128 consecutive channels.  Row (group, block, warp, half, row) is the gate (half 0)
     or up (half 1) row of channel 16 (4 group + warp) + 2 row + block, of BF16 `outputs` of Linear1 + 8 block + row: a thread then holds
     gate and up of the same channels, and the Linear1 epilogue's transposed store, of 16 bits, puts the 128 outputs in natural order.
-    Raises `ProblemError` when the rows are not a multiple of 256.
     """
     rows = w.shape[-2]
     if rows % 256:
@@ -225,8 +222,6 @@ def rows_sm90(problem: Problem) -> torch.Tensor:
 def tile_sm90(w: torch.Tensor) -> torch.Tensor:
     """Cut [..., N, K] weights into the tiles that the SM90 kernel loads, 256 rows of 128 bytes, each contiguous: E4M3 [..., N / 256,
     K / 128, 256, 128], BF16 [..., N / 256, K / 64, 256, 64].
-
-    Raises `ProblemError` when N is not a multiple of 256 or K of a tile's.
     """
     return _tiles(w, 256, ROW_BYTES)
 
@@ -256,11 +251,9 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
     """Scale bytes, uint8 [..., rows, K/32], to the words of a UTCCP copy, int32 [prod(leading) * K/128, rows].
 
     Four consecutive K bytes share a word, lowest K in the lowest byte; words run along the rows; row m of each 128-row atom lands at word
-    (m % 32) * 4 + m // 32.  Leading dimensions are experts.  Raises `ProblemError` on another dtype, and unless rows and K are multiples of
-    128.
+    (m % 32) * 4 + m // 32.  Leading dimensions are experts.
     """
-    if sf.dtype != torch.uint8:
-        raise ProblemError("sf.dtype", sf.dtype, str(torch.uint8))
+    _require_dtype("sf", sf, torch.uint8)
     rows, k_bytes = sf.shape[-2:]
     if rows % _ATOM_ROWS:
         raise ProblemError("sf.shape[-2]", rows, f"a multiple of {_ATOM_ROWS}, the rows of a UTCCP atom")
@@ -273,7 +266,7 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
 
 def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> torch.Tensor:
     """Inverse of `utccp_scale_order`: int32 [K/128, rows], or [batch * K/128, rows] of `batch` experts, to uint8 [rows, K/32] or [batch,
-    ...].  Raises `ProblemError` on another dtype or sizes that are not multiples."""
+    ...]."""
     if words.dtype != torch.int32 or words.ndim != 2:
         raise ProblemError("words", f"{words.dtype} with {words.ndim} dimensions", f"{torch.int32} with 2")
     count, rows = words.shape

@@ -160,4 +160,3 @@ mega_moe = define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
 """y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantized first.  A negative number stands for None."""
 
 mega_moe_out = define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, lambda *given: None)
-"""As `mega_moe`, into y."""

@@ -22,7 +22,6 @@ from .gemm_scales import TMA_ALIGNMENT, check_no_scales, given_scales, rows_of_w
 from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors
 
 INDEX_DTYPES = {I64: torch.int64, I32: torch.int32}
-"""Of tokens' experts."""
 NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
 """Values that a word of NVFP4's scales is of."""
 WHERE = {

@@ -44,11 +44,8 @@ from .gemm_tensors import OUTPUTS
 from .top_experts import Chosen, RouterTensors, TopExpertsPlan, problem_of, router_logits_of, top_experts
 
 RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
-"""Of weights that are not E4M3."""
 FP8 = "fp8xfp8"
-"""Of E4M3 weights."""
 NVFP4 = "nvfp4xnvfp4"
-"""Of E2M1 weights with factors."""
 FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
 """Arguments that have gradients where weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")

@@ -225,7 +225,6 @@ top_experts_op = differentiate(
     _backward,
     _keep,
 )
-"""`top_experts`, as an operator."""
 
 
 __all__ = ["top_experts"]

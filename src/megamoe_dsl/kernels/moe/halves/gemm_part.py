@@ -86,4 +86,3 @@ PAIRS = GemmPart(
     scale_row=utccp_row,  # the order in which `tcgen05.cp` takes scales
 )
 PARTS: dict[str, GemmPart] = {one.arch.name: one for one in (WARPGROUPS, PAIRS)}
-"""By architecture."""
