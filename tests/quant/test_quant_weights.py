@@ -109,7 +109,7 @@ def test_transform_errors_name_the_field():
         quant.utccp_scale_order(random_bytes(64, 4))
     with pytest.raises(ValueError, match=r"sf.shape\[-1\] = 6: must be a multiple of 4"):
         quant.utccp_scale_order(random_bytes(128, 6))
-    with pytest.raises(ValueError, match=r"sf: dtype torch\.int8, allowed: torch\.uint8"):
+    with pytest.raises(ValueError, match=r"sf\.dtype = torch\.int8: must be torch\.uint8"):
         quant.utccp_scale_order(random_bytes(128, 4).view(torch.int8))
     for rows, k in ((384, 128), (256, 64)):
         with pytest.raises(ValueError, match=rf"w.shape\[-2:\] = \({rows}, {k}\): must be multiples of 256 and 128"):
