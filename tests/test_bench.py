@@ -290,9 +290,13 @@ def record(us: float, violations: int) -> dict[str, Any]:
 def test_report_and_verdict() -> None:
     good, bad = record(100.0, 0), record(100.0, 1)
     assert passed(good) and not passed(bad) and not passed({"error": "x"})
-    assert " 50 hbm 0.500 75 flop 0.750 4.00 300 " in " ".join(timed_row(good).split())
-    text = timed_row(good)
-    assert " 2.000 " in text and " 3.000 " in text and " ok " in text and "WRONG" in timed_row(bad)
+    times, limits = "100.0 100.0 200.0 300.0 2.000 3.000 10.0", "50 hbm 0.500 75 flop 0.750 4.00 300"
+    assert " ".join(timed_row(good).split()) == f"flash EP8 M=8 {times} {limits} 1 2 ok 0.50 1.0000 block_m=8"
+    assert "WRONG" in timed_row(bad)
+    good["baseline"], good["variants"]["block_m=16"] = None, {"check": None, "us": {"median": 90.0}, "graph_us": None}
+    fastest, chosen = (" ".join(one.split()) for one in timed_row(good).splitlines())
+    assert fastest == "90.0 - - - - - 11.1 50 hbm 0.556 75 flop 0.833 4.44 333 1 - not checked block_m=16"
+    assert chosen.startswith("flash EP8 M=8 100.0 100.0 - - - - 10.0 ") and chosen.endswith(" 300 1 - ok 0.50 1.0000 block_m=8")
 
 
 def test_timing_takes_the_slowest_rank_and_the_median() -> None:
@@ -320,10 +324,11 @@ def test_candidates_take_turns_in_changing_order_and_warm_up_themselves(monkeypa
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timing, "over_ranks", len)
-    repeats = timing.time_back_to_back({name: partial(ran.append, name) for name in "abc"}, 1)
-    assert repeats == dict.fromkeys("abc", timing.REPEATS)
-    turns = ["".join(ran[i : i + 4]) for i in range(0, len(ran), 4)]  # once uncounted, then measured
-    assert all(turn == f"{turn[0]}|{turn[0]}|" for turn in turns)
+    monkeypatch.setattr(timing, "over_ranks", list)
+    repeats = timing.time_back_to_back({name: partial(ran.append, name) for name in "abc"}, 2)
+    assert repeats == dict.fromkeys("abc", [500.0] * timing.REPEATS)  # microseconds of each of two launches
+    turns = ["".join(ran[i : i + 6]) for i in range(0, len(ran), 6)]  # once uncounted, then measured
+    assert all(turn == f"{turn[:2]}|{turn[:2]}|" and turn[0] == turn[1] for turn in turns)
+    assert [timing.launches_of(tokens) for tokens in (2048, 2049)] == [20, 8]
     rounds = ["".join(turn[0] for turn in turns[i : i + 3]) for i in range(0, len(turns), 3)]
     assert {"".join(sorted(one)) for one in rounds} == {"abc"} and len(set(rounds)) > 2

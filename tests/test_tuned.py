@@ -99,6 +99,7 @@ def test_nearest_is_a_ratio() -> None:
     share = Entry.share_of(entry(1))
     found = [near.tokens for near in one.near(share, entry(142).expected)]
     assert found == [200, 100], "142 is nearer to 100 in tokens, to 200 in ratio; 300 is out of reach"
+    assert [[near.tokens for near in one.near(share, entry(tokens).expected)] for tokens in (50, 600)] == [[100], [300]]
     assert one.near(share, 0) == one.near(Entry.share_of(entry(1), num_sms=78), entry(100).expected) == []
 
 
@@ -126,12 +127,17 @@ def test_a_field_of_another_type_is_named(tmp_path: Path, kind: type[Entry] | ty
     path = Table("GPU", (good,), kind).write(tmp_path)
     assert Table.read("GPU", tmp_path, kind).entries == (good,)
     text = {"results", "recipe", "kind"} & {name}
-    wrong = [None, math.nan, -1, [1], *([True, 10**400] if text else ["text", {"x": -1}, {"x": None}, 2.5 if name != "us" else math.inf])]
+    wrong = [None, math.nan, -1, [1], True, *([10**400] if text else [0, "text", {"x": -1}, {"x": None}])]
+    wrong += [] if text else [math.inf] if name == "us" else [2.5, (1 << 31) + 1]
     for value in wrong:
         path.write_text(json.dumps({"gpu": "GPU", "entries": [{**asdict(good), name: value}]}))
         with pytest.raises(TableError, match=rf"gpu.*\.json: no table of this release, {name} = ") as caught:
             Table.read("GPU", tmp_path, kind)
         assert "must be" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_entry_has_at_most_2_31_tokens() -> None:
+    assert entry(1 << 31).tokens == 1 << 31
 
 
 def test_what_is_no_file_is_no_table(tmp_path: Path) -> None:

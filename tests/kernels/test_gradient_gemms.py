@@ -151,6 +151,7 @@ TRANSPOSED = GemmProblem(256, 128, "packed", 2, transposed_b=True, **BF16)
         (lambda: GemmConfig(VarlenKProblem(64, 64), 128, 96), "block_n = 96: must be a multiple of 64"),
         (lambda: GemmConfig(VarlenKProblem(64, 64), 64, 128, warpgroups=1), "block_m = 64: must be 128"),
         (lambda: GemmConfig(VarlenKProblem(64, 128), 128, 128, cluster=2), "cluster = 2: must be 1 where rows of tiles make an odd number"),
+        (lambda: GemmConfig(VarlenKProblem(256, 256), 128, 64, cluster=2), "cluster = 2: must be 1 where rows of tiles make an odd number"),
         (lambda: GemmConfig(IN_FP8, 128, 256), "k_in_flight = 1: must be such that all sums fit 232 registers"),
         (lambda: GemmConfig(IN_FP8, 128, 128, half_tiles=True), "half_tiles = True: must be False where K are the rows of groups"),
         (lambda: GemmConfig(TRANSPOSED, 16, 128, swap_ab=True), "swap_ab = True: must be False where rows of shared memory are K"),

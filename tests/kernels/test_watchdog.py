@@ -153,6 +153,7 @@ def test_a_record_of_two_waits_is_described_all_the_same():
         (EpWait.RANK, EpBarrier.RESULTS, "combine: wait RANK (rank barrier RESULTS)"),
         (EpWait.RANK, EpBarrier.READ, "end of dispatch or combine: wait RANK (rank barrier READ)"),
         (EpWait.ROWS, 3, "dispatch: wait ROWS (rows of block or expert 3)"),
+        (EpWait.STORED, 3, "dispatch: wait STORED (row 3)"),
         (EpWait.TILES, 3, "combine: wait TILES (tiles of part 3)"),
         (EpWait.RANK, 47, "routing tables, dispatch or combine: wait RANK (rank barrier 47)"),
     ],

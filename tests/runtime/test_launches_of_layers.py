@@ -80,6 +80,19 @@ def test_a_pool_of_other_rows_and_copied_slots_are_refused() -> None:
             layer.input_buffers()
 
 
+def test_scales_of_odd_places_are_refused_in_a_later_call_too() -> None:
+    problem, scales = replace(PROBLEM, recipe="fp8xfp4"), torch.zeros(2 * 16 + 1, dtype=torch.uint8)
+    given = {"x": torch.zeros(2, 512).to(torch.float8_e4m3fn), "topk_idx": torch.zeros(2, 2).long(), "topk_weights": torch.ones(2, 2)}
+    with recorded_gpu("sm_100a") as gpu:
+        symmetric = SymmetricBuffer.allocate(problem)
+        layer = MegaMoE(problem, symmetric=symmetric)
+        gpu.show(sym=symmetric.sym, peers=symmetric.peers, watchdog=symmetric.watchdog, stats=layer.stats, **vars(layer.memory.weights))
+        gpu.show(maps=layer.memory.maps)
+        assert len(gpu.call(layer, **given, x_sf=scales[:-1].view(2, 16))) == 2
+        with pytest.raises(ProblemError, match=r"x_sf\.data_ptr\(\) = \d+: must be a multiple of 4"):
+            layer(**given, x_sf=scales[1:].view(2, 16))
+
+
 def test_gradients_need_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which neither a graph's call nor one with a place for y has."""
     problem = replace(PROBLEM, recipe="bf16xbf16")
