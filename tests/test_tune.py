@@ -142,6 +142,8 @@ def test_the_tables_entry_is_what_a_winner_must_beat() -> None:
     assert winner(again, tuned) == FIRST
     assert winner({**again, LESS: times(100.5)}, tuned) == LESS
     assert winner({FIRST: times(50), FEWER: times(104)}, tuned) is None, "the present entry was not timed"
+    ring = {one.replace(pool_rows=4096): times(us) for one, us in ((FIRST, 100), (LESS, 103))}
+    assert judge(tuned, record(ring, pool_rows=4096), "run.json").reason.startswith("beats block_m=128 lookahead=16 ")
 
 
 def test_a_run_of_earlier_sources_leaves_no_entry(tmp_path: Path) -> None:

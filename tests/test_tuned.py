@@ -136,6 +136,20 @@ def test_a_field_of_another_type_is_named(tmp_path: Path, kind: type[Entry] | ty
         assert "must be" in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("one", "names"),
+    [
+        (entry(64), {"hidden", "intermediate", "experts_per_rank", "num_sms", "recipe"}),
+        (GEMM, {"n", "k", "kind", "num_groups", "num_sms", "recipe"}),
+        (EP, {"hidden", "intermediate", "experts_per_rank", "topk", "recipe"}),
+    ],
+    ids=lambda one: getattr(one, "SUFFIX", None),
+)
+def test_an_entry_speaks_for_its_share_alone(one: Entry | GemmEntry | EpEntry, names: set[str]) -> None:
+    others = {name: 2 * value for name, value in asdict(one).items() if isinstance(value, int | str)}
+    assert {name for name, value in others.items() if one.share_of(replace(one, **{name: value})) != one.share_of(one)} == names
+
+
 def test_an_entry_has_at_most_2_31_tokens() -> None:
     assert entry(1 << 31).tokens == 1 << 31
 

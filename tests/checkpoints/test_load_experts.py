@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from expert_reading import read_experts
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
-from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load_experts
+from megamoe_dsl.checkpoints import PUBLISHED, Checkpoint, CheckpointError, PublishedExperts, find_layers, load, load_experts
 from megamoe_dsl.checkpoints.experts import convert
 from megamoe_dsl.checkpoints.published import OWN
 from megamoe_dsl.checkpoints.write import convert_checkpoint
@@ -239,6 +240,15 @@ def test_progress_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     begun, *done = caplog.messages
     assert begun == f"layer 3, rank 1: 4 experts of layout gpt-oss from {folder}"
     assert done == [f"layer 3, rank 1: {count} of 4 experts" for count in (1, 2, 3, 4)]
+
+
+def test_a_line_is_logged_for_each_tenth(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    nothing = SimpleNamespace(check=lambda *_, **__: None, layout=SimpleNamespace(name="any"), checkpoint=SimpleNamespace(path="here"))
+    monkeypatch.setattr(load, "PublishedExperts", SimpleNamespace(of=lambda path, layer: nothing))
+    monkeypatch.setattr(load, "_load_expert", lambda *given: None)
+    with caplog.at_level(logging.INFO, "megamoe_dsl"):
+        load_experts(SimpleNamespace(problem=Problem(256, 128, 40, 1)), "here", 7)  # type: ignore[arg-type]
+    assert caplog.messages[1:] == [f"layer 7, rank 0: {count} of 40 experts" for count in range(4, 41, 4)]
 
 
 def test_an_interrupted_load_goes_on(tmp_path: Path) -> None:

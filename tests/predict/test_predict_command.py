@@ -53,10 +53,24 @@ def test_files(tmp_path):
     assert "Predicted, not measured" in svg.read_text()
 
 
-def test_choices_are_compared():
-    result = predict(*SMALL, "--tokens", "8", "--compare")
+def words(*arguments):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["predict", *arguments])
     assert result.exit_code == 0, result.output
-    assert "no preference" in result.output and "chosen" in result.output and "+" in result.output
+    return " ".join(result.output.split())
+
+
+def test_figures_as_text():
+    saved = "start and end 7.4%, latency 3.7%, epilogues 1.8%, tensor cores 0.9%"
+    assert f" 8 8 26.7 1.98 113 3% 5% 0% 2% {saved}" in words(*SMALL, "--tokens", "8")
+
+
+def test_choices_are_compared():
+    found = words(*SMALL, "--tokens", "8", "--compare")
+    for choice, said in (
+        ("block_m=8 lookahead=8 num_stages=6", "26.7 chosen, no preference"),
+        ("block_m=32 lookahead=8 num_stages=5", "28.4 +6.3%"),
+    ):
+        assert f"{choice} cluster=1 {said}" in found
 
 
 @pytest.mark.parametrize("gpu", ["H200", "B200"])
