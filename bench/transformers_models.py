@@ -3,7 +3,7 @@
     python bench/transformers_models.py prepare FOLDER [--models ...]      where the DSL is: compiles the kernels that the models call
     python bench/transformers_models.py run FOLDER [--models ...] [--layers N] [--sizes ...] [--agreement] [--turns N] [--others ...]
         [--deep-gemm SITE] [--sonic SITE] [--out FOLDER]      where a GPU and transformers are
-    python bench/transformers_models.py table FILE ...      anywhere: the tables of docs/howto/transformers.md
+    python bench/transformers_models.py table FILE ...      anywhere: the tables of docs/lab/transformers.md
 
 For each model: milliseconds to the first token of a prompt, tokens a second while decoding (as transformers runs it, and as one CUDA graph
 a step), and a profile of one such run with our experts; peak memory; with --agreement, or without --sizes, how far logits and greedy tokens

@@ -1,4 +1,4 @@
-"""Tables of docs/howto/transformers.md, from records of bench/transformers_models.py."""
+"""Tables of docs/lab/transformers.md, from records of bench/transformers_models.py."""
 
 from __future__ import annotations
 

@@ -64,5 +64,5 @@ for mended in (False, True):
             right.append(int((sums == x.sum(dim=0)).sum()))
             assert bool(report.findings) != mended
         who, how = "every lane" if mended else "one lane", "late" if late else "at once"
-        print(f"{who} frees the stage, loads {how}: of 32 sums {right} are right; {len(report.findings)} findings")
+        print(f"{who} frees the stage, loads {how}: right sums of 32, seed by seed: {right}; {len(report.findings)} findings")
         assert (min(right) == 32) == (mended or not late)

@@ -60,6 +60,6 @@ def test_a_step_reads_a_static_cache_of_each_kind_of_attention() -> None:
 
 def test_the_page_has_the_tables_of_its_record() -> None:
     root = Path(__file__).parents[1]
-    page = (root / "docs" / "howto" / "transformers.md").read_text()
+    page = (root / "docs" / "lab" / "transformers.md").read_text()
     files = sorted((root / "bench" / "results").glob("transformers-*.json"))
     assert all(one.stem in page for one in files) and tables(*(json.loads(one.read_text()) for one in files)) in page

@@ -25,7 +25,7 @@ PROBLEM = Problem(256, 128, 8, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
 QWEN3 = Problem(2048, 768, 128, 8, max_tokens_per_rank=4096, recipe="fp8xfp8")
 DEEPSEEK_V3 = {"hidden": 7168, "intermediate": 2048, "num_experts": 256}
 H100 = "NVIDIA H100 80GB HBM3"
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "moe.md"
+PAGE = Path(__file__).parents[2] / "docs" / "lab" / "launches.md"
 
 
 def call() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

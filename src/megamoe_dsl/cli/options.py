@@ -161,9 +161,7 @@ class ConfigOptions(LayerOptions):
     biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
     weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
-    arch: str | None = option(
-        None, "sm_100a (FP8 x FP4, FP4 x FP4, MXFP8 x MXFP8) or sm_90a (FP8 x FP8); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG
-    )
+    arch: str | None = option(None, "sm_100a (Blackwell) or sm_90a (Hopper); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG)
 
     @property
     def architecture(self) -> Arch:
