@@ -25,7 +25,7 @@ def test_exact_data_has_the_same_sums_in_any_precision():
 
 def test_half_a_step_is_what_the_table_says():
     """Between neighbors, and next to zero, for both elements."""
-    for element, grid in (("e4m3", torch.linspace(2.0**-9, 400, 40001)), ("e2m1", torch.linspace(0.01, 6, 40001))):
+    for element, grid in (("e4m3", torch.linspace(2.0**-9, 400, 40000)), ("e2m1", torch.linspace(0.01, 6, 40000))):
         form = MICRO_SCALING[element]
         error = (form.rounded(grid) - grid.double()).abs()
         assert bool((error <= grid.double() * form.relative + form.smallest).all())

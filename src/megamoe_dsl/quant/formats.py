@@ -167,6 +167,11 @@ def e2m1_values(dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.cat([positive, -positive])
 
 
+def decode_e2m1(code: torch.Tensor) -> torch.Tensor:
+    """E2M1 codes, one to an element, to their values in float64."""
+    return e2m1_values().to(code.device)[code.to(torch.int32)]
+
+
 def encode_e2m1(x: torch.Tensor) -> torch.Tensor:
     """Cast float32 or float64 to E2M1 codes, uint8, round to nearest even, saturating to +-6 (PTX `cvt.rn.satfinite.e2m1x2.f32`).
 
@@ -229,8 +234,7 @@ def dequantize_e2m1(packed: torch.Tensor, sf: torch.Tensor, block: int = SCALE_B
     code = unpack_e2m1(packed)
     _require_blocks("packed", code.shape[-1], block)
     _require_scales("sf", code, sf, block)
-    values = e2m1_values().to(code.device)[code.to(torch.int32)]
-    return (values.unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)
+    return (decode_e2m1(code).unflatten(-1, (-1, block)) * decode_ue8m0(sf).unsqueeze(-1)).flatten(-2)
 
 
 # --- Plain values -----------------------------------------------------------------------------------------------------------------
@@ -290,5 +294,4 @@ def dequantize_nvfp4(packed: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
     codes = unpack_e2m1(packed)
     if codes.shape != (*sf.shape[:-1], sf.shape[-1] * NVFP4_BLOCK):
         raise ProblemError("sf.shape", tuple(sf.shape), str((*codes.shape[:-1], codes.shape[-1] // NVFP4_BLOCK)))
-    values = e2m1_values().to(codes.device)[codes.to(torch.int32)]
-    return (values.unflatten(-1, (-1, NVFP4_BLOCK)) * decode_e4m3(sf).unsqueeze(-1)).flatten(-2)
+    return (decode_e2m1(codes).unflatten(-1, (-1, NVFP4_BLOCK)) * decode_e4m3(sf).unsqueeze(-1)).flatten(-2)

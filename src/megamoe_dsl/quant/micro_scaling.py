@@ -2,7 +2,7 @@
 values, NVFP4, and quantizing to any format of a recipe and back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,7 +19,6 @@ class MicroScaling:
 
     dtype        of its codes in memory; E2M1 has two in a byte
     scale_byte   float32 largest magnitudes of blocks to the bytes of their scales, uint8; `scale` is what such a byte stands for, float64
-    rounded      float32 values, already divided by their scale, to float64: the nearest ones that the element has
     encode       float32 [..., K], already divided by their scale, to codes of the nearest ones
     decode       codes to float64 [..., K]
     quantize     [..., K] to codes and scales; `check=False` looks for no value that has none, and does not wait for the device
@@ -31,7 +30,6 @@ class MicroScaling:
     dtype: torch.dtype
     scale_byte: Callable[[torch.Tensor], torch.Tensor]
     scale: Callable[[torch.Tensor], torch.Tensor]
-    rounded: Callable[[torch.Tensor], torch.Tensor]
     encode: Callable[[torch.Tensor], torch.Tensor]
     decode: Callable[[torch.Tensor], torch.Tensor]
     quantize: Callable[..., Scaled]
@@ -39,46 +37,43 @@ class MicroScaling:
     relative: float
     smallest: float
 
-
-def _round_e4m3(x: torch.Tensor) -> torch.Tensor:
-    return formats.decode_e4m3(formats.encode_e4m3(x))
-
-
-def _round_e2m1(x: torch.Tensor) -> torch.Tensor:
-    return formats.e2m1_values().to(x.device)[formats.encode_e2m1(x).to(torch.int64)]
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        """The nearest ones that the element has, float64, to float32 values already divided by their scale."""
+        return self.decode(self.encode(values))
 
 
-def _pack_nearest(x: torch.Tensor) -> torch.Tensor:
-    return formats.pack_e2m1(formats.encode_e2m1(x))
-
-
-def _unpack_values(codes: torch.Tensor) -> torch.Tensor:
-    return formats.e2m1_values().to(codes.device)[formats.unpack_e2m1(codes).to(torch.int64)]
-
-
-_E4M3 = (
-    torch.float8_e4m3fn,
-    formats.e4m3_scale_byte,
-    formats.decode_ue8m0,
-    _round_e4m3,
-    formats.encode_e4m3,
-    formats.decode_e4m3,
-    formats.quantize_e4m3,
-    formats.dequantize_e4m3,
-)
-_CODES = _round_e2m1, _pack_nearest, _unpack_values
-_E2M1 = torch.uint8, formats.e2m1_scale_byte, formats.decode_ue8m0, *_CODES, formats.quantize_e2m1, formats.dequantize_e2m1
-_NVFP4 = (
-    torch.uint8,
-    lambda amax: formats.encode_e4m3(amax / formats.E2M1_MAX).view(torch.uint8),
-    lambda byte: formats.decode_e4m3(byte.view(torch.float8_e4m3fn)),
-    *_CODES,
-    lambda values: formats.quantize_nvfp4(values, torch.ones(())),
-    formats.dequantize_nvfp4,
-)
-MICRO_SCALING = {E4M3: MicroScaling(*_E4M3, 2.0**-4, 2.0**-10), E2M1: MicroScaling(*_E2M1, 2.0**-2, 2.0**-2)}
+MICRO_SCALING = {
+    E4M3: MicroScaling(
+        torch.float8_e4m3fn,
+        formats.e4m3_scale_byte,
+        formats.decode_ue8m0,
+        formats.encode_e4m3,
+        formats.decode_e4m3,
+        formats.quantize_e4m3,
+        formats.dequantize_e4m3,
+        2.0**-4,
+        2.0**-10,
+    ),
+    E2M1: MicroScaling(
+        torch.uint8,
+        formats.e2m1_scale_byte,
+        formats.decode_ue8m0,
+        lambda x: formats.pack_e2m1(formats.encode_e2m1(x)),
+        lambda codes: formats.decode_e2m1(formats.unpack_e2m1(codes)),
+        formats.quantize_e2m1,
+        formats.dequantize_e2m1,
+        2.0**-2,
+        2.0**-2,
+    ),
+}
 """By element, with UE8M0 scales."""
-NVFP4_SCALING = MicroScaling(*_NVFP4, 2.0**-2, 2.0**-2)
+NVFP4_SCALING = replace(
+    MICRO_SCALING[E2M1],
+    scale_byte=lambda amax: formats.encode_e4m3(amax / formats.E2M1_MAX).view(torch.uint8),
+    scale=lambda byte: formats.decode_e4m3(byte.view(torch.float8_e4m3fn)),
+    quantize=lambda values: formats.quantize_nvfp4(values, torch.ones(())),
+    dequantize=formats.dequantize_nvfp4,
+)
 """Of values that have been divided by their factor."""
 
 
