@@ -34,11 +34,26 @@ def call() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return x, scores.topk(2).indices, torch.rand(5, 2, generator=generator)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"router": Router(torch.randn(7, 256))}, r"router.weight.shape\[0\] = 7: must be num_experts = 8"),
+        ({"router": torch.randn(8, 256)}, "router = 'Tensor': must be a Router"),
+        ({"device": "foo"}, "device = 'foo': must be a device of torch"),
+    ],
+)
+def test_what_is_no_layer_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=f"^{message}"):
+        MoE(PROBLEM, random_weights(PROBLEM, 0, 0), **fields)
+
+
 def test_it_computes_what_its_layer_does() -> None:
     """The fused one, and with launch = "moe" or BF16 weights `moe`."""
     weights, given = random_weights(PROBLEM, 0, 0), call()
     fused = MegaMoE(PROBLEM, weights, symmetric=SymmetricBuffer.allocate(PROBLEM, device="cpu"))
     found = MoE(PROBLEM, weights)
+    with pytest.raises(ProblemError, match=r"^x = None: must be a tensor"):
+        found(None, *given[1:])
     assert torch.equal(found(*given), fused(*given)) and found.device == torch.device("cpu")
     x, idx, topk_weights = given
     expected = moe(x, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf, idx, topk_weights)

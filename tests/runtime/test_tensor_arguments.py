@@ -12,20 +12,26 @@ import torch
 
 from megamoe_dsl import (
     GemmProblem,
+    Problem,
     ProblemError,
     gemm,
+    gemm_weights,
     grouped_gemm,
     k_grouped_gemm,
     moe,
     padded_rows,
     quantize_both,
     quantize_experts,
+    scale_words,
+    scales_by_column,
+    scatter_indices,
 )
 from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.runtime.top_experts import top_experts
 
 A, B = torch.zeros(6, 128, dtype=torch.bfloat16), torch.zeros(2, 256, 128, dtype=torch.bfloat16)
 SIDE, SCALES, ENDS = torch.zeros(32, 128).to(torch.float8_e4m3fn), torch.ones(1, 32), torch.tensor([0, 128], dtype=torch.int32)
+PROBLEM = Problem(128, 128, 2, 1, recipe="fp8xfp8")
 GEMM = {"a": A, "a_sf": None, "b": B[0], "b_sf": None}
 CHOSEN = {"topk_idx": torch.zeros(6, 1, dtype=torch.int64), "topk_weights": torch.ones(6, 1)}
 ROUTED = {"router_logits": torch.zeros(6, 2), "topk": 1}
@@ -63,6 +69,10 @@ def test_what_is_no_tensor_is_named(function: Callable[..., Any], name: str, opt
         (lambda: k_grouped_gemm(SIDE[None], SCALES, SIDE, SCALES, ENDS), r"left.shape = \(1, 32, 128\): must be \[columns, rows of groups"),
         (lambda: k_grouped_gemm(SIDE, SCALES, SIDE[0], SCALES, ENDS), r"right.shape = \(128,\): must be \[columns, rows of groups"),
         (lambda: k_grouped_gemm(SIDE, SCALES, SIDE, SCALES, ENDS, out_dtype=torch.half), r"out.dtype = torch.float16: must be"),
+        (lambda: scale_words(torch.zeros(4, dtype=torch.uint8)), r"sf.shape = \(4,\): must be \[\.\.\., rows, scales of a row\]"),
+        (lambda: scales_by_column(torch.ones(4)), r"a_sf.shape = \(4,\): must be \[m, k / 128\]"),
+        (lambda: gemm_weights(None, SCALES), "b = None: must be a tensor"),
+        (lambda: scatter_indices(PROBLEM, CHOSEN["topk_idx"], torch.zeros(5)), r"keys.shape = \(5,\): must be \(6,\), one for each token"),
         (lambda: padded_rows(ENDS, -1), "rows = -1: must be between 0 and"),
         (lambda: padded_rows(ENDS.long(), 128), "ends.dtype = torch.int64: must be torch.int32"),
         (lambda: quantize_experts(B[0], B), r"w1.shape = \(256, 128\): must be \(experts, 2 \* intermediate, hidden\)"),

@@ -14,6 +14,7 @@ from ..quant.weights import TORCH_DTYPES
 from ..recipe import MXFP4, NVFP4, RECIPES, UE4M3
 from ..target import find_arch
 from .buffers import Wanted, check_aligned
+from .custom_op import takes_tensors
 from .symmetric_memory import device_arch
 
 TMA_ALIGNMENT = 16
@@ -48,6 +49,8 @@ def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
     a_sf, float32 [m, k / 128], of any strides; the result has strides (1, m rounded up to a multiple of 4).  What has them, and
     begins at a multiple of 16 bytes, is returned as it is.
     """
+    if a_sf.dim() != 2:
+        raise ProblemError("a_sf.shape", tuple(a_sf.shape), "[m, k / 128]")
     rows, blocks = a_sf.shape
     if has_kernel_strides(a_sf) and a_sf.data_ptr() % TMA_ALIGNMENT == 0:
         return a_sf
@@ -70,6 +73,8 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     sf, uint8 or float8_e8m0fnu [..., rows, k / 32] or float8_e4m3fn [..., rows, k / 16], k a multiple of 128; the result is int32
     [..., words of a row, rows rounded up to a multiple of 128].  What is int32, or `no_scales`, is returned as it is.
     """
+    if sf.dim() < 2:
+        raise ProblemError("sf.shape", tuple(sf.shape), "[..., rows, scales of a row]")
     if sf.dtype == torch.int32 or not sf.shape[-1]:
         return sf
     *lead, rows, count = sf.shape
@@ -164,6 +169,7 @@ def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, .
         raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {recipe} has no scales")
 
 
+@takes_tensors("b", "b_sf")
 def gemm_weights(
     b: torch.Tensor, b_sf: torch.Tensor, arch: Arch | str | None = None, *, gate_up: str = ""
 ) -> tuple[torch.Tensor, torch.Tensor]:

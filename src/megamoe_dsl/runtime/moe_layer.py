@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from ..arch import SM90, Arch
 from ..blocks.gemm.problem import SCALE_BLOCK
+from ..cuda_device import require_usable
 from ..kernels.registry import find_kernel
 from ..predict.nodes import NETWORK_SMS, chunks_of
 from ..problem import CHANNEL_STEP, Problem, ProblemError
@@ -30,7 +31,7 @@ from ..shared_experts import SharedExperts
 from ..target import Target
 from ..tuned import LaunchEntry, tuned_table
 from .buffers import check_layout, check_weights
-from .custom_op import check_no_gradient
+from .custom_op import check_no_gradient, takes_tensors
 from .device_gemm import gpu_target
 from .ep.layer import EpMoE
 from .experts import moe
@@ -324,11 +325,15 @@ class MoE(torch.nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        if router is not None and not isinstance(router, Router):
+            raise ProblemError("router", type(router).__name__, "a Router, as in Router(weight)")
+        if router is not None and router.replicas is None and len(router.weight) != problem.num_experts:
+            raise ProblemError("router.weight.shape[0]", len(router.weight), f"num_experts = {problem.num_experts}")
         self.problem, self.router, self.rank, ranks = problem, router, 0, 1
         self.experts: Any
         self.traffic: Traffic | None = None
         fallback = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-        self.device = place = torch.device(device) if device is not None else fallback if weights is None else weights.fc1.device
+        self.device = place = require_usable(device) if device is not None else fallback if weights is None else weights.fc1.device
         if problem.num_ranks > 1:
             group = process_group(problem, group)
             self.rank = dist.get_rank(group)
@@ -365,6 +370,7 @@ class MoE(torch.nn.Module):
         """Replaces one of the rank's experts, in place, where the layer keeps its own weights (`MegaMoE`)."""
         self.experts.load_expert(index, weights)
 
+    @takes_tensors("x", optional=("topk_idx", "topk_weights", "token_ids"))
     def forward(
         self,
         x: torch.Tensor,
@@ -378,8 +384,6 @@ class MoE(torch.nn.Module):
 
         topk_idx, topk_weights  int64 or int32, and float32 or bfloat16 [T, topk]; -1 masks a slot
         options                 of the class within a domain, such as `num_tokens_bound`
-
-        Raises `ProblemError`.
         """
         if (topk_idx is None) != (topk_weights is None):
             raise ProblemError("topk_idx, topk_weights", None, "both given, or neither")

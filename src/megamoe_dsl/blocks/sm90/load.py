@@ -261,7 +261,7 @@ def decode_tile(
         if k + 1 == k_blocks:
             send_exponents(codes, stage, me, part)
         decode_stage(codes, stage, me, table, shifts, half)
-        fence_async_shared()
+        fence_async_shared()  # wgmma reads the decoded rows through the async proxy
         sync_warp()
         if me.lane == 0:
             if cutlass.const_expr(half is not None):

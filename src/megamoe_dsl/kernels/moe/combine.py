@@ -195,7 +195,7 @@ def store_sum(ctx: Context, warp: Int32, lane: Int32, index: Int32, v: Any):
     for j in cutlass.range_constexpr(len(v) // VECTOR):
         words = tuple(pack_bf16(v[j * VECTOR + 2 * i], v[j * VECTOR + 2 * i + 1]) for i in range(4))
         store_shared_v4(vector_address(out, lane, j), words)
-    fence_async_shared()
+    fence_async_shared()  # TMA reads `out` through the async proxy
     sync_warp()
     if lane == 0:
         store_bytes(place_in_y(plan, ctx.args.y, index), out, Y_BYTES * channels_of(plan, index))

@@ -89,6 +89,8 @@ def scatter_indices(problem: Problem, topk_idx: torch.Tensor, keys: torch.Tensor
     Nothing waits for the device.
     """
     expert = experts_of(problem, topk_idx)
+    if keys is not None and keys.shape != expert.shape[:1]:
+        raise ProblemError("keys.shape", tuple(keys.shape), f"({len(expert)},), one for each token")
     by_key = torch.arange(len(expert), device=expert.device) if keys is None else keys.argsort(stable=True)
     sorted_experts, order = expert[by_key].flatten().sort(stable=True)
     numbers = torch.arange(len(order), device=expert.device)

@@ -120,7 +120,7 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
             some = words[first : first + 4]
             token = (me.lane & (8 * len(some) - 1)) + 8 * first
             store_transposed_b16(cd + token * ROW_BYTES + SW128.chunk(chunk, token), some)
-    fence_async_shared()
+    fence_async_shared()  # the store warp's TMA reads `cd` through the async proxy
     sync_warp()
     if me.lane == 0:
         arrive(ctx.barrier("store_full"))

@@ -159,7 +159,7 @@ class E4m3Rows:
         for i in cutlass.range_constexpr(2 * me.chunks):
             chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
             store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
-        fence_async_shared()
+        fence_async_shared()  # the store warp's TMA reads `cd` through the async proxy
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ PHASE_AND_TOKENS = (0, 3)  # words of a work tile
 
 @cute.jit
 def decode_weights(ctx: Context, warp: Int32):
-    """One of the four warps."""
+    """Decodes the packed weights of every stage to E4M3, in each of four warps a fourth of the rows."""
     me = MathThread(Int32(0), warp, cute.arch.lane_idx())
     table = ctx.shared("decoded")
     tile, tiles = next_tile(ctx.first_tile, PHASE_AND_TOKENS)
@@ -147,7 +147,7 @@ def store_tiles(ctx: Context):
 
 @cute.jit
 def schedule_and_store(ctx: Context):
-    """The scheduler warp that stores, too."""
+    """Deals tiles and stores those of Linear1, in one warp; in a cluster the first CTA's warp deals, so that of the other only stores."""
     schedule_tiles(ctx, lambda ctx, block, stores: store_if_fc1(ctx, block, stores, cute.arch.lane_idx()))
     if cutlass.const_expr(ctx.config.cluster > 1):
         if ctx.cta_rank != 0:
@@ -156,7 +156,11 @@ def schedule_and_store(ctx: Context):
 
 @cute.jit
 def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32):
-    """A Linear1 tile, when the math warps have put it together: lane 0 issues.  Returns the staging buffer's place in its ring."""
+    """A Linear1 tile, when the math warps have put it together: lane 0 issues.  Returns the staging buffer's place in its ring.
+
+    `wait_group_read`: TMA has read the buffer, which math warps may fill again.  `wait_group`: the rows are in global memory, and the
+    release of `signal_part` publishes them.
+    """
     if tile.phase == FC1:
         wait(ctx.barrier("store_full"), stores.phase)
         stores = stores.next()

@@ -55,6 +55,7 @@ def math(ctx: Context, warp: Int32):
     wait(ctx.barrier("counts"), Int32(0))
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
+    # As in `dispatch`: combine's TMA loads overwrite SMEM that these warps have written through the generic proxy.
     fence_async_shared()
     named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.dispatch_epilogue_threads)
     stamp(ctx, Activity.WAIT_RESULTS)
@@ -112,7 +113,7 @@ def multiply(ctx: Context, me: Share | PackedShare, stage: Stage, scales: Weight
 
 @cute.jit
 def finish_tile(ctx: Context, tile: WorkTile, me: Share | PackedShare, sums: Any, stores: Ring):
-    """The epilogue of the tile's phase."""
+    """Waits for the staging buffer, and runs the epilogue of the tile's phase."""
     # The staging buffer belongs to the store warp until it has read the last Linear1 tile.
     wait(ctx.barrier("store_empty"), stores.phase ^ 1)
     stamp(ctx, Activity.WAIT_STORE, detail_of(tile))
