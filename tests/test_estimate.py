@@ -1,6 +1,7 @@
 """What `megamoe simulate` says before it makes data, and while it does."""
 
 import re
+from dataclasses import replace
 from io import StringIO
 
 import cutlass.cute as cute
@@ -10,12 +11,13 @@ from cutlass.base_dsl.common import DSLRuntimeError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from megamoe_dsl import Problem, Target, choose
+from megamoe_dsl import GemmConfig, GemmProblem, Problem, ProblemError, Target, choose
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.cli import estimate
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.estimate import GIB, Estimate
 from megamoe_dsl.cli.tables import steps
+from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.presets import PRESETS
 
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
@@ -49,6 +51,43 @@ def test_more_takes_more() -> None:
         of(flash, [4, 4], exact=False),
     ):
         assert more.num_bytes > base.num_bytes and more.seconds > base.seconds
+
+
+def test_figures() -> None:
+    """Bytes of weights and of buffers, and seconds: of three launches of normal data, of the stage before a layer, and of a GEMM."""
+    layer, gemm = Problem(1024, 512, 16, 2, 2, 256), GemmConfig(GemmProblem(2048, 1536, "packed", 8), 128, 256)
+    some, few = of(layer, [200, 7], launches=3, exact=False), of(layer, [1, 0])
+    byte = of(replace(layer, recipe="mxfp8xmxfp8"), [1, 0], exact=False)
+    inputs = Estimate.of_inputs(PreDispatchKernel().choose(layer, Target.typical("sm_100a", 4), 0), [200, 7])
+    rows, one_row = (Estimate.of_gemm(gemm, rows, 2) for rows in (3000, 1))
+    found = [(one.weight_bytes, one.buffer_bytes, one.seconds) for one in (some, few, byte, inputs, rows, one_row)]
+    assert found == [pytest.approx(one, rel=1e-9) for one in FIGURES]
+    assert rows.num_bytes == GIB // 2 + rows.weight_bytes + rows.buffer_bytes
+
+
+FIGURES = [
+    (467927040, 26148352, 79.702256),
+    (40108032, 26148352, 2.3884),
+    (77856768, 26148352, 9.92504),
+    (0, 26148352, 0.52992),
+    (276824064, 86016000, 28.83584),
+    (276824064, 28672, 1.050148864),
+]
+
+
+def test_limits() -> None:
+    """What lacks memory names what takes most of it; what takes more than an hour is asked for."""
+    for weight, buffer, name in ((3 * GIB, GIB, "--experts"), (GIB, 3 * GIB, "--tokens")):
+        one = Estimate(weight, buffer, 3600.0)
+        one.require_memory(GIB // 2 + 4 * GIB, ("--experts", 8), ("--tokens", 9))
+        with pytest.raises(ProblemError, match=rf"{name} = \d: must be fewer: about 4 GiB of memory are needed, 4 GiB are there"):
+            one.require_memory(GIB // 2 + 4 * GIB - 1, ("--experts", 8), ("--tokens", 9))
+        one.require_yes(False)
+    replace(one, seconds=3601.0).require_yes(True)
+    with pytest.raises(ProblemError, match=r"--yes = False: must be given to start what takes about 4\.5 GiB of memory and 60 min: fewer"):
+        replace(one, seconds=3601.0).require_yes(False)
+    times = {119.0: "119 s", 120.0: "2 min", 3 * 3600.0 - 1: "180 min", 3 * 3600.0: "3 hours"}
+    assert [str(replace(one, seconds=seconds)) for seconds in times] == [f"about 4.5 GiB of memory and {time}" for time in times.values()]
 
 
 @pytest.mark.parametrize(
