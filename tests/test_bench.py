@@ -199,6 +199,62 @@ def test_bf16_takes_twice_the_time_of_its_flop() -> None:
     assert (bf16.flop, bf16.flop_us) == (fp8.flop, 2 * fp8.flop_us) and bf16.hbm_bytes > 1.9 * fp8.hbm_bytes
 
 
+def test_figures_of_the_fastest_that_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the point's recipe; where none is right, of the fastest."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    times = {"block_m=8": (True, 100.0, 90.0), "block_m=16": (False, 50.0, None), "fp8xmxfp4 block_m=8": (True, 10.0, None)}
+    variants = {
+        name: {"check": {"passed": ok}, "us": {"median": us}, "graph_us": graph and {"median": graph}}
+        for name, (ok, us, graph) in times.items()
+    }
+    found: dict[str, Any] = {
+        "variants": variants,
+        "slowest_rank": {"bound_us": 80.0},
+        "baseline": {"us": {"median": 150.0}, "graph_us": {"median": 180.0}},
+    }
+    point_module.summarize(found, Point("flash", 512, 8))
+    work, best = found["work"], found["best"]
+    assert work == {name: one if isinstance(one, str) else pytest.approx(one) for name, one in WORK.items()}
+    figures = {"us": 100.0, "graph_us": 90.0, "ratio": 1.5, "graph_ratio": 2.0, "fraction_of_slowest_rank": 0.8}
+    rates = {"tflops_per_rank": work["flop"], "hbm_tb_per_s": work["hbm_bytes"]}
+    figures |= {name: value / 100 / 1e6 for name, value in rates.items()}
+    figures |= {"nvlink_gb_per_s": work["nvlink_bytes"] / 100 / 1e3, "fraction_of_ceiling": work["bound_us"] / 100}
+    assert best == pytest.approx({**figures, "variant": "block_m=8"})
+    variants["block_m=8"]["check"]["passed"] = False
+    del found["baseline"]
+    point_module.summarize(found, Point("flash", 512, 8))
+    assert (found["best"]["variant"], found["best"]["graph_us"]) == ("block_m=16", None)
+
+
+WORK = {
+    "flop": 1.546188227e11,
+    "hbm_bytes": 855638016,
+    "nvlink_bytes": 33030144,
+    "flop_us": 129.9317837,
+    "hbm_us": 196.6983945,
+    "nvlink_us": 88.79070968,
+    "bound_us": 196.6983945,
+    "bound_by": "hbm",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"hidden": 1024}, "intermediate = None: must be given, or taken from a --preset"),
+        ({"hidden": 1024, "intermediate": 512, "topk": 2}, "experts = None: must be given, or taken from a --preset"),
+        ({"experts": 16, "experts_per_rank": 2}, "experts_per_rank = 2: must be left out with --experts"),
+        ({"preset": "flash", "ranks": "8,3"}, "ranks = 3: must be a divisor of 256, the number of experts"),
+        ({"preset": "flash,flush"}, "preset = 'flush': must be "),
+    ],
+)
+def test_points_that_are_none_are_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProblemError, match=message):
+        points_of(PointOptions(tokens="8", **given))
+    (whole,) = points_of(PointOptions(tokens="8", ranks="2", hidden=1024, intermediate=512, topk=2, experts_per_rank=4))
+    assert whole.problem.num_experts == 8
+
+
 def test_two_ranks_can_have_the_nvlink_traffic_of_eight() -> None:
     eight, two = Point("flash", 512, 8), Point("flash", 512, 2, experts_per_rank=32, remote=7 / 8)
     assert two.name == "flash El32 EP2 R0.875 M=512"
