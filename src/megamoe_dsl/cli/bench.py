@@ -39,7 +39,7 @@ PointsOption = Annotated[
     typer.Option(
         "--points",
         metavar="TEXT,TEXT",
-        help=f"Of --kernel {GemmKernel.name}: points by parts of their names, as in 512x2112x7168,packed.",
+        help=f"Parts of the names of the points to time with --kernel {GemmKernel.name}, as in 512x2112x7168,packed.",
         rich_help_panel=PROBLEM,
         show_default="all",
     ),

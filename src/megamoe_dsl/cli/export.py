@@ -24,7 +24,7 @@ KernelsOf = Callable[[Problem, Target], list[KernelConfig]]
 def export(
     given: CompiledOptions,
     folder: Annotated[Path, typer.Argument(help="Where the files go; made if need be.", file_okay=False)],
-    name: Annotated[str | None, typer.Option(help="Of the files; mega_moe with architecture, shape and tile by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the files; by default the kernel, architecture, shape and tile.")] = None,
     every: Annotated[
         bool, typer.Option("--all", help="All kernels of the layer instead, for any number of tokens: a folder that it loads them from.")
     ] = False,

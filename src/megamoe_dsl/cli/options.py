@@ -157,7 +157,7 @@ class ConfigOptions(LayerOptions):
     """Options of a layer for an architecture, with all its numerics."""
 
     clamp: float | None = option(None, "Activation clamp; the activation's own by default: none but with swigluoai.", PROBLEM)
-    activation: str | None = option(None, f"What becomes of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
+    activation: str | None = option(None, f"Activation of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
     biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
     weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
@@ -190,8 +190,8 @@ class KernelOptions(ConfigOptions):
     """The same, of any kernel of the registry."""
 
     kernel: str = option(DEFAULT_KERNEL, f"{either([one.name for one in KERNELS])}.", CONFIG)
-    fields: str | None = option(None, f"Of --kernel {OTHERS}: its problem, as in n=4096,k=7168; or --preset deepseek-v3/o.", PROBLEM)
-    choices: str | None = option(None, f"Of --kernel {OTHERS}: fields of its configuration, as in block_n=192,cluster=2.", CONFIG)
+    fields: str | None = option(None, f"Problem of --kernel {OTHERS}, as in n=4096,k=7168; or --preset deepseek-v3/o.", PROBLEM)
+    choices: str | None = option(None, f"Fields of the configuration of --kernel {OTHERS}, as in block_n=192,cluster=2.", CONFIG)
 
     @property
     def of_layer(self) -> bool:
@@ -238,7 +238,7 @@ class SimulateOptions(KernelOptions):
     """A kernel, its data, and how it runs."""
 
     tokens: str = option("13", "Tokens of each rank, as in 13,7; one number for all.", DATA)
-    seed: int = option(0, "Of the data and of the schedule.", DATA)
+    seed: int = option(0, "Seed of the data and of the simulated schedule.", DATA)
     mask: float = option(0.0, "Fraction of top-k slots set to -1.", DATA)
     skew: bool = option(False, "Most tokens choose the same few experts.", DATA)
     random: bool = option(False, "Normal data within an error bound, not exact data.", DATA)

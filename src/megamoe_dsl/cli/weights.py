@@ -47,7 +47,7 @@ def convert(
     path: Source,
     folder: Annotated[Path, typer.Argument(help="Where the files go; made if need be.", file_okay=False)],
     recipe: Annotated[str, typer.Option(help=f"Formats of the layer that will load it: {either(list(RECIPES))}.")],
-    layers: Annotated[str | None, typer.Option(help="Of the model, as in 3-5,8; all by default.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers of the model to convert, as in 3-5,8; all by default.")] = None,
     expand: Annotated[bool, typer.Option(help="FP4 may become FP8: twice the bytes, the same values or an error.")] = False,
     ignore_biases: Annotated[bool, typer.Option(help="Leave out the biases of gpt-oss, which converted files have no place for.")] = False,
     device: Annotated[str, typer.Option(help="Where experts are converted: cpu, cuda, cuda:1.")] = "cpu",

@@ -95,7 +95,7 @@ class FuzzOptions:
     """How long, where, and what."""
 
     minutes: float = option(1.0, "How long each process draws; shrinking a failure takes up to two minutes more.")
-    seed: int = option(0, "Of what is drawn: the same seed draws the same trials.")
+    seed: int = option(0, "The same seed draws the same trials.")
     gpu: bool = option(False, "On this host's GPU, one rank; else on simulated ranks of both architectures.")
     way: str | None = option(None, f"Only calls of moe, each in this way: {', '.join(WAYS)}.")
     repeat: str | None = option(None, "One trial, as a failure prints it, instead of drawing any.")
