@@ -19,7 +19,7 @@ from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.tuning import LAYERS, judge
-from megamoe_dsl.bench.variant import candidates, read_variant, variant_name
+from megamoe_dsl.bench.variant import around, candidates, neighbors, read_variant, variant_name
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.choose import measured
@@ -79,6 +79,12 @@ def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
     }
     assert all(chosen.replace(cluster=n) in found for n in cluster_sizes(problem, chosen.block_m, chosen.num_sms))
     assert chosen.replace(num_stages=chosen.num_stages - 1) in found
+
+
+def test_neighbors_of_the_smallest_tile_and_ring() -> None:
+    assert [around((8, 16, 32, 128), one) for one in (8, 16, 128)] == [(8, 16, 32), (8, 16, 32, 128), (16, 32, 128)]
+    shallow = FIRST.replace(num_stages=2)
+    assert all(one.num_stages >= 2 for one in neighbors(shallow, 512, Target.typical("sm_90a")))
 
 
 # --- verdicts

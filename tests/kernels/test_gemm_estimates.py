@@ -10,6 +10,8 @@ from megamoe_dsl import ExpertLayer, GemmProblem
 from megamoe_dsl.blocks.gemm.choose import NARROW, WIDE, cost, decoding_cost, decoding_tiles
 from megamoe_dsl.blocks.gemm.sm100.choose import CANDIDATES, clocks, memory_clocks
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
+from megamoe_dsl.kernels.expert_layer import uneven_tile
+from megamoe_dsl.target import Target
 
 DENSE, GROUPED = GemmProblem(4096, 7168), GemmProblem(2048, 1536, "packed", 8)
 PACKED = GemmProblem(4096, 7168, "packed", 8, recipe="fp8xmxfp4")
@@ -41,3 +43,17 @@ def test_tiles_of_pairs() -> None:
         for rows, tile in ((4000, 0), (5, 1), (0, 1), (300, 6), (9000, 12), (9000, 4)):
             found.append(clocks(Sm100GemmConfig(problem, **CANDIDATES[tile]), rows))
     assert found == pytest.approx(PAIRS, rel=1e-9)
+
+
+def test_tiles_of_uneven_groups() -> None:
+    """44 rows on average, of which nearly every group has at most 64, are the columns of a tile; 48 are not."""
+    found = [uneven_tile(GROUPED, Target.typical("sm_90a"), 8 * rows) for rows in (1, 44, 48)]
+    assert [(one["block_m"], one.get("swap_ab", False)) for one in found] == [(16, True), (64, True), (128, False)]
+
+
+def test_columns_that_are_summed_together() -> None:
+    """As many as divide all, and have 512 MiB of results; all where the tensor core applies scales."""
+    layer, odd = (ExpertLayer(hidden, 512, 8, 8) for hidden in (4096, 2304))
+    assert [layer.columns(tokens) for tokens in (8192, 8193, 1 << 20)] == [4096, 2048, 256]
+    assert [odd.columns(tokens) for tokens in (1, 20_000)] == [2304, 768]
+    assert replace(layer, recipe="nvfp4xnvfp4").columns(1 << 20) == 4096
