@@ -57,6 +57,14 @@ def test_every_field_and_the_architecture_are_part_of_the_key(tmp_path: Path) ->
         assert read_config(json.loads(json.dumps(describe_config(config)))) == config
 
 
+def test_a_field_that_these_sources_do_not_know_is_named() -> None:
+    values = describe_config(CONFIG)
+    del values["trace"]  # which has a default
+    assert read_config(values) == CONFIG
+    with pytest.raises(ArtifactError, match="configuration field 'color' is unknown: the kernel was compiled by other sources"):
+        read_config({**values, "color": 1})
+
+
 def test_other_sources_are_stale_and_replaced(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     store = ArtifactStore(tmp_path)
     old = store.save(ARTIFACT)

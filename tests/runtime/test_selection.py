@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megamoe_dsl import ExpertLayer
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.compat.engines.shared_parts import prepared_bounds
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe import choose
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime import preparation
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.preparation import Selection
 from megamoe_dsl.target import Target
@@ -70,3 +72,13 @@ def test_an_engine_prepares_a_bound_where_the_next_kernel_begins(monkeypatch: py
     every, prepared = Selection(PROBLEM, range(1, CAPACITY + 1)).configs(target), few.configs(target)
     assert 1 < len(prepared) == len(set(every.values())) < CAPACITY
     assert all(prepared[few.select(tokens, tokens)] == every[tokens] for tokens in range(1, CAPACITY + 1))
+
+
+def test_kernels_of_a_layer_are_prepared_up_to_the_most_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(preparation, "expert_kernels", lambda layer, target, tokens, router: [*tokens])
+    monkeypatch.setattr(preparation, "compile_ahead", lambda *given: asked.append(given) or 7)
+    target, layer = Target.typical("sm_90a"), ExpertLayer(256, 128, 4, 2)
+    assert preparation.prepare_moe(layer, 3, target=target, jobs=2) == 7 and asked == [([1, 2, 3], None, 2)]
+    with pytest.raises(ProblemError, match="most_tokens = 0: must be at least 1"):
+        preparation.prepare_moe(layer, 0, target=target)

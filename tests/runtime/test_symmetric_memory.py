@@ -150,3 +150,15 @@ def test_ranks_free_it_together_and_survivors_alone(monkeypatch: pytest.MonkeyPa
         buffer = SymmetricBuffer(PROBLEM, 0, torch.zeros(8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), group="group")
         buffer.close(alone=alone)
         assert buffer.num_bytes == 0 and waited == ([] if alone else ["group"])
+
+
+def test_kernels_on_a_buffer_have_one_grid() -> None:
+    """Which is forgotten where making the first one fails."""
+    buffer = SymmetricBuffer.allocate(Problem(256, 128, 4, 2, recipe="fp8xfp8"), SM90, device="cpu")
+    with pytest.raises(KeyError), buffer.binding(8):
+        raise KeyError
+    with buffer.binding(4), buffer.binding(4):
+        pass
+    for other in (2, 6):
+        with pytest.raises(ProblemError, match=f"num_sms = {other}: must be 4, as in every other kernel"), buffer.binding(other):
+            pytest.fail("bound")
