@@ -243,6 +243,7 @@ WORK = {
     [
         ({"hidden": 1024}, "intermediate = None: must be given, or taken from a --preset"),
         ({"hidden": 1024, "intermediate": 512, "topk": 2}, "experts = None: must be given, or taken from a --preset"),
+        ({"hidden": 1024, "experts_per_rank": 4}, "intermediate = None: must be given, or taken from a --preset"),
         ({"experts": 16, "experts_per_rank": 2}, "experts_per_rank = 2: must be left out with --experts"),
         ({"preset": "flash", "ranks": "8,3"}, "ranks = 3: must be a divisor of 256, the number of experts"),
         ({"preset": "flash,flush"}, "preset = 'flush': must be "),
