@@ -82,8 +82,8 @@ DRIVER = (
         "a bias beside chosen experts counts for nothing",
         "lost data",
         "experts:moe",
-        "{'topk': topk, 'score_bias': score_bias, 'token_ids': token_ids, 'hash_table': hash_table, 'replicas': replicas}",
-        "{'topk': topk, 'token_ids': token_ids, 'hash_table': hash_table, 'replicas': replicas}",
+        "given = topk, score_bias, token_ids, hash_table, replicas, scores, groups, topk_groups, weight_scale, replica_shift",
+        "given = topk, None, token_ids, hash_table, replicas, scores, groups, topk_groups, weight_scale, replica_shift",
         UNFIT,
     ),
     host(

@@ -47,6 +47,9 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"topk": 2}, "topk = 2: must be None without router_logits or router"),
         ({"score_bias": torch.zeros(4)}, "score_bias = 'a tensor': must be None without router_logits or router"),
         ({"token_ids": torch.zeros(6).long()}, "token_ids = 'a tensor': must be None without router_logits or router"),
+        ({"scores": "sigmoid"}, "scores = 'sigmoid': must be softmax without router_logits or router"),
+        ({"weight_scale": 2.5}, "weight_scale = 2.5: must be 1.0 without router_logits or router"),
+        ({"replica_shift": 3}, "replica_shift = 3: must be 0 without router_logits or router"),
         (
             {"w1": torch.zeros(4, 512, 256), "w1_sf": None},
             "w1.dtype = torch.float32: must be torch.float8_e4m3fn or torch.uint8 or",

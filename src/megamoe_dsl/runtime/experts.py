@@ -5,7 +5,7 @@
 
 A call launches four kernels on torch's current stream, or one for up to 16 tokens on Hopper, one more before them for logits, and does
 not synchronize.  The first call with a shape compiles them or loads them from the cache: before a graph is captured.  Up to 64 MiB of
-what lies between the launches is kept for the next call on the stream (scratch.py).
+what lies between the launches is kept for the next call on the stream (`Scratch`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
 """Arguments that have gradients where weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
 """Arguments that never have one."""
+UNROUTED: dict[str, Any] = dict.fromkeys(("topk", "score_bias", "token_ids", "hash_table", "replicas"))
+UNROUTED |= {"scores": SOFTMAX, "groups": 1, "topk_groups": 1, "weight_scale": 1.0, "replica_shift": 0}
+"""Arguments that choose experts from logits, and what they are where experts are given."""
 
 
 @takes_tensors(
@@ -104,7 +107,7 @@ def moe(
     router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others
     router         float32 or bfloat16 [E, H], which makes logits of x, in FP32, in a launch before that
     scores, score_bias, groups, topk_groups, weight_scale, token_ids, hash_table, replicas, replica_shift
-                   how experts are chosen from logits, as in `top_experts`: by default weights are a softmax over those chosen
+                   how experts are chosen from logits, and from nothing else, as in `top_experts`: by default by a softmax over those chosen
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py); activation_clamp: their clamp, by default the activation's own, if it has one
     w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
@@ -125,10 +128,8 @@ def moe(
 
     Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
     """
-    variables, constants = (
-        (x, w1, w2, topk_weights, router_logits, router),
-        (w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias),
-    )
+    variables = x, w1, w2, topk_weights, router_logits, router
+    constants = w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias
     refuse_transforms((*variables, *constants))
     check_no_gradient(CONSTANTS, constants)
     operands = recipe if recipe is not None and recipe in QUANTIZED and w1.dtype == torch.bfloat16 else BF16
@@ -166,10 +167,11 @@ def moe(
         tables: Any = {"token_ids": token_ids, "hash_table": hash_table, "replicas": replicas, "replica_shift": replica_shift}
         topk_idx, topk_weights = top_experts(router_logits, topk, scores=scores, bias=score_bias, **limits, **tables)
     else:
-        unused = {"topk": topk, "score_bias": score_bias, "token_ids": token_ids, "hash_table": hash_table, "replicas": replicas}
-        for name, one in unused.items():
-            if one is not None:
-                raise ProblemError(name, one if name == "topk" else "a tensor", "None without router_logits or router")
+        given = topk, score_bias, token_ids, hash_table, replicas, scores, groups, topk_groups, weight_scale, replica_shift
+        for (name, usual), one in zip(UNROUTED.items(), given, strict=True):
+            if one is not usual and (usual is None or one != usual):
+                shown = "a tensor" if isinstance(one, torch.Tensor) else one
+                raise ProblemError(name, shown, f"{usual} without router_logits or router")
     if main_grads is not None:
         check_main_grads(main_grads, w1, w2)
     if topk_idx is None or topk_weights is None:
@@ -178,13 +180,11 @@ def moe(
         fields = {"activation_clamp": activation_clamp, "recipe": None if quantizes else recipe}
         for name, given_value in {**dict(zip(CONSTANTS, constants, strict=True)), **fields}.items():
             if name != "score_bias" and given_value is not None:
-                value = fields.get(name, "a tensor")
-                raise ProblemError(name, value, "None where bfloat16 weights have gradients")
+                raise ProblemError(name, fields.get(name, "a tensor"), "None where bfloat16 weights have gradients")
         wide = topk_weights.float() if topk_weights.dtype == torch.bfloat16 else topk_weights
         return train((x, topk_idx, wide, w1, w2), main_grads, quantized, recompute, gate_up, activation, operands)
     run = launch if is_plain_call(x) else moe_op if preactivations is None else moe_storing_op
-    y: torch.Tensor = run(x, topk_idx, topk_weights, *own, *layouts)
-    return y
+    return cast(torch.Tensor, run(x, topk_idx, topk_weights, *own, *layouts))
 
 
 def train(
