@@ -206,6 +206,7 @@ def test_an_interrupt_takes_work_from_compiling_processes(monkeypatch: pytest.Mo
     [
         ("gemm", "512", {"recipe": "bf16xbf16", "artifacts": Path("a"), "out": Path("b"), "variants": True}, ""),
         ("gemm", None, {"ranks": 2}, "--ranks = 2: must be left out with --kernel gemm"),
+        ("gemm", None, {"remote": 0.0}, "--remote = 0.0: must be left out with --kernel gemm"),
         ("gemm", None, {"watchdog_ms": 1}, "--watchdog-ms = 1: must be left out with --kernel gemm"),
         ("grouped_gemm_combine", None, {"tokens": "8", "watchdog_ms": 1, "trace": True}, ""),
         ("grouped_gemm_combine", None, {"no_graphs": True}, "--no-graphs = True: must be left out with --kernel grouped_gemm_combine"),

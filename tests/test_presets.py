@@ -81,7 +81,7 @@ def test_every_number_of_tokens_has_its_configuration_and_no_more_are_compiled(n
     problem = PRESETS[name].problem(2048, recipe=default_recipe(find_kernel("mega_moe"), target.arch))
     found = configs_up_to(problem, 2048, target)
     assert set(found) == {choose(problem, target, tokens) for tokens in range(2049)}
-    assert len(found) == len(set(found)) < 32
+    assert len(found) == len(set(found)) < 32 and configs_up_to(problem, 0, target) == [choose(problem, target, 0)]
 
 
 @sample("sm_90a")

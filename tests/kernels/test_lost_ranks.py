@@ -51,6 +51,7 @@ def words(epoch: int, signals: int, reports: Sequence[int], seen: int = 0) -> di
         (words(7, 21, [1, 1]), 1, [0, 0], 0, ""),  # two are waited for, and one is lost
         (words(7, 21, [1, 1]), 2, [2, 2], 0, "dispatch"),
         (words(7, 23, [3, 3]), 1, [0, 0], 1, "combine"),
+        (words(7, 23, [3, 3]), 2, [0, 0], 1, "combine"),  # one of the two had told before it was lost
         (words(7, 22, [3, 3]), 1, [0, 0], 0, ""),
         (words(7, 24, [0, 0]), 2, [0, 0], 0, ""),  # between launches
         (words(7, 21, [0, 0]), 2, [0, 0], 0, ""),

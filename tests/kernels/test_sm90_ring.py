@@ -69,7 +69,6 @@ def test_eight_ranks(recipe, block_m, mask, skew):
     assert turns(kernel, prove(kernel, counts, mask=mask, skew=skew, exact=False)) > 1
 
 
-@pytest.mark.sweep
 def test_packed_weights():
     """Weights of 4 bits; tiles of 64 tokens, whose results leave in two parts, and both parts' rows are used again."""
     moe = problem(190, num_ranks=1, num_experts=2, topk=1, recipe="fp8xmxfp4")

@@ -68,3 +68,8 @@ def test_rows_are_summed_by_token() -> None:
     rows = torch.tensor([[1.0, 2.0], [4.0, 8.0], [16.0, 32.0]], dtype=torch.bfloat16)  # expert 0 of token 0, expert 2 of tokens 0 and 1
     y = weighted_sum(rows, found.positions, torch.tensor([[0.5, 2.0], [9.0, 0.25]]))
     assert y.tolist() == [[4.0, 8.0], [4.0, 8.0]]
+
+
+def test_scores_below_zero_are_chosen_of_the_groups_that_are_in() -> None:
+    logits, bias = torch.tensor([[0.0, 0.0, -9.0, -9.0]]), torch.full((4,), -2.0)
+    assert top_experts(logits, 2, "sigmoid", bias=bias, groups=2, topk_groups=1)[0].tolist() == [[0, 1]]
