@@ -63,11 +63,11 @@ pictures: $(INSTALLED)
 test: $(INSTALLED)
 	$(MAKE) --jobs=2 lint suite  # types take a core alone for a minute
 
-suite: $(INSTALLED)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal  # neighbors share compiled kernels, so they stay in one process
+quick: $(INSTALLED)
+	$(MAKE) --jobs=2 lint suite SUITE=--quick
 
-quick: lint
-	$(BIN)/pytest --quick -n $(JOBS) --dist worksteal
+suite: $(INSTALLED)
+	$(BIN)/pytest $(SUITE) -n $(JOBS) --dist worksteal  # neighbors share compiled kernels, so they stay in one process
 
 golden: $(INSTALLED)
 	MEGAMOE_UPDATE_GOLDEN=1 $(BIN)/pytest -n $(JOBS) tests/golden/test_golden.py -m 'sweep or not sweep' -k figures
