@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import log
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -120,8 +120,7 @@ class DeepEpMoE(torch.nn.Module):
         filled = torch.arange(room, device=x.device) < counts[:, None]
         of_row = torch.arange(experts, device=x.device)[:, None].where(filled, -1).view(-1, 1)
         y = self.experts(rows.flatten(0, 1), of_row, torch.ones(of_row.shape, device=x.device), x_sf=scales)
-        combined: torch.Tensor = self.buffer.low_latency_combine(y.view(experts, room, -1), idx, topk_weights, handle)[0]
-        return combined
+        return cast(torch.Tensor, self.buffer.low_latency_combine(y.view(experts, room, -1), idx, topk_weights, handle)[0])
 
 
 def takes_moe(problem: Problem, arch: Arch) -> bool:
@@ -176,6 +175,8 @@ def domain_layer(
     if device.type == "cpu":
         if activation is not None:
             raise ProblemError("activation", activation, "None on the CPU")
+        if unknown := sorted(options.keys() - (MegaMoE.__init__.__kwdefaults__ or {}).keys()):
+            raise ProblemError(unknown[0], options[unknown[0]], "left out: a layer has no such option")
         return cpu_layer(problem, weights, group, launch)
     target = gpu_target(device)
     chosen = EP_MOE if activation is not None else launch or choose_launch(problem, target, tokens)
@@ -392,8 +393,7 @@ class MoE(torch.nn.Module):
                 raise ProblemError("topk_idx", None, "given, or the layer made with a router")
             topk_idx, topk_weights = self.router(x, self.problem.topk, token_ids, self.rank)
         assert topk_weights is not None
-        y: torch.Tensor = self.experts(x, topk_idx, topk_weights.float(), **options)
-        return y
+        return cast(torch.Tensor, self.experts(x, topk_idx, topk_weights.float(), **options))
 
 
 __all__ = ["MoE", "Router"]
