@@ -8,10 +8,9 @@ neither drops, merges nor moves calls.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import count
-from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -76,9 +75,7 @@ def functionalized(call: Callable[..., torch.Tensor], *given: Any) -> Any:
     return level.wrap_tensors(y)
 
 
-def takes_tensors(
-    *names: str, optional: tuple[str, ...] = (), called: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def takes_tensors(*names: str, optional: tuple[str, ...] = (), **called: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function raises `ProblemError` that names the argument if one of `names` is no tensor, or one of `optional` neither a tensor nor
     None.  Arguments are looked at only after Python's AttributeError or TypeError or an operator's RuntimeError, so that a good call takes
     no longer.  `called` are the function's own names for arguments of functions that it calls, for their errors."""

@@ -11,6 +11,7 @@ what lies between the launches is kept for the next call on the stream (`Scratch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -50,15 +51,16 @@ FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
 """Arguments that have gradients where weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
 """Arguments that never have one."""
-UNROUTED: dict[str, Any] = dict.fromkeys(("topk", "score_bias", "token_ids", "hash_table", "replicas"))
-UNROUTED |= {"scores": SOFTMAX, "groups": 1, "topk_groups": 1, "weight_scale": 1.0, "replica_shift": 0}
-"""Arguments that choose experts from logits, and what they are where experts are given."""
+CHOOSING = "topk", "score_bias", "token_ids", "hash_table", "replicas", "scores", "groups", "topk_groups", "weight_scale", "replica_shift"
+"""Arguments that choose experts from logits."""
 
 
 @takes_tensors(
     *("x", "w1", "w2"),
     optional=("topk_idx", "topk_weights", "router_logits", "router", "token_ids", "hash_table", "replicas", *CONSTANTS),
-    called={"logits": "router_logits", "bias": "score_bias", "scale": "weight_scale"},
+    logits="router_logits",
+    bias="score_bias",
+    scale="weight_scale",
 )
 def moe(
     x: torch.Tensor,
@@ -185,6 +187,10 @@ def moe(
         return train((x, topk_idx, wide, w1, w2), main_grads, quantized, recompute, gate_up, activation, operands)
     run = launch if is_plain_call(x) else moe_op if preactivations is None else moe_storing_op
     return cast(torch.Tensor, run(x, topk_idx, topk_weights, *own, *layouts))
+
+
+UNROUTED = {name: signature(moe).parameters[name].default for name in CHOOSING}
+"""What they are where experts are given."""
 
 
 def train(

@@ -118,13 +118,13 @@ def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> to
     beside others, and for values of no recipe."""
     if sf is not None:
         return sf
+    unscaled = [TORCH_DTYPES[one.activations.element] for one in RECIPES.values() if not one.scaled]
+    if values.dtype in unscaled:
+        return no_scales(values)
     dtypes = {TORCH_DTYPES[one.element]: None for recipe in RECIPES.values() for one in (recipe.activations, recipe.weights)}
     if values.dtype not in dtypes:
         raise ProblemError(f"{name.removesuffix('_sf')}.dtype", values.dtype, " or ".join(map(str, dtypes)))
-    unscaled = [TORCH_DTYPES[one.activations.element] for one in RECIPES.values() if not one.scaled]
-    if values.dtype not in unscaled:
-        raise ProblemError(name, None, f"scales beside {values.dtype}; only {' or '.join(map(str, unscaled))} has none")
-    return no_scales(values)
+    raise ProblemError(name, None, f"scales beside {values.dtype}; only {' or '.join(map(str, unscaled))} has none")
 
 
 def check_words_aligned(name: str, sf: torch.Tensor) -> None:
