@@ -42,7 +42,7 @@ def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(device_gemm, "encode_tensor_map", TensorMap.encode)
     monkeypatch.setattr(device_gemm, "check_current", lambda device: None)
     monkeypatch.setattr(device_gemm, "tile_counters", lambda device: OneCounter())
-    monkeypatch.setattr(device_gemm.DeviceGemm, "target", SMALL)
+    monkeypatch.setattr(device_gemm, "gpu_target", lambda device: SMALL)
     forget()
     yield
     forget()
@@ -126,7 +126,7 @@ def test_rows_meet_the_matrix_of_their_group(kind: str, on_simulator: None) -> N
 def test_types_say_what_the_tensor_core_scales(recipe: str, kind: str, on_simulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales that lie as the kernel reads them; with those of rows the result is the same, but for copies that the simulated GPU would not
     know."""
-    monkeypatch.setattr(device_gemm.DeviceGemm, "target", Target(SM100, 2))
+    monkeypatch.setattr(device_gemm, "gpu_target", lambda device: Target(SM100, 2))
     counts = (70,) if kind == "dense" else (40, 0)
     case = gemm_case(GemmProblem(208, 256, kind, len(counts), recipe=recipe), counts)
     t = replace(case.tensors, a_sf=scale_words(case.tensors.a_sf.flatten(0, -2)), b_sf=scale_words(case.tensors.b_sf))
@@ -141,7 +141,7 @@ def test_types_say_what_the_tensor_core_scales(recipe: str, kind: str, on_simula
 
 
 def test_factors_say_that_it_is_nvfp4(on_simulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_gemm.DeviceGemm, "target", Target(SM100, 2))
+    monkeypatch.setattr(device_gemm, "gpu_target", lambda device: Target(SM100, 2))
     case = gemm_case(GemmProblem(208, 256, "masked", 2, recipe="nvfp4xnvfp4"), (40, 3))
     t = replace(case.tensors, a_sf=scale_words(case.tensors.a_sf.flatten(0, -2)), b_sf=gemm_weights(*case.weights, SM100)[1])
     out = t.d.clone()

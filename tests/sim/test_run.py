@@ -1,5 +1,6 @@
 """`sim.run`: host functions of CuTe DSL and PTX texts with numpy and torch arguments."""
 
+import gc
 from pathlib import Path
 
 import cutlass
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cutlass.cute.runtime import from_dlpack
+from cutlass.cutlass_dsl import cuda_jit_executor
 from ptx_cases import module
 
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
@@ -37,6 +39,16 @@ def test_several_launches_follow_each_other():
     a, b, c = np.arange(70, dtype=np.float32), np.zeros(70, np.float32), np.zeros(70, np.float32)
     assert_no_findings(run(dsl_kernels.scale_twice, a, b, c, cutlass.Float32(3), outputs=[b, c]))
     assert (c == (a * 3 + 1) * 3).all()
+
+
+def test_the_driver_is_not_asked_to_unload_what_it_has_not_loaded(monkeypatch):
+    """A GPU's driver crashes at such a handle."""
+    unloaded = []
+    monkeypatch.setattr(cuda_jit_executor.cuda_runtime, "cudaLibraryUnload", unloaded.append)
+    a, b = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    run(dsl_kernels.scale, a, b, cutlass.Float32(2), 1.0, outputs=[b])
+    gc.collect()
+    assert (b == 1).all() and not unloaded
 
 
 def test_launches_that_begin_early():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import torch
 
@@ -85,11 +85,6 @@ class DeviceGemm:
         self._kernels: dict[BaseGemmConfig, LoadedGemm] = {}
         self._by_rows: dict[int, LoadedGemm] = {}
 
-    @cached_property
-    def target(self) -> Target:
-        """The device as configurations are chosen for it."""
-        return gpu_target(self.device)
-
     def checked(self, tensors: GemmTensors) -> LoadedGemm | None:
         """The kernel for tensors like these, None for those without rows.  Raises `ProblemError`."""
         tensors.check(self.problem)
@@ -99,7 +94,7 @@ class DeviceGemm:
     def kernel(self, rows: int) -> LoadedGemm:
         """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
         if rows not in self._by_rows:
-            config = choose(self.problem, self.target, rows, batch_invariant=self.batch_invariant)
+            config = choose(self.problem, gpu_target(self.device), rows, batch_invariant=self.batch_invariant)
             if config not in self._kernels:
                 self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
             self._by_rows[rows] = self._kernels[config]
