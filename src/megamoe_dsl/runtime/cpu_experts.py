@@ -1,4 +1,4 @@
-"""The layer of `moe` on CPU tensors, so that a model runs without a GPU: the reference, with the bits of Hopper's kernels, and slow."""
+"""The layer of `moe` on CPU tensors, so that a model runs without a GPU: the reference, with the sums of Hopper's kernels, and slow."""
 
 from __future__ import annotations
 
