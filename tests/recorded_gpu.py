@@ -173,11 +173,10 @@ class RecordedGpu:
 
 
 def name_of(value: int, spans: list[tuple[str, int, int]]) -> str | int:
-    """The latest tensor that has this address, and an offset; a smaller number is what it is."""
-    if value < LOWEST_ADDRESS:
-        return value
+    """The latest tensor that has this address, and an offset; any other small number is what it is.  A process may have its heap at low
+    addresses."""
     found = ((name, value - start) for name, start, end in spans if start <= value < end)
-    name, offset = next(found, ("elsewhere", 0))
+    name, offset = next(found, (value if value < LOWEST_ADDRESS else "elsewhere", 0))
     return f"{name} + {offset}" if offset else name
 
 

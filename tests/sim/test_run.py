@@ -1,5 +1,6 @@
 """`sim.run`: host functions of CuTe DSL and PTX texts with numpy and torch arguments."""
 
+import ctypes
 import gc
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ptx_cases import module
 
 from megamoe_dsl.hardware.tensor_map import TensorMap, TensorMapDtype
 from megamoe_dsl.sim import Assumptions, DeviceArray, Geometry, PerRank, SimError, run
-from megamoe_dsl.sim.host.module import SimulatedDevice, launches_on
+from megamoe_dsl.sim.host.module import HostModule, SimulatedDevice, launches_on
 from megamoe_dsl.testing import assert_no_findings, check_schedules
 
 ADD = module(
@@ -99,14 +100,17 @@ def test_ranks_run_together():
         assert one.tolist() == [100 * ((rank - 1) % 3) + thread for thread in range(32)]
 
 
-def test_a_function_compiled_for_tvm_ffi():
-    launched = []
+def test_a_function_compiled_for_tvm_ffi(monkeypatch):
+    launched, handles, load_once = [], [], HostModule._load_once
+    monkeypatch.setattr(HostModule, "_load_once", lambda one, handle, *how: (handles.append(handle), load_once(one, handle, *how)))
     fake = cute.runtime.make_fake_compact_tensor(cutlass.Float32, (cute.sym_int32(),), stride_order=(0,))
     with launches_on(SimulatedDevice("sm_90a", 4, launched.append)):
         compiled = cute.compile(dsl_kernels.scale, fake, fake, cutlass.Float32(2), 0.0, options="--enable-tvm-ffi")
     tensors = [cute.runtime.from_dlpack(DeviceArray(torch.zeros(300)), enable_tvm_ffi=True) for _ in range(2)]
     compiled(*tensors, 2.0)
-    assert [(one.grid, one.block) for one in launched] == [((5, 1, 1), (64, 1, 1))]
+    compiled(*tensors, 3.0)
+    assert [(one.grid, one.block) for one in launched] == [((5, 1, 1), (64, 1, 1))] * 2
+    assert [ctypes.c_void_p.from_address(one).value for one in handles] == [None] * 2  # a driver would unload any other
     assert int.from_bytes(launched[0].args[0][:8], "little") == tensors[0].data_ptr
 
 

@@ -100,7 +100,7 @@ class HostModule:
         self.device, self.ptx = device, ""
         self._kernels: list[str] = []
         self.symbols: dict[str, Any] = {
-            "cuda_dialect_init_library_once": self._call(_load_once, _OUT_POINTER, _LOAD, _LOAD_TO_DEVICE),
+            "cuda_dialect_init_library_once": self._call(self._load_once, c_void_p, _LOAD, _LOAD_TO_DEVICE),
             "_cudaLibraryLoadData": self._call(lambda library, *_: _store(library, 1), _OUT_POINTER, c_void_p, *_WORDS),
             "_cudaLibraryGetKernel": self._call(self._get_kernel, _OUT_POINTER, c_void_p, c_char_p),
             "_cudaGetDevice": self._call(lambda out: _store(out, 0), _OUT_INT),
@@ -125,6 +125,12 @@ class HostModule:
             return SUCCESS
 
         return ctypes.CFUNCTYPE(c_int, *types)(run)
+
+    def _load_once(self, _: int, load: Callable[..., int], load_to_device: Callable[..., int]) -> None:
+        """What holds the library's handle stays null: nobody asks the driver to unload it."""
+        loaded = c_void_p()
+        if not self._kernels and (load(ctypes.addressof(loaded)) or load_to_device(ctypes.addressof(loaded), 0)):
+            raise SimError("the kernels of a host function could not be loaded")
 
     def _get_kernel(self, out: Any, _: int, name: bytes) -> None:
         self._kernels.append(name.decode())
@@ -153,14 +159,6 @@ class HostModule:
                 early=early,
             )
         )
-
-
-def _load_once(library: Any, load: Callable[..., int], load_to_device: Callable[..., int]) -> None:
-    if not library[0]:
-        loaded = c_void_p()
-        if load(ctypes.addressof(loaded)) or load_to_device(ctypes.addressof(loaded), 0):
-            raise SimError("the kernels of a host function could not be loaded")
-        library[0] = loaded
 
 
 def _store(out: Any, value: int) -> None:
