@@ -118,7 +118,7 @@ def test_cancelling_sums_are_nothing_but_roundings(recipe: str) -> None:
         case = case_of(problem, FuzzedCall((4,), values=values))
         y[values] = [case.reference(accumulate).y[0] for accumulate in (torch.float64, torch.float32)]
     differing = {values: float((one != other).float().mean()) for values, (one, other) in y.items()}
-    assert differing["normal"] < 0.05 and differing["cancelling"] > 0.15, differing
+    assert differing["normal"] < 0.05 and differing["cancelling"] > 0.1, differing
 
 
 @pytest.mark.parametrize("down", [-400, 400])

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import tiny
-from transformers.distributed.expert_parallel import EPImplementationInterface
 
 import megamoe_dsl.compat.transformers as adapter
 from forked import forked_process
 from megamoe_dsl.problem import ProblemError
+
+EPImplementationInterface = pytest.importorskip("transformers.distributed.expert_parallel").EPImplementationInterface  # 5.17 has none
 
 
 def share_of_a_rank(file: Path, rank: int) -> None:
