@@ -1,4 +1,7 @@
-"""Digests of the PTX of golden configurations, without names, comments and line information: equal ones are the same instructions."""
+"""Digests of the PTX of golden configurations, without names, comments and line information: equal ones are the same instructions.
+
+A line of ptx_digests.txt has that digest, one of what the DSL has traced (traced.py), and a name.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import golden_figures as figures
+from traced import traced_digest
+from unconverged import assert_converged
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
@@ -29,6 +34,7 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.presets import PRESETS
+from megamoe_dsl.problem import Problem
 
 FILE = Path(__file__).parent / "ptx_digests.txt"
 DEBUG_LINE = re.compile(r"\s*(//|\.file|\.loc)")
@@ -58,6 +64,16 @@ def _packed_inputs(recipe: str) -> PreDispatchConfig:
     return PreDispatchKernel().choose(PRESETS["flash"].problem(128, recipe=recipe), Target.typical("sm_100a"), 0)
 
 
+def _pre_dispatch_odd(**fields: bool | int) -> PreDispatchConfig:
+    return PreDispatchKernel().choose(GPT_OSS.problem(128, num_ranks=4), Target.typical("sm_100a"), 0, **fields)
+
+
+def _ring(num_tokens: int, **problem: bool | str) -> Sm90Config:
+    return choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), Target.typical("sm_90a"), num_tokens, pool_rows=8192)
+
+
+GPT_OSS = PRESETS["gpt-oss-20b"]
+MANY_RANKS = Problem(7168, 16384, 128, 32, num_ranks=64, max_tokens_per_rank=256, recipe="fp8xfp8")
 PROJECTION = GemmProblem(2112, 7168)
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
 BF16 = GemmProblem(2112, 7168, recipe="bf16xbf16")
@@ -276,52 +292,92 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-decode-packed": lambda: choose(replace(EXPERT_LAYER.decode, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 1),
     "sm_90a-decode-bf16": lambda: choose(BF16_LAYER.decode, Target.typical("sm_90a"), 16),
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
+    "sm_90a-ring-columns": lambda: _ring(64, combine="e4m3", weigh_results=True),
+    "sm_90a-ring-rows": lambda: _ring(8192),
+    "sm_90a-odd-columns": lambda: choose(GPT_OSS.problem(8192, recipe="fp8xfp8", num_ranks=4), Target.typical("sm_90a"), 16),
+    "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, num_ranks=4), Target.typical("sm_100a"), 128),
+    "sm_100a-odd-pre-dispatch-shared": lambda: _pre_dispatch_odd(shared=1),
+    "sm_100a-odd-pre-dispatch-quantized": lambda: _pre_dispatch_odd(quantized=True),
+    "sm_90a-many-ranks": lambda: choose(MANY_RANKS, Target.typical("sm_90a"), 16),
+    "sm_90a-biases-weighed-rows": lambda: _sm90(2048, biases=True),
+    "sm_90a-ep-dispatch-tail": _ep(DispatchGemmConfig, "deepseek-v3", tail_sms=32),
+    "sm_90a-ep-dispatch-expert-wise": _ep(DispatchGemmConfig, "deepseek-v3", block_wise=False, token_sorting=False),
+    "sm_90a-ep-combine-serial": _ep(GemmCombineConfig, "deepseek-v3", interleaved=False, token_blocks=2),
+    "sm_90a-ep-combine-fetched": _ep(GemmCombineConfig, "deepseek-v3", scatter=False),
+    "sm_100a-ep-combine-serial": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a", interleaved=False),
+    "sm_100a-gather-gemm-bf16-stored": _pair_gather(64, "bf16xbf16", gate_up="interleaved", preactivations=True),
+    **{
+        f"sm_90a-gather-gemm-bf16-stored-{one.replace('_', '-')}": lambda one=one: GemmConfig(
+            replace(GPT_OSS_LAYER, preactivations=True, gate_up=one).fc1, 128, 256, dynamic_schedule=True
+        )
+        for one in ("gate_first", "interleaved")
+    },
+    "sm_90a-gemm-swapped-f32": _gemm(16, 128, GemmProblem(2112, 7168, output="f32", accumulate=True), swap_ab=True),
+    "sm_90a-gemm-contiguous": _gemm(128, 128, GemmProblem(4096, 4096, "contiguous", 32)),
+    "sm_90a-gemm-aligned": _gemm(64, 128, GemmProblem(4096, 4096, "aligned", 32)),
+    "sm_90a-backward-rows-situ": _backward("rows", activation="situ"),
+    "sm_90a-decode-weighed": lambda: choose(replace(EXPERT_LAYER.decode, weigh_results=False), Target.typical("sm_90a"), 1),
+    **{
+        f"sm_90a-top-experts-softmax{'-hashed' * hashed}": lambda hashed=hashed: TokensConfig(
+            TopExpertsProblem(256, 6, "softmax", hashed=hashed), 132
+        )
+        for hashed in (False, True)
+    },
 }
 """By name: the golden figures' configurations, and some that have other code."""
 RARELY = {
-    *{figures.path_of(*case).stem for case in figures.CASES if case not in figures.USUAL},
-    "sm_90a-traced-columns", "sm_90a-swigluoai-rows", "sm_90a-biases-columns", "sm_90a-packed-m64", "sm_90a-gemm-two-splits",
-    "sm_90a-gemm-packed-pairs", "sm_90a-gemm-packed-bursts", "sm_90a-gemm-bf16-packed", "sm_90a-gemm-bf16-swapped",
-    "sm_90a-gemm-decoding-split-k", "sm_90a-gemm-decoded-halves", "sm_90a-gemm-decoding-packed", "sm_90a-gather-gemm-gate-first",
-    "sm_90a-gather-gemm-interleaved", "sm_90a-gather-gemm-gate-first-bursts", "sm_90a-gather-gemm-bf16",
-    "sm_90a-gather-gemm-bf16-gate-first", "sm_90a-gemm-bf16-packed-biases", "sm_90a-backward-tokens", "sm_90a-backward-w1",
-    "sm_90a-backward-w2-f32", "sm_90a-route-bf16", "sm_90a-topk-sum-bf16", "sm_100a-gemm-mxfp8", "sm_100a-gemm-bf16-packed",
-    "sm_100a-gather-gemm-w4a4", "sm_100a-gather-gemm-gate-first", "sm_100a-gather-gemm-nvfp4", "sm_100a-gather-gemm-nvfp4-gate-first",
-    "sm_100a-gather-gemm-bf16", "sm_100a-gather-gemm-bf16-gate-first", "sm_100a-route-nvfp4", "sm_100a-mxf4xmxf4-pre-dispatch",
-    "sm_100a-nvfp4xnvfp4-pre-dispatch",
-    "sm_100a-pre-dispatch-quantized", "sm_100a-mxf4xmxf4-moe-swiglu", "sm_90a-moe-fc2-columns", "sm_90a-moe-fc1-packed",
-    "sm_90a-ep-dispatch-all-pairs", "sm_90a-ep-dispatch-bf16", "sm_90a-ep-combine-bf16", "sm_100a-mxf4xmxf4-ep-dispatch",
-    "sm_90a-ep-combine-backward", "sm_90a-decode-bf16", "sm_90a-biases-rows", "sm_90a-traced-rows", "sm_90a-packed-m8",
-    "sm_90a-backward-rows-interleaved", "sm_90a-backward-w1-f32", "sm_90a-gemm-masked", "sm_90a-gemm-accumulate",
-    "sm_90a-gather-gemm-up-first", "sm_90a-gather-gemm-stored", "sm_90a-gather-gemm-swapped", "sm_90a-gather-gemm-bf16-interleaved",
-    "sm_90a-gemm-packed", "sm_90a-gemm-weights-first", "sm_90a-gemm-ahead", "sm_90a-gemm-swapped", "sm_100a-gather-gemm-stored",
-    "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-nvfp4-quantized", "sm_100a-gemm-w4a4-masked", "sm_100a-situ",
-    "sm_100a-backward-tokens", "sm_100a-backward-w2", "sm_100a-backward-w1-f32", "sm_100a-backward-rows-interleaved",
-    "sm_100a-ep-dispatch-backward", "sm_100a-backward-rows-mxfp8", "sm_100a-quantize-weights-mxfp8",
-    "sm_100a-quantize-weights-mxfp8-transposed",
-    "sm_90a-one-rank-clamped-precise", "sm_90a-tuned-8192", "sm_90a-packed-m128", "sm_90a-bf16-columns", "sm_90a-gemm-bf16",
-    "sm_90a-gemm-decoding", "sm_90a-gather-gemm-sorted", "sm_90a-gather-gemm-bf16-biases", "sm_90a-backward-rows", "sm_90a-sums-fp8",
-    "sm_90a-moe-fc2", "sm_90a-ep-dispatch-backward", "sm_90a-gemm-pairs", "sm_100a-many-experts", "sm_100a-ep-dispatch-bf16",
-    "sm_100a-gather-gemm-two-consumers", "sm_100a-backward-w1", "sm_100a-gather-gemm-two-pairs", "sm_100a-gather-gemm-bf16-sorted-pairs",
-    "sm_100a-one-rank-clamped-precise", "sm_90a-gemm-rows", "sm_90a-decode", "sm_90a-bf16-rows", "sm_90a-situ-columns",
+    "sm_100a-flash-m16", "sm_100a-flash-m32", "sm_100a-flash-m96", "sm_100a-flash-m128", "sm_100a-flash-m192", "sm_90a-flash-m8",
+    "sm_90a-flash-m32", "sm_90a-flash-m128", "sm_100a-pro-m16", "sm_100a-pro-m64", "sm_100a-pro-m192", "sm_90a-pro-m16",
+    "sm_100a-mxf4xmxf4-flash-m32", "sm_100a-mxf4xmxf4-flash-m192", "sm_100a-mxfp8xmxfp8-flash-m96", "sm_90a-e4m3-results-flash-m128",
+    "sm_100a-e4m3-results-flash-m96", "sm_90a-one-rank-clamped-precise", "sm_90a-traced-rows", "sm_90a-tuned-8192", "sm_90a-swigluoai-rows",
+    "sm_100a-situ", "sm_90a-biases-rows", "sm_90a-packed-m8", "sm_90a-gemm-rows", "sm_90a-gemm-packed-pairs",
+    "sm_90a-gemm-bf16-packed-pairs", "sm_90a-gemm-packed", "sm_90a-gemm-bf16-packed", "sm_90a-gather-gemm", "sm_90a-gather-gemm-gate-first",
+    "sm_90a-gather-gemm-bf16", "sm_90a-gather-gemm-bf16-gate-first", "sm_90a-gather-gemm-bf16-biases", "sm_90a-backward-rows",
+    "sm_90a-backward-tokens", "sm_90a-backward-w2", "sm_90a-backward-rows-fp8", "sm_100a-gather-gemm", "sm_100a-gather-gemm-gate-first",
+    "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-two-consumers", "sm_100a-gather-gemm-bf16", "sm_100a-backward-rows",
+    "sm_100a-ep-dispatch-backward", "sm_90a-moe-fc1", "sm_90a-moe-fc2", "sm_90a-ep-dispatch", "sm_90a-ep-combine", "sm_90a-ep-combine-bf16",
+    "sm_90a-ep-dispatch-backward", "sm_100a-ep-dispatch", "sm_90a-decode", "sm_90a-ring-rows", "sm_100a-odd",
 }  # fmt: skip
-"""Names whose code others have too, in another tile or number format: of the sweep, and of `make golden`."""
+"""Names of which others trace every line and every way of a branch: of the sweep, and of `make golden`."""
 
 
-def read() -> dict[str, str]:
+class Digests(NamedTuple):
+    """Of one kernel: its instructions, and the operations that it was compiled from."""
+
+    instructions: str
+    operations: str
+
+
+def read() -> dict[str, Digests]:
     """Committed digests by name."""
-    return dict(reversed(line.split()) for line in FILE.read_text().splitlines())
+    lines = [line.split() for line in FILE.read_text().splitlines()]
+    return {name: Digests(*digests) for *digests, name in lines}
 
 
 def check(name: str, artifact: Artifact) -> None:
     """What the present sources compile to has the committed digest."""
-    assert digest(artifact) == read()[name], f"{name}: other instructions than those committed (make golden)"
+    assert digest(artifact) == read()[name].instructions, f"{name}: other instructions than those committed (make golden)"
+    assert_converged(artifact)
 
 
-def write(digests: dict[str, str]) -> None:
+def check_operations(name: str) -> None:
+    """The same, compiled only if other operations are traced than those that were committed."""
+    config = CASES[name]()
+    if traced_digest(config) != read()[name].operations:
+        check(name, compile_kernel(config))
+
+
+def write(digests: dict[str, Digests]) -> None:
     """Replaces the committed digests: for a commit that says why instructions change."""
-    FILE.write_text("".join(f"{value} {name}\n" for name, value in digests.items()))
+    FILE.write_text("".join(f"{' '.join(both)} {name}\n" for name, both in digests.items()))
+
+
+def take(config: KernelConfig) -> Digests:
+    """The present digests.  No lane of the kernel may overtake another's loads."""
+    artifact = compile_kernel(config)
+    assert_converged(artifact)
+    return Digests(digest(artifact), traced_digest(config))
 
 
 if __name__ == "__main__":
-    write({name: digest(compile_kernel(config())) for name, config in CASES.items()})
+    write({name: take(config()) for name, config in CASES.items()})

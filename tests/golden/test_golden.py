@@ -10,7 +10,6 @@ import os
 import golden_figures as figures
 import ptx_digests
 import pytest
-from unconverged import assert_converged
 
 from chip_fit import assert_fits
 from megamoe_dsl.arch import SMEM_BYTES
@@ -47,7 +46,6 @@ def test_figures_are_those_committed(case: Case, artifact: Artifact) -> None:
 
 def test_instructions_are_those_committed(case: Case, artifact: Artifact) -> None:
     ptx_digests.check(figures.path_of(*case).stem, artifact)
-    assert_converged(artifact)
 
 
 def test_it_fits_the_chip(case: Case, artifact: Artifact) -> None:
