@@ -70,7 +70,7 @@ def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], gi
         row = (rows, f"{d.numel():,}", f"{d.numel() - others:,}", verdict(others))
         console.print(ruled(f"{name} against the reference", ("rows", "elements", "right", "verdict"), [row]))
         wrong += others
-    known = all(low is high for _, low, high in ends.values())
+    known = all(torch.equal(low, high) for _, low, high in ends.values())
     return conclude(console, not wrong, [report], EQUAL if known else BOUNDED, race=not given.no_race)
 
 
