@@ -271,6 +271,7 @@ def with_call(run: Callable[..., None], **attributes: Any) -> Any:
         (["--minutes", "0"], "minutes = 0.0: must be more than 0"),
         (["--seed", "-1"], "--seed = -1: must be 0 or more"),
         (["--jobs", "0"], "--jobs = 0: must be 1 to 256"),
+        (["--jobs", "257"], "--jobs = 257: must be 1 to 256"),
         (["--way", "lazy"], "--way = 'lazy': must be one of eager, graph, compiled, trained, quantized"),
         (["--repeat", "{}"], "must be a trial as the fuzzer prints it"),
         (["--repeat", "[1"], "must be a trial as the fuzzer prints it"),

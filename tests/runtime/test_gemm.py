@@ -225,6 +225,7 @@ BAD_WEIGHTS = {
     "b.shape = (16, 96): must be [n, k / 2] or [num_groups, n, k / 2], k a multiple of 128": (torch.zeros(16, 96).byte(), 6),
     "b_sf.shape = (16, 3): must be (16, 4)": (torch.zeros(16, 64).byte(), 3),
     "arch = None: must be given for a tensor on cpu": (torch.zeros(16, 64).byte(), 4),
+    "b_sf.dtype = torch.float32: must be torch.uint8 or torch.float8_e8m0fnu or torch.float8_e4m3fn": (torch.zeros(16, 64).byte(), 4),
 }
 
 
@@ -232,7 +233,7 @@ BAD_WEIGHTS = {
 def test_bad_weights_are_refused(message: str) -> None:
     b, scales = BAD_WEIGHTS[message]
     with pytest.raises(ProblemError) as error:
-        gemm_weights(b, torch.zeros(16, scales, dtype=torch.uint8))
+        gemm_weights(b, torch.zeros(16, scales, dtype=torch.float32 if "float32:" in message else torch.uint8))
     assert str(error.value) == message
 
 
@@ -249,6 +250,10 @@ PACKED: dict[str, tuple[Callable[[GemmTensors], GemmTensors], str]] = {
         r"b\.shape = \(208, 128\): must be \[n / 256, k / 128, 17408\], as gemm_weights makes it for sm_90a",
     ),
     "a tile too few": (lambda t: replace(t, b=t.b[:, :1].contiguous()), r"a\.shape = \(70, 256\): must be \(70, 128\)"),
+    "scales of a group": (
+        lambda t: replace(t, b_sf=t.b_sf[None]),
+        r"b_sf\.shape = \(1, 208, 0\): must be \[n, 0\], as gemm_weights makes it for sm_90a",
+    ),
     "scales beside the tiles": (lambda t: replace(t, b_sf=torch.ones(208, 2)), r"b_sf\.dtype = torch.float32: must be torch.uint8"),
     "scales of bytes": (
         lambda t: replace(t, a_sf=torch.zeros(70, 8, dtype=torch.uint8)),

@@ -178,6 +178,8 @@ def test_a_router_chooses() -> None:
         ({"recipe": "fp8xmxfp4"}, SM90, 97, "mega_moe"),
         ({"num_ranks": 8}, SM90, 97, "mega_moe"),
         ({"recipe": "fp8xfp4"}, SM100, 97, "mega_moe"),
+        ({"recipe": "fp8xfp4"}, SM90, 97, "ep_moe"),  # which refuses what no launch of the architecture takes
+        ({"recipe": "fp8xmxfp4"}, SM100, 97, "ep_moe"),
         ({"recipe": "bf16xbf16"}, SM100, 97, "moe"),
         ({"recipe": "bf16xbf16", "biases": True}, SM100, 97, "ep_moe"),  # moe has biases on Hopper alone
     ],

@@ -1,0 +1,135 @@
+"""Runs of `megamoe bench` over layers, with stand-ins for ranks and for what is measured: which kernels, layers and records there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from megamoe_dsl import choose
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.bench import ep, session
+from megamoe_dsl.bench.ep import EpRun
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.point import CurrentLayer, Point, name_of
+from megamoe_dsl.bench.session import Measurement, Session, alike, run_session
+from megamoe_dsl.bench.variant import variant_name
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.target import Target
+from megamoe_dsl.tuned import DEFAULT_GPU
+
+HOST = Host(DEFAULT_GPU, 132, 8)
+SHAPE: dict[str, Any] = {"hidden": 512, "intermediate": 256, "experts": 8, "topk": 2}
+FEW, MANY, WIDE = Point(None, 8, 2, **SHAPE), Point(None, 64, 2, **SHAPE), Point(None, 8, 2, **{**SHAPE, "hidden": 1024})
+FOUR = replace(FEW, ranks=4)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
+    """Jobs run here, as rank 0; ranks and watchdog limits of the workers."""
+    started: list[tuple[int, float]] = []
+
+    def run_jobs(worker: Any, jobs: list[Any], limit_s: float, keep: Callable[[Any, dict[str, Any]], None], watchdog_s: float) -> None:
+        started.append((worker.ranks, watchdog_s))
+        worker.work(0, jobs, lambda index, record: keep(jobs[index], record))
+
+    for module in (ep, session):
+        monkeypatch.setattr(module, "run_jobs", run_jobs)
+    return started
+
+
+def test_points_of_one_shape_share_weights_and_one_without_a_kernel_costs_no_other(
+    in_process: list[tuple[int, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Problem] = []
+    needed: list[Any] = []
+
+    def configs(store: Any, point: Point, *_: Any) -> list[Any]:
+        if point == MANY:
+            raise ValueError("no kernel")
+        return [point.name]
+
+    def record(session: Session, point: Point, layer: Any, store: Any, configs: list[Any]) -> dict[str, Any]:
+        return {"layer": layer, "configs": configs}
+
+    monkeypatch.setattr(session, "configs_of", configs)
+    monkeypatch.setattr(session, "dsl_version", lambda: "4")
+    monkeypatch.setattr(ArtifactStore, "get", lambda store, config: needed.append(config))
+    kind = Measurement("time", lambda problem: made.append(problem) or len(made), record, lambda one: "", lambda config: [config, "twin"])
+    points = FEW, replace(FEW, tokens=16), MANY, WIDE, FOUR
+    found = run_session(Session(points, tmp_path, tmp_path, watchdog_ms=7), HOST, kind)
+    assert in_process == [(2, 0.007), (4, 0.007)]
+    records = {one["name"]: one for one in found.records}
+    assert len(records) == 5 and records[MANY.name]["error"] == "ValueError: no kernel"
+    assert [records[one.name]["layer"] for one in (FEW, replace(FEW, tokens=16), WIDE, FOUR)] == [1, 1, 2, 3]
+    assert records[WIDE.name]["configs"] == [WIDE.name] and needed[:2] == [FEW.name, "twin"] and len(needed) == 8
+    assert found.name.startswith("mega_moe_sm90-time") and len(json.loads((tmp_path / found.name).read_text())["records"]) == 5
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_a_run_of_halves_times_or_traces(
+    trace: bool, in_process: list[tuple[int, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says in a line what it found."""
+    activities = {"pull": {"us": 2.0, "spans": 3.0, "first": 0.0, "last": 4.0}}
+    of_trace = {"traced": {half: {"trace": {"loader": activities}, "launch_us": 8.0} for half in ("dispatch", "combine")}}
+    of_times = {"us": {"dispatch": {"median": 7.4}}, "differing": {"combine": 1}, "dispatch_alone_us": {"median": 3.2}}
+    layers: list[Any] = []
+    compiled: list[Any] = []
+    monkeypatch.setattr(ep, "Layer", lambda problem: problem)
+    monkeypatch.setattr(ep, "dsl_version", lambda: "4")
+    monkeypatch.setattr(ep, "compile_all", lambda folder, configs, jobs: compiled.extend(configs))
+    monkeypatch.setattr(ep, "ep_point", lambda point, layer, *_: layers.append((point, layer)) or of_times)
+    monkeypatch.setattr(ep, "trace_ep_point", lambda point, layer, *_: layers.append((point, layer)) or of_trace)
+    run = EpRun((FEW, MANY), tmp_path, tmp_path, trace=trace, watchdog_ms=7)
+    found = run.run(HOST)
+    assert in_process == [(2, 0.007)] and compiled == run.configs(HOST)
+    assert layers == [(one, FEW.problem) for one in (FEW, MANY)]
+    assert [run.right(one) for one in found.records] == [trace, trace]  # other bits than the chosen kernel's are wrong
+    lines = capsys.readouterr().out
+    assert ("loader" in lines and "0.250" in lines and f"{FEW.name} dispatch: 8.0 us from the first" in lines) == trace
+    times = f"{FEW.name}: dispatch 7 us, dispatch alone 3 us; NOT THE SAME BITS: {{'combine': 1}}"
+    assert (times in lines) == (not trace)
+
+
+def test_halves_are_run_in_one_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match=r"recipe = \['bf16xbf16', 'fp8xfp8'\]: must be one for all points"):
+        EpRun((replace(FEW, recipe="fp8xfp8"), replace(FEW, recipe="bf16xbf16")), tmp_path, tmp_path)
+
+
+def test_kernels_of_one_buffer_are_compared() -> None:
+    problem = replace(FEW, recipe="fp8xfp8").problem
+    config = choose(problem, Target.typical("sm_90a"), 8)
+    assert alike(config, config.replace(block_m=config.block_m))
+    for others in ({"num_sms": config.num_sms - 2}, {"trace": True}):
+        assert not alike(config, config.replace(**others))
+    point = replace(FEW, recipe="fp8xfp8")
+    assert name_of(config, point) == variant_name(config)
+    assert name_of(config, replace(point, recipe="fp8xmxfp4")) == f"fp8xfp8 {variant_name(config)}"
+
+
+def test_the_last_shapes_weights_are_freed_first() -> None:
+    alive: list[Any] = []
+    layers: Any = CurrentLayer(lambda problem: alive.append(layers._layer) or SimpleNamespace(problem=problem))
+    first = layers.of(FEW)
+    assert layers.of(MANY) is first and layers.of(WIDE).problem == WIDE.problem and layers.of(FEW) is not first
+    assert alive == [None, None, None]
+
+
+def test_the_slowest_rank_is_that_of_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megamoe_dsl.bench import point as module
+
+    def gather(everyone: list[Any], own: dict[str, Any]) -> None:
+        everyone[:] = [own, {**own, "bound_us": own["bound_us"] + 1.0, "name": "other"}]
+
+    monkeypatch.setattr(module.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(module.dist, "all_gather_object", gather)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: DEFAULT_GPU)
+    found = module.slowest_rank(FEW, torch.tensor([3, 0, 5, 0]))
+    assert found["name"] == "other" and list(found.values())[:2] == [8, 2]
