@@ -92,9 +92,11 @@ def _gather(block_m: int, block_n: int, problem: Mapping[str, Any] = {}, **field
     return lambda: GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, **problem), block_m, block_n, **fields)
 
 
-def _pair_gather(block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pairs: int = 1, **problem: Any) -> Callable[[], KernelConfig]:
+def _pair_gather(
+    block_m: int, recipe: str = "fp8xfp4", consumers: int = 1, pairs: int = 1, trace: bool = False, **problem: Any
+) -> Callable[[], KernelConfig]:
     of_rows = GatherGemmProblem(4096, 7168, num_groups=256, recipe=recipe, **problem)
-    return lambda: Sm100GemmConfig(of_rows, block_m, dynamic_schedule=True, consumers=consumers, pairs=pairs)
+    return lambda: Sm100GemmConfig(of_rows, block_m, dynamic_schedule=True, consumers=consumers, pairs=pairs, trace=trace)
 
 
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
@@ -295,20 +297,20 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-ring-columns": lambda: _ring(64, combine="e4m3", weigh_results=True),
     "sm_90a-ring-rows": lambda: _ring(8192),
     "sm_90a-odd-columns": lambda: choose(GPT_OSS.problem(8192, recipe="fp8xfp8", num_ranks=4), Target.typical("sm_90a"), 16),
-    "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, num_ranks=4), Target.typical("sm_100a"), 128),
+    "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, num_ranks=4), Target.typical("sm_100a"), 128, trace=True),
     "sm_100a-odd-pre-dispatch-shared": lambda: _pre_dispatch_odd(shared=1),
     "sm_100a-odd-pre-dispatch-quantized": lambda: _pre_dispatch_odd(quantized=True),
     "sm_90a-many-ranks": lambda: choose(MANY_RANKS, Target.typical("sm_90a"), 16),
     "sm_90a-biases-weighed-rows": lambda: _sm90(2048, biases=True),
-    "sm_90a-ep-dispatch-tail": _ep(DispatchGemmConfig, "deepseek-v3", tail_sms=32),
+    "sm_90a-ep-dispatch-tail": _ep(DispatchGemmConfig, "deepseek-v3", tail_sms=32, trace=True),
     "sm_90a-ep-dispatch-expert-wise": _ep(DispatchGemmConfig, "deepseek-v3", block_wise=False, token_sorting=False),
-    "sm_90a-ep-combine-serial": _ep(GemmCombineConfig, "deepseek-v3", interleaved=False, token_blocks=2),
-    "sm_90a-ep-combine-fetched": _ep(GemmCombineConfig, "deepseek-v3", scatter=False),
-    "sm_100a-ep-combine-serial": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a", interleaved=False),
-    "sm_100a-gather-gemm-bf16-stored": _pair_gather(64, "bf16xbf16", gate_up="interleaved", preactivations=True),
+    "sm_90a-ep-combine-serial": _ep(GemmCombineConfig, "deepseek-v3", interleaved=False, token_blocks=2, trace=True),
+    "sm_90a-ep-combine-fetched": _ep(GemmCombineConfig, "deepseek-v3", scatter=False, trace=True),
+    "sm_100a-ep-combine-serial": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a", interleaved=False, trace=True),
+    "sm_100a-gather-gemm-bf16-stored": _pair_gather(64, "bf16xbf16", gate_up="interleaved", preactivations=True, trace=True),
     **{
         f"sm_90a-gather-gemm-bf16-stored-{one.replace('_', '-')}": lambda one=one: GemmConfig(
-            replace(GPT_OSS_LAYER, preactivations=True, gate_up=one).fc1, 128, 256, dynamic_schedule=True
+            replace(GPT_OSS_LAYER, preactivations=True, gate_up=one).fc1, 128, 256, dynamic_schedule=True, trace=True
         )
         for one in ("gate_first", "interleaved")
     },
@@ -336,7 +338,7 @@ RARELY = {
     "sm_90a-backward-tokens", "sm_90a-backward-w2", "sm_90a-backward-rows-fp8", "sm_100a-gather-gemm", "sm_100a-gather-gemm-gate-first",
     "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-two-consumers", "sm_100a-gather-gemm-bf16", "sm_100a-backward-rows",
     "sm_100a-ep-dispatch-backward", "sm_90a-moe-fc1", "sm_90a-moe-fc2", "sm_90a-ep-dispatch", "sm_90a-ep-combine", "sm_90a-ep-combine-bf16",
-    "sm_90a-ep-dispatch-backward", "sm_100a-ep-dispatch", "sm_90a-decode", "sm_90a-ring-rows", "sm_100a-odd",
+    "sm_90a-ep-dispatch-backward", "sm_100a-ep-dispatch", "sm_90a-decode", "sm_90a-ring-rows",
 }  # fmt: skip
 """Names of which others trace every line and every way of a branch: of the sweep, and of `make golden`."""
 
