@@ -57,9 +57,9 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
 LAUNCHES, SUSTAINED_US = 2, 60_000
-WAYS = OURS, "moe-recompute", "moe-fp8", "moe-fp8-quantized", "EpMoE", GROUPED_MM
-_, RECOMPUTED, IN_FP8, QUANTIZED, ACROSS, _ = WAYS
-"""`moe-fp8-quantized` has weights that are quantized before."""
+WAYS = OURS, "moe-recompute", "moe-one-thread", "moe-fp8", "moe-fp8-quantized", "EpMoE", GROUPED_MM
+_, RECOMPUTED, ONE_THREAD, IN_FP8, QUANTIZED, ACROSS, _ = WAYS
+"""`moe-one-thread` has its backward pass in the thread that asks for it, `moe-fp8-quantized` weights that are quantized before."""
 BF16_ERROR, FP8_ERROR = 0.006, 0.1
 """Relative, of gradients: BF16 rounds by 2 to 4 thousandths, E4M3 by 2 to 3 percent of each operand."""
 DENSE_SIZE = 8192
@@ -136,7 +136,8 @@ class Layer:
         )
         self.tensors = dict(zip(NAMES, (one.requires_grad_() for one in made), strict=True))
         self.dy = torch.randn(point.tokens, hidden, **draw)
-        self.forwards = {OURS: self.ours, RECOMPUTED: partial(self.ours, recompute=True), IN_FP8: partial(self.ours, recipe=FP8)}
+        self.forwards = {OURS: self.ours, RECOMPUTED: partial(self.ours, recompute=True), ONE_THREAD: self.ours}
+        self.forwards[IN_FP8] = partial(self.ours, recipe=FP8)
         if QUANTIZED in ways:
             self.forwards[QUANTIZED] = partial(self.ours, recipe=FP8, quantized=stages.quantize_experts(*made[1:3]))
         if ACROSS in ways:
@@ -155,7 +156,11 @@ class Layer:
 
     def gradients(self, name: str) -> tuple[torch.Tensor, ...]:
         """Of x, w1, w2 and top-k weights by forward and backward pass."""
-        return torch.autograd.grad(self.forwards[name](), self.leaves[name], self.dy)
+        return self.backward(name, self.forwards[name]())
+
+    def backward(self, name: str, y: torch.Tensor, **more: bool) -> tuple[torch.Tensor, ...]:
+        with torch.autograd.set_multithreading_enabled(name != ONE_THREAD):
+            return torch.autograd.grad(y, self.leaves[name], self.dy, **more)
 
     def first_gradients(self, name: str) -> list[torch.Tensor]:
         """The same, those of weights of the first expert alone, gate before up."""
@@ -170,7 +175,7 @@ class Layer:
         for name, forward in self.forwards.items():
             found[f"{name} forward"] = forward
             if name not in self.others or self.others[name].again:
-                found[f"{name} backward"] = partial(torch.autograd.grad, forward(), self.leaves[name], self.dy, retain_graph=True)
+                found[f"{name} backward"] = partial(self.backward, name, forward(), retain_graph=True)
             found[f"{name} both"] = partial(self.gradients, name)
         return found | {DENSE: partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))}
 

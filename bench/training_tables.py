@@ -23,6 +23,7 @@ TITLES = {
     "moe-fp8": "FP8",
     "moe-fp8-quantized": "FP8, quantized before",
     "moe-recompute": "recomputed",
+    "moe-one-thread": "one thread",
 }
 PASSES = ("forward", "backward", "both")
 

@@ -158,8 +158,8 @@ def weight_gradients(
     experts, n, k = total.shape
     hidden, own = (n, k) if tokens_first else (k, n // 2)
     problems = _problems(hidden, own, experts, BF16, output=OUTPUTS[total.dtype])
-    operands = tokens, no_scales(tokens), rows, no_scales(rows)
-    run_gemm(problems.w2 if tokens_first else problems.w1, GemmTensors(*operands, total, ends, sources=sources))
+    none = no_scales(rows)
+    run_gemm(problems.w2 if tokens_first else problems.w1, GemmTensors(tokens, none, rows, none, total, ends, sources=sources))
 
 
 @lru_cache

@@ -309,7 +309,7 @@ def _training(
     if x.is_cuda:
         bind_context()  # of a thread that checkpoints call again
     stored, *routed = kept_between_passes(x, topk_idx, w1, recompute, recipe)
-    w1, w1_sf, w2, w2_sf = forward_weights(w1, w2, others[2:6], recipe, gate_up)
+    w1, w1_sf, w2, w2_sf = (w1, None, w2, None) if recipe == BF16 else forward_weights(w1, w2, others[2:6], recipe, gate_up)
     own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
     y = launch(x, topk_idx, topk_weights, *own, gate_up, activation, None, recipe, routed=routed if routed[0].numel() else ())
     return y, stored, *routed
