@@ -91,6 +91,7 @@ def test_cuts_by_hand():
     assert one([(256, 16), (0.5, 1)]) == 4096.5  # 13 bits below 2^12
     assert one([(256, 16), (0.4375, 1)]) == one([(256, 16), (-0.4375, 1)]) == 4096
     assert one([(256, 16)], 0.4375) == 4096 and one([(0.4375, 1)], 4096) == 4096
+    assert one([(0.4375, 1), (0.4375, 1)], 4096) == 4096  # each of them is cut, not their sum
     assert one([(448, 0)], 2.0**-18) == 2.0**-18  # a zero aligns nothing
     assert one([(1.875, 1.875), (2.0**-6, 2.0**-6)]) == 1.875**2 + 2.0**-12  # aligned to 0 + 0, although 3.5 is above 2
 

@@ -314,6 +314,16 @@ def test_st_async_of_vectors(kind, count):
 
 
 @pytest.mark.parametrize(
+    ("kind", "names", "offset"), [("b32", "%r3", 2), ("v2.b32", "{%r3, %r4}", 4), ("v4.b32", "{%r3, %r4, %r3, %r4}", 8)]
+)
+def test_st_async_where_it_does_not_fit(kind, names, offset):
+    mapped = f"mov.u32 %r3, 1; mov.u32 %r4, 2; add.u32 %r5, %r2, {offset};"
+    store = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.{kind} [%r5], {names}, [%r1];"
+    with pytest.raises(SimError, match=r"smem.*misaligned"):
+        run(SETUP + mapped + store, [words(4)], shared=SHARED)
+
+
+@pytest.mark.parametrize(
     "instruction",
     [
         "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r2], %r3, [%r1];",

@@ -53,11 +53,26 @@ def test_fma_rounds_once():
         ("rcp.approx.f32", np.reciprocal),
         ("tanh.approx.f32", np.tanh),
         ("lg2.approx.f32", np.log2),
+        ("sin.approx.f32", np.sin),
+        ("cos.approx.f32", np.cos),
+        ("rsqrt.approx.f32", lambda x: 1 / np.sqrt(x)),
     ],
 )
 def test_functions_are_rounded_exact_results(opcode, function):
     x = np.abs(A)
     same(lanes(f"{opcode} %f3, %r1;", x, result="%f3", dtype=np.float32), function(x.astype(np.float64)).astype(np.float32))
+
+
+def test_classes_of_numbers():
+    x = np.array([0, 1.5, np.inf, -np.inf, np.nan, 1e-40, -2, 3] * 4, np.float32)
+    for kind, want in (("finite", np.isfinite(x)), ("infinite", np.isinf(x)), ("notanumber", np.isnan(x)), ("number", ~np.isnan(x))):
+        got = lanes(f"testp.{kind}.f32 %p1, %r1; selp.b32 %r3, 1, 0, %p1;", x, result="%r3", dtype=np.uint32)
+        assert got.astype(bool).tolist() == want.tolist()
+
+
+def test_literals_of_doubles():
+    got = lanes("mov.f64 %d1, 0d400921FB54442D18; cvt.rn.f32.f64 %f3, %d1;", A, result="%f3", dtype=np.float32)
+    assert got[0] == np.float32(np.pi)
 
 
 def test_packed_f32x2():

@@ -166,6 +166,14 @@ def test_funnel_shifts(mode, amount):
     assert right.tolist() == [x >> n & M32 for x in both]
 
 
+@pytest.mark.parametrize("mode", ["clamp", "wrap"])
+def test_bit_masks(mode):
+    starts, widths = (np.array([0, 5, 31, 32, 33, 40, 255, 3] * 4, np.uint32), np.repeat([1, 8, 32, 37], 8).astype(np.uint32))
+    got = lanes(f"bmsk.{mode}.b32 %r3, %r1, %r2;", starts, widths, result="%r3", dtype=np.uint32)
+    limited = (lambda n: min(int(n), 32)) if mode == "clamp" else (lambda n: int(n) & 31)
+    assert got.tolist() == [((1 << limited(n)) - 1 << limited(at)) & M32 for at, n in zip(starts, widths, strict=True)]
+
+
 def test_fns_finds_the_nth_set_bit():
     masks = np.full(32, 0b1011_0100, np.uint32)
     offsets = np.zeros(32, np.uint32)
