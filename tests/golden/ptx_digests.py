@@ -65,7 +65,7 @@ def _packed_inputs(recipe: str) -> PreDispatchConfig:
 
 
 def _pre_dispatch_odd(**fields: bool | int) -> PreDispatchConfig:
-    return PreDispatchKernel().choose(GPT_OSS.problem(128, num_ranks=4), Target.typical("sm_100a"), 0, **fields)
+    return PreDispatchKernel().choose(GPT_OSS.problem(128, **ODD), Target.typical("sm_100a"), 0, **fields)
 
 
 def _ring(num_tokens: int, **problem: bool | str) -> Sm90Config:
@@ -73,6 +73,7 @@ def _ring(num_tokens: int, **problem: bool | str) -> Sm90Config:
 
 
 GPT_OSS = PRESETS["gpt-oss-20b"]
+ODD = {"num_experts": 105, "num_ranks": 3, "topk": 5}
 MANY_RANKS = Problem(7168, 16384, 128, 32, num_ranks=64, max_tokens_per_rank=256, recipe="fp8xfp8")
 PROJECTION = GemmProblem(2112, 7168)
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
@@ -296,8 +297,8 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
     "sm_90a-ring-columns": lambda: _ring(64, combine="e4m3", weigh_results=True),
     "sm_90a-ring-rows": lambda: _ring(8192),
-    "sm_90a-odd-columns": lambda: choose(GPT_OSS.problem(8192, recipe="fp8xfp8", num_ranks=4), Target.typical("sm_90a"), 16),
-    "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, num_ranks=4), Target.typical("sm_100a"), 128, trace=True),
+    "sm_90a-odd-columns": lambda: choose(GPT_OSS.problem(8192, recipe="fp8xfp8", **ODD), Target.typical("sm_90a"), 16),
+    "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, **ODD), Target.typical("sm_100a"), 128, trace=True),
     "sm_100a-odd-pre-dispatch-shared": lambda: _pre_dispatch_odd(shared=1),
     "sm_100a-odd-pre-dispatch-quantized": lambda: _pre_dispatch_odd(quantized=True),
     "sm_90a-many-ranks": lambda: choose(MANY_RANKS, Target.typical("sm_90a"), 16),
@@ -314,14 +315,15 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
         )
         for one in ("gate_first", "interleaved")
     },
-    "sm_90a-gemm-swapped-f32": _gemm(16, 128, GemmProblem(2112, 7168, output="f32", accumulate=True), swap_ab=True),
-    "sm_90a-gemm-contiguous": _gemm(128, 128, GemmProblem(4096, 4096, "contiguous", 32)),
-    "sm_90a-gemm-aligned": _gemm(64, 128, GemmProblem(4096, 4096, "aligned", 32)),
+    "sm_90a-gemm-swapped-f32": _gemm(24, 128, GemmProblem(2112, 7168, output="f32", accumulate=True), swap_ab=True),
+    "sm_90a-gather-gemm-odd": _gather(40, 128, swap_ab=True, dynamic_schedule=True),
+    "sm_90a-gemm-contiguous": _gemm(128, 72, GemmProblem(4096, 4096, "contiguous", 32)),
+    "sm_90a-gemm-aligned": _gemm(64, 96, GemmProblem(4000, 4096, "aligned", 33)),
     "sm_90a-backward-rows-situ": _backward("rows", activation="situ"),
     "sm_90a-decode-weighed": lambda: choose(replace(EXPERT_LAYER.decode, weigh_results=False), Target.typical("sm_90a"), 1),
     **{
         f"sm_90a-top-experts-softmax{'-hashed' * hashed}": lambda hashed=hashed: TokensConfig(
-            TopExpertsProblem(256, 6, "softmax", hashed=hashed), 132
+            TopExpertsProblem(72, 6, "softmax", hashed=hashed), 132
         )
         for hashed in (False, True)
     },

@@ -96,6 +96,16 @@ def test_store_of_uninitialized_memory_is_an_error():
         run(SETUP + STORE.format(fence="", opcode=COPY, read=""), [words(32), words(32)], shared=SHARED)
 
 
+def test_what_was_stored_is_initialized_and_nothing_behind_it():
+    fill = "mad.lo.u32 %r4, %r50, 4, %r2; st.shared.u32 [%r4], %r50;"
+    body = SETUP + fill + STORE.format(fence="fence.proxy.async.shared::cta;", opcode=COPY, read="") + "@%p1 ld.global.u32 %r9, [%rd51+{}];"
+    out = np.zeros(64, np.uint32)
+    run(body.format(124), [words(32), out], shared=SHARED, initialized=False)
+    assert out[:32].tolist() == list(range(32))
+    with pytest.raises(SimError, match="uninitialized global memory: a1@rank0\\+128"):
+        run(body.format(128), [words(32), out], shared=SHARED, initialized=False)
+
+
 @pytest.mark.parametrize(("wait", "races"), [("wait_group.read 0", 0), ("", 1)])
 def test_wait_group_read_frees_the_source(wait, races):
     wait = f"@%p1 cp.async.bulk.{wait};" if wait else ""
