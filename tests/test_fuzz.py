@@ -24,7 +24,7 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.fuzz import check as check_module
 from megamoe_dsl.fuzz import search as search_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
-from megamoe_dsl.fuzz.run import verdict
+from megamoe_dsl.fuzz.run import kinds, verdict
 from megamoe_dsl.fuzz.search import FoundError, Search, Searcher
 from megamoe_dsl.fuzz.trial import (
     SIMULATED,
@@ -72,6 +72,14 @@ class Oracle(SimulatedMachine):
 @given(st.one_of(trials(SIMULATED), expert_trials(SIMULATED)))
 def test_a_trial_is_its_text(trial: AnyTrial) -> None:
     assert read_trial(trial.to_json()) == trial
+
+
+def test_trials_are_counted_by_what_they_try() -> None:
+    assert kinds(TRIAL) == ["trials", "sm_90a fp8xfp8", "unfused", "another tile"]
+    bare = replace(TRIAL, other=None, unfused=False)
+    assert kinds(bare) == ["trials", "sm_90a fp8xfp8"]
+    ring = replace(bare, config=CONFIG.replace(pool_rows=128))
+    assert kinds(ring) == ["trials", "sm_90a fp8xfp8", "ring"]
 
 
 def test_a_trial_in_a_command_has_what_is_no_default() -> None:

@@ -123,6 +123,14 @@ def test_num_tokens_out_of_range(value, allowed):
     assert (caught.value.field, caught.value.value) == ("tokens[3]", value)
 
 
+@pytest.mark.parametrize("given", [None, iter((1, 2)), [1], [1, 2, 3], {}])
+def test_there_is_one_for_every_rank(given):
+    two = replace(GOOD, num_ranks=2, num_experts=2 * GOOD.num_experts)
+    with pytest.raises(ProblemError, match=r"^(len\(inputs\)|inputs) = .*: must be .*num_ranks = 2$"):
+        two.check_ranks("inputs", given)
+    two.check_ranks("inputs", (1, 2))
+
+
 @pytest.mark.parametrize("value", [0, 1, 64])
 def test_num_tokens_in_range(value):
     GOOD.check_num_tokens(value)

@@ -66,3 +66,17 @@ def test_data_that_rounds_is_left_to_hopper() -> None:
     assert "--random = True: must be left out with --recipe fp8xfp4: the bits of its sums are not specified" in " ".join(
         result.output.split()
     )
+
+
+def test_data_are_drawn_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of every launch by a seed of its own."""
+    asked: list[tuple[object, ...]] = []
+
+    def drawn(problem: object, counts: object, seed: int, **given: object) -> None:
+        asked.append((counts, seed, {**given, "progress": 0}))
+
+    monkeypatch.setattr(simulations, "random_case", drawn)
+    given = simulations.SimulateOptions(mask=0.2, skew=True, random=True, seed=5)
+    simulations.draw(simulations.Console(quiet=True), None, [(3, 0), (0, 3)], given)
+    options = {"mask": 0.2, "skew": True, "exact": False, "progress": 0}
+    assert asked == [((3, 0), 5, options), ((0, 3), 6, options)]

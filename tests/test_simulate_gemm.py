@@ -85,3 +85,15 @@ def test_a_wrong_element_fails(name: str, wrong: str, monkeypatch: pytest.Monkey
     tables = result.output.split(" against the reference")
     assert [one for one, table in zip(CHECKED[name], tables[1:], strict=True) if "2 mismatches" in table] == [wrong]
     assert "not looked for" in result.output
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_data_are_those_of_the_seed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list[list[bytes]]()
+    for seed in ("7", "7", "8"):
+        with monkeypatch.context() as patch:
+            simulation = Simulation(patch)
+            simulate(name, "--seed", seed)
+        tensors = [one for one in vars(simulation.case.tensors).values() if one is not None]
+        drawn.append([one.contiguous().flatten().view(torch.uint8).numpy().tobytes() for one in tensors if one.numel()])
+    assert drawn[0] == drawn[1] != drawn[2]

@@ -90,7 +90,8 @@ def test_an_index_that_names_the_wrong_file(tmp_path: Path) -> None:
     file = found["weight_map"][f"{W3}.scale"]
     found["weight_map"][f"{W3}.scale"] = next(other for other in found["weight_map"].values() if other != file)
     index.write_text(json.dumps(found))
-    assert refused(folder, FP4, "not in this file, though the index says so").tensor == f"{W3}.scale"
+    error = refused(folder, FP4, "not in this file, though the index says so")
+    assert error.tensor == f"{W3}.scale" and error.file == folder / found["weight_map"][f"{W3}.scale"]
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"weight_map": 3}', "[]"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl import quant
 from megamoe_dsl.arch import SM100
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 
 torch.set_num_threads(1)
 
@@ -126,3 +126,9 @@ def test_transform_errors_name_the_field():
             quant.inverse_utccp_scale_order(bad, batch)
     with pytest.raises(ValueError, match=r"w.shape\[-2\] = 24: must be a multiple of 2 \* group = 16"):
         quant.interleave_gate_up(random_bytes(24, 1))
+
+
+@pytest.mark.parametrize(("rows", "group"), [(16, 0), (16, -8), (24, 8), (8, 8)])
+def test_rows_that_do_not_interleave_are_named(rows, group):
+    with pytest.raises(ProblemError, match=rf"w\.shape\[-2\] = {rows}: must be a multiple of 2 \* group = {2 * group}"):
+        quant.interleave_gate_up(torch.zeros(rows, 4), group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,3 +104,22 @@ def test_a_row_loses_half_of_its_entries_until_its_sums_are_exact(at_once: int, 
     values = torch.tensor([[1, 1, 2.0**30, 1], [0, 0, 0, 0]], dtype=torch.float64)
     assert common.thin(place, weight, values).sum(dim=1).tolist() == [2, 4, 1]
     assert common.thin(place, weight, values[1:]).all() and common.thin(place, weight, values[:0]).all()
+
+
+def test_a_case_moves_as_a_whole() -> None:
+    case = random_case(Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=4, recipe="fp8xfp8"), (3, 1), 5)
+    moved = case.to("meta")
+    tensors = [*moved.x, *moved.x_sf, *moved.topk_idx, *moved.topk_weights]
+    weights = [getattr(one, name) for one in moved.weights for name in ("fc1", "fc2_sf")]
+    assert {one.device.type for one in (*tensors, *weights)} == {"meta"}
+    assert len(tensors) == 8 and moved.exact == case.exact and moved.problem == case.problem
+
+
+def test_sums_that_fp32_does_not_count_are_refused() -> None:
+    """By the norms of rows, in units of the products."""
+    job: Any = SimpleNamespace(expert=3)
+    rows = torch.full((1, 4), 3000.0)  # of norm 6000: 2^24 is less than its square
+    with pytest.raises(common.CaseError, match=r"expert 3.*sums of Linear1 reach 3\.6e\+07 units"):
+        common.assert_sums_exact(job, rows, rows, 1.0)
+    common.assert_sums_exact(job, rows, rows, 4.0)
+    common.assert_sums_exact(job, rows / 2, rows, 2.0)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.runtime import expert_gradients
 from megamoe_dsl.runtime.cpu_experts import gate_then_up
+from megamoe_dsl.runtime.device_gradients import weight_gradients
 from megamoe_dsl.runtime.top_experts import router_logits_of, top_experts
 
 NAMES = ("x", "w1", "w2", "topk_weights")
@@ -229,6 +230,7 @@ def test_no_token_has_gradients_of_zero() -> None:
         ),
         ({"w1_sf": torch.ones(1)}, "w1_sf = 'a tensor': must be None"),
         ({"main_grads": (torch.zeros(4, 256, 256), torch.zeros(4, 128, 256))}, r"main_grads\[1\].shape = \(4, 128, 256\): must be"),
+        ({"recompute": 1}, "recompute = 1: must be True or False"),
         ({"main_grads": (torch.zeros(4, 256, 256).bfloat16(), torch.zeros(4, 256, 128))}, r"main_grads\[0\].dtype = torch.bfloat16"),
         ({"topk_weights": torch.ones(7, 2).double()}, "topk_weights.dtype = torch.float64"),
     ],
@@ -262,3 +264,10 @@ def test_a_tangent_is_refused() -> None:
             with pytest.raises(ProblemError, match=r"torch\.func = 'a transform': must be left out"):
                 moe(**{**given, name: forward_ad.make_dual(given[name], given[name])})
         assert torch.equal(moe(**given), expected)
+
+
+def test_gradients_are_added_where_tma_writes() -> None:
+    total = torch.zeros(2 * 256 * 128 + 1)[1:].view(2, 256, 128)
+    none: Any = None
+    with pytest.raises(ProblemError, match=r"main_grads\.data_ptr\(\) = \d+: must be a multiple of 16"):
+        weight_gradients(total, none, none, none, none, tokens_first=False)
