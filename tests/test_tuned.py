@@ -103,7 +103,7 @@ def test_nearest_is_a_ratio() -> None:
     assert one.near(share, 0) == one.near(Entry.share_of(entry(1), num_sms=78), entry(100).expected) == []
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"entries": [{}]}', "old"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"entries": [{}]}', "old"])
 def test_another_file_is_no_table(tmp_path: Path, text: str) -> None:
     """Among them one of an earlier release, whose choice had another field."""
     path = Table("GPU", (entry(64),)).write(tmp_path)
