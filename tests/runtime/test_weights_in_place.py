@@ -7,13 +7,13 @@ import pickle
 import pytest
 import torch
 
-from megamoe_dsl import Target, choose
+from megamoe_dsl import Target, choose, random_inputs
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
-from megamoe_dsl.runtime.buffers import RankBuffers
+from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from portable import dump
 
 NAMES = ("fc1", "fc1_sf", "fc2", "fc2_sf")
@@ -53,3 +53,17 @@ def test_strides_of_given_weights_do_not_matter(recipe):
     for name in NAMES:
         want, found = getattr(straight, name), getattr(kept, name)
         assert found.is_contiguous() and torch.equal(found.view(torch.uint8), want.view(torch.uint8))
+
+
+def test_tokens_that_do_not_fit_are_not_loaded():
+    problem = Problem(256, 128, 4, 2, 1, 16, recipe="fp8xfp8")
+    buffers = RankBuffers(choose(problem, Target.typical("sm_90a", 4), 16), random_weights(problem, 0, 1))
+    tokens = random_inputs(problem, 0, 3, 5)
+    buffers.load(Inputs(*tokens))
+    before = buffers.sym.clone()
+    twice = tokens.topk_idx.clone()
+    twice[1] = 2
+    for bad in (tokens._replace(topk_idx=twice), tokens._replace(x_sf=tokens.x_sf * torch.nan), tokens._replace(x=tokens.x[:2])):
+        with pytest.raises(ProblemError):
+            buffers.load(Inputs(*bad))
+    assert torch.equal(buffers.sym, before)
