@@ -67,3 +67,15 @@ def test_tokens_that_do_not_fit_are_not_loaded():
         with pytest.raises(ProblemError):
             buffers.load(Inputs(*bad))
     assert torch.equal(buffers.sym, before)
+    masked = tokens.topk_idx.clone()
+    masked[1, 0], tokens.topk_weights[1, 0] = -1, torch.nan
+    buffers.load(Inputs(*tokens._replace(topk_idx=masked)))  # the weight of a masked slot is not read
+
+
+def test_an_expert_elsewhere_is_not_loaded():
+    problem = Problem(256, 128, 4, 2, 1, 16, recipe="fp8xfp8")
+    buffers = RankBuffers(choose(problem, Target.typical("sm_90a", 4), 16), random_weights(problem, 0, 1))
+    one = random_weights(problem, 0, 2).expert(1)
+    with pytest.raises(ProblemError, match=r"weights\.fc1\.device = .*meta.*: must be cpu"):
+        buffers.load_expert(1, one.map(lambda tensor: tensor.to("meta")))
+    buffers.load_expert(1, one)
