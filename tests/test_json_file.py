@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,12 @@ def test_tables_of_a_user_lie_in_the_folder_of_the_cache(monkeypatch: pytest.Mon
     for given, folder in (("/kernels", Path("/kernels")), ("~/kernels", Path.home() / "kernels")):
         monkeypatch.setenv("MEGAMOE_CACHE_DIR", given)
         assert (cache_folder(), tables_folder()) == (folder, folder / "tuned")
+
+
+def test_a_cache_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEGAMOE_CACHE_DIR", raising=False)
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    assert cache_folder() == Path.home() / ".cache" / "megamoe_dsl"
 
 
 def test_an_object_is_asked_for(tmp_path: Path) -> None:

@@ -241,3 +241,10 @@ def test_progress_begins_with_the_first_file(source: Path, tmp_path: Path) -> No
     seen: list[tuple[int, int]] = []
     convert_checkpoint(source, tmp_path / "out", "fp8xfp4", progress=lambda done, total: seen.append((done, total)))
     assert seen == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_nothing_is_made_of_a_checkpoint_without_experts(tmp_path: Path) -> None:
+    source = write(tmp_path / "dense", {"model.norm.weight": torch.ones(4)})
+    with pytest.raises(CheckpointError, match="has no experts in a published layout"):
+        convert_checkpoint(source, tmp_path / "converted", "fp8xfp4")
+    assert not (tmp_path / "converted").exists()

@@ -152,6 +152,7 @@ def test_factors_say_that_it_is_nvfp4(on_simulator: None, monkeypatch: pytest.Mo
     refused = {
         "factors = None: must be given beside UE4M3 scales": replace(case.tensors, factors=None),
         r"factors.shape = \(1,\): must be \(2,\)": replace(t, factors=t.factors[:1]),
+        r"a.shape\[0\] = 1: must be num_groups = 2": replace(t, a=t.a[:1]),
         r"a_sf.dtype = torch.uint8: must be torch.float8_e4m3fn or torch.int32": replace(t, a_sf=case.tensors.a_sf.view(torch.uint8)),
     }
     for message, bad in refused.items():
