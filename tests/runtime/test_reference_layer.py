@@ -121,3 +121,31 @@ def test_what_it_has_not_is_refused() -> None:
         MegaMoE(PROBLEM, symmetric=symmetric, shared_experts=1)
     with pytest.raises(ProblemError, match=r"x\.dtype = torch.float32: must be torch.bfloat16"):
         layer_of(PROBLEM)(torch.zeros(1, 256), torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2))
+
+
+def test_a_layer_loads_beside_other_modules() -> None:
+    """What is unexpected is said only where torch asks, and only of the layer's own."""
+    model = torch.nn.ModuleDict({"ffn": layer_of(PROBLEM, 1), "ffn2": layer_of(PROBLEM, 2), "norm": torch.nn.LayerNorm(4)})
+    given = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    target = torch.nn.ModuleDict({"ffn": layer_of(PROBLEM), "ffn2": layer_of(PROBLEM), "norm": torch.nn.LayerNorm(4)})
+    assert target.load_state_dict(given).unexpected_keys == []
+    assert all(torch.equal(tensor.float(), given[name].float()) for name, tensor in target.state_dict().items())
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: \"ffn\.extra\"\."):
+        target.load_state_dict({**given, "ffn.extra": torch.zeros(1)})
+    result = target["ffn"].load_state_dict({**layer_of(PROBLEM, 3).state_dict(), "extra": torch.zeros(1)}, strict=False)
+    assert (result.missing_keys, result.unexpected_keys) == ([], [])
+    assert torch.equal(target["ffn"].state_dict()["fc1"].float(), random_weights(PROBLEM, 0, 3).fc1.float())
+    assert torch.equal(target["ffn2"].state_dict()["fc1"].float(), given["ffn2.fc1"].float())
+
+
+def test_a_layer_that_fails_leaves_its_buffer_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer on a buffer says its grid."""
+    buffer, weights = SymmetricBuffer.allocate(PROBLEM, device="cpu"), random_weights(PROBLEM, 0, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("megamoe_dsl.runtime.layer.ReferenceInputs", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            MegaMoE(PROBLEM, weights, symmetric=buffer, reserved_sms=2)
+    assert buffer.num_sms == 0
+    MegaMoE(PROBLEM, weights, symmetric=buffer)
+    with pytest.raises(ProblemError, match=r"num_sms = \d+: must be \d+, as in every other kernel"):
+        MegaMoE(PROBLEM, weights, symmetric=buffer, reserved_sms=2)
