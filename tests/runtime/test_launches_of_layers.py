@@ -160,3 +160,18 @@ def test_every_gemm_has_a_result_of_its_own() -> None:
         (_,), first = gpu.call(gemm, **given), gpu.tensors["y"]
         (again,), second = gpu.call(gemm, **given), gpu.tensors["y"]
         assert first.data_ptr() != second.data_ptr() and again.arguments["d"] == "y"
+
+
+def test_inputs_that_lie_in_the_buffer_are_not_copied() -> None:
+    """Unless one of them lies elsewhere, or is not the first row, or rows are to be masked behind them."""
+    with recorded_gpu() as gpu:
+        layer = MegaMoE(PROBLEM, symmetric=SymmetricBuffer.allocate(PROBLEM))
+        places = vars(layer.input_buffers())
+
+        def launched(rows: slice, padded_tokens: int | None = None, **others: torch.Tensor) -> int:
+            given = {name: one[rows] for name, one in places.items()} | others
+            return len(gpu.call(layer, **given, padded_tokens=padded_tokens))
+
+        assert launched(slice(3)) == launched(slice(3), 3) == 1
+        assert launched(slice(3), 4) == launched(slice(1, 4)) == 2
+        assert [launched(slice(3), **{name: one[:3].clone()}) for name, one in places.items()] == [2] * 4
