@@ -71,6 +71,25 @@ def test_only_the_weights_named_are_forgotten(buffer: deep_gemm.SymmBuffer) -> N
     assert buffer.kernel(ordered(*first), None, PROBLEM, 16) is not kernels[0]
 
 
+def test_calls_that_differ_in_one_thing_have_kernels_of_their_own(buffer: deep_gemm.SymmBuffer) -> None:
+    """And those that do not have the same."""
+    weights = ordered(*given())
+
+    def kernel(activation: str = "swiglu", clamp: float | None = None, fast_math: bool = True, bound: int = 16, stats: Any = None) -> Any:
+        return buffer.kernel(weights, stats, buffer.layer(activation, clamp, fast_math, False), bound)
+
+    counted = torch.zeros(4, dtype=torch.int32)
+    ways: tuple[dict[str, Any], ...] = ({}, {"activation": "situ"}, {"clamp": 7.0}, {"fast_math": False}, {"bound": 8}, {"stats": counted})
+    found = [kernel(**one) for one in ways]
+    assert len({id(one) for one in found}) == len(ways) and [kernel(**one) for one in ways] == found
+    for way, one in zip(ways, found, strict=True):
+        problem, _, bound = one.config
+        layer = (problem.activation, problem.activation_clamp, problem.fast_math, bound)
+        assert layer == ("situ" if "activation" in way else "silu", way.get("clamp"), way.get("fast_math", True), way.get("bound", 16))
+    assert found[-1].buffers.stats is counted and found[0].buffers.stats is None
+    assert [buffer.layer("swiglu", None, True, biases).biases for biases in (False, True)] == [False, True]
+
+
 def test_a_buffer_that_was_destroyed_has_nothing(buffer: deep_gemm.SymmBuffer) -> None:
     x, symmetric, others = buffer.x, buffer.symmetric, (buffer.x_sf, buffer.topk_idx, buffer.topk_weights)
     buffer.kernel(ordered(*given()), None, PROBLEM, 16)
@@ -115,7 +134,7 @@ def test_a_buffer_of_a_group(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None
     w, y, stats = random_weights(made.problem, 0, 0), torch.zeros(5, 256, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
     l1, l2 = deep_gemm.transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf), (w.fc2, w.fc2_sf))
     shifted = torch.empty(l1[1].numel() + 1)[1:].view(l1[1].shape)  # FP32 scales may begin anywhere
-    deep_gemm.fp8_mega_moe(y, (l1[0], shifted), l2, made, stats[:2])
+    deep_gemm.fp8_mega_moe(y, (l1[0], shifted), l2, made, stats[:2], [128, 128, 128])  # type: ignore[arg-type]
     assert called[0][0].fc1_sf is shifted and called[0][1].shape == (2,)
     with pytest.raises(ProblemError, match=r"cumulative_local_expert_recv_stats.shape"):
         deep_gemm.fp8_mega_moe(y, l1, l2, made, stats)
@@ -302,7 +321,8 @@ def test_formats_of_a_buffer(
 ) -> None:
     packed = x == torch.int8
     with simulated_hopper(monkeypatch, tmp_path, arch):
-        made = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, 0, not packed, mma_type, "situ", combine="e4m3")
+        made = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, 0, not packed, mma_type, "situ", combine="e4m3", watchdog_ns=7)
+        assert made.watchdog_ns == 7 and made.activation == "situ"
         assert (made.problem.recipe, made.problem.combine, made.x.dtype) == (recipe, "e4m3", x)
         assert made.x.shape == (16, 128 if packed else 256)
         for wrong in ("nvfp4xnvfp4", "bf16xbf16", "fp8xfp3"):

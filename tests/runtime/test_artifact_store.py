@@ -87,6 +87,7 @@ def test_another_dsl_is_stale_only_where_a_dsl_is_installed(
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: "99.0")
     with pytest.raises(ArtifactError, match=r"99\.0"):
         store.load(CONFIG)
+    assert store.load(CONFIG, any_sources=True).ptx == ARTIFACT.ptx
     store.get(CONFIG)
     assert compiled == [CONFIG]
 
@@ -146,6 +147,8 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
     assert "cannot be stored in" in str(recwarn[0].message)
     assert [one.config for one in cache.load_or_compile_all([CONFIG], jobs=1)] == [CONFIG]
     assert len(recwarn) == 1
+    ArtifactStore(in_the_way / "another").get(CONFIG)
+    assert len(recwarn) == 2, "each folder has a warning of its own"
 
 
 @pytest.mark.parametrize(("error", "why"), [(OSError(28, "No space left on device"), "No space left on device"), (OSError("odd"), "odd")])
