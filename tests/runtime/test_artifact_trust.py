@@ -144,8 +144,10 @@ def test_a_file_larger_than_any_kernels(stored: tuple[ArtifactStore, Path]) -> N
 def test_a_file_that_others_may_write(stored: tuple[ArtifactStore, Path], compiled: list[object], mode: int) -> None:
     store, path = stored
     path.chmod(mode)
+    opened = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ArtifactError, match=rf"may be written by others \(mode {mode:o}\): must not be, for it holds code \(chmod go-w\)"):
         store.load(CONFIG)
+    assert len(os.listdir("/proc/self/fd")) == opened
     store.get(CONFIG)
     assert compiled == [CONFIG] and path.stat().st_mode & 0o777 == 0o644
 
