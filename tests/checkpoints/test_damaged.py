@@ -135,14 +135,20 @@ def test_biases(tmp_path: Path) -> None:
     refused(write(tmp_path / "v4", v4()), biased, "layout deepseek-v4 has no biases, and the layer has biases = True")
 
 
-def test_fp4_that_is_no_fp8(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scales", "row", "name"), [("fc1_sf", 7, "w1"), ("fc1_sf", 135, "w3"), ("fc2_sf", 7, "w2")])
+def test_fp4_that_is_no_fp8(tmp_path: Path, scales: str, row: int, name: str) -> None:
     """Scales 2^20 apart in one block of 128 x 128: refused, not rounded."""
     weights = random_weights(FP4, 0, 1)
-    fc1_sf = weights.fc1_sf.clone()
-    fc1_sf[1, 7, 1] = fc1_sf[1, :128, :4].amax() + 20
-    folder = write(tmp_path, deepseek_v4(ExpertWeights(weights.fc1, fc1_sf, weights.fc2, weights.fc2_sf)))
-    error = refused(folder, FP8, r"must be asked for|beside", expand=True)
-    assert error.expert == 1 and error.tensor == f"layers.{LAYER}.ffn.experts.1.w1.weight" and "keep the weights in E2M1" in str(error)
+    wide = getattr(weights, scales).clone()
+    wide[1, row, 1] = wide[1, row // 128 * 128 :][:128, :4].amax() + 20
+    error = refused(write(tmp_path, deepseek_v4(replace(weights, **{scales: wide}))), FP8, r"must be asked for|beside", expand=True)
+    assert error.expert == 1 and error.tensor == f"layers.{LAYER}.ffn.experts.1.{name}.weight" and "keep the weights in E2M1" in str(error)
+
+
+def test_a_device_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ProblemError, match="must be a CUDA device, and torch finds none here"):
+        PublishedExperts.of(write(tmp_path, v4()), LAYER).read(0, FP4, torch.device("cuda"))
 
 
 def test_what_a_kernel_cannot_have(tmp_path: Path) -> None:

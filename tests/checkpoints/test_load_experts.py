@@ -195,6 +195,7 @@ def test_biases_are_those_of_the_rows(tmp_path: Path) -> None:
     folder = write(tmp_path, {**gpt_oss(ExpertWeights(*fc1, *fc2)), **biases})
     found = read_experts(Problem(256, 128, 4, 2, 2, 16, biases=True), folder, LAYER, rank=1)
     assert found.fc1_bias is not None and found.fc2_bias is not None
+    assert (found.fc1_bias.shape, found.fc2_bias.shape) == ((2, 256), (2, 256))
     assert torch.equal(found.fc1_bias[:, :intermediate], gate[2:].float())
     assert torch.equal(found.fc1_bias[:, 128 : 128 + intermediate], up[2:].float())
     assert torch.equal(found.fc2_bias[:, :hidden], down[2:].float())

@@ -105,9 +105,10 @@ def same(found: ExpertWeights, want: ExpertWeights) -> None:
         assert tensor is None or torch.equal(getattr(found, name).view(torch.uint8), tensor.view(torch.uint8)), name
 
 
-def test_padded_weights_can_be_moved() -> None:
+@pytest.mark.parametrize("recipe", [PROBLEM.recipe, PACKED.recipe])
+def test_padded_weights_can_be_moved(recipe: str) -> None:
     """Where the kernel has more bytes than the checkpoint, experts are outermost all the same."""
-    problem = replace(PROBLEM, hidden=288)
+    problem = replace(PROBLEM, hidden=288, recipe=recipe)
     buffers = RankBuffers(find_kernel("mega_moe").choose(problem, Target(SM90, 4, "simulated"), 8), new_weights(problem, SM90, "cpu"))
     weights, layer = random_weights(problem, 0, 1), SimpleNamespace(problem=problem, memory=buffers, load_expert=buffers.load_expert)
     experts = sglang_experts(problem, weights)
@@ -186,7 +187,7 @@ class CalledLayer:
 def test_weights_are_scaled_and_the_bound_is_within_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     experts, (x, idx, weights) = torch.nn.Module(), random_routing(PROBLEM, 3)
     monkeypatch.setitem(sglang.LAYERS, experts, CalledLayer())
-    options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 3, "routed_scaling_factor": 2.5}
+    options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 8, "routed_scaling_factor": 2.5}
     for most, bound in ((5, 5), (99, PROBLEM.max_tokens_per_rank)):
         monkeypatch.setattr(sglang, "num_tokens_bound", lambda tokens, most=most: most)
         given, found = sglang.run_mega_routed_experts(experts, x, idx, weights, **options)

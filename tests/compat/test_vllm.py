@@ -21,7 +21,7 @@ from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat.engines import shared_parts
 from megamoe_dsl.compat.engines.vllm import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.quant import ExpertWeights, new_weights
 from megamoe_dsl.runtime import symmetric_memory
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.target import Target
@@ -134,12 +134,31 @@ def test_what_is_refused(message: str, config: dict[str, Any], experts: dict[str
         ExpertsMethod(vllm_method(kind), routed_experts(**experts), moe_config(PROBLEM, **{"swiglu_limit": None, **config}))
 
 
+def test_ranks_are_those_of_expert_parallelism(engine: dict[str, type]) -> None:
+    """Data-parallel ranks among them."""
+    for config, ranks in (({"use_ep": True, "ep_size": 2, "dp_size": 2}, 2), ({"use_ep": False, "ep_size": 2}, 1)):
+        assert ExpertsMethod(vllm_method(MXFP4), routed_experts(), moe_config(PROBLEM, **config)).problem.num_ranks == ranks
+
+
+def test_balancing_moves_what_an_expert_has(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tiles that hold their scales there are none beside them."""
+    problem = replace(PROBLEM, recipe="fp8xmxfp4")
+    weights = new_weights(problem, SM90, "cpu")
+    assert not weights.fc1_sf.numel()
+    experts = torch.nn.Module()
+    monkeypatch.setitem(LAYERS, experts, SimpleNamespace(problem=problem, memory=SimpleNamespace(weights=weights)))
+    moved = vllm.get_expert_weights(experts)
+    assert [one.data_ptr() for one in moved] == [weights.fc1.data_ptr(), weights.fc2.data_ptr()]
+    assert {len(one) for one in moved} == {problem.num_experts}
+
+
 def test_number_formats_by_variables(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens in E2M1 and results in E4M3; on Hopper, which has no W4A4, the first is refused."""
     monkeypatch.setenv("MEGAMOE_COMBINE", "e4m3")
-    monkeypatch.setenv(vllm.W4A4, "1")
+    monkeypatch.setenv(vllm.W4A4, "0")
     make = lambda kind: ExpertsMethod(vllm_method(kind), routed_experts(), moe_config(PROBLEM)).problem  # noqa: E731
-    assert (make(FP8).recipe, make(FP8).combine) == ("fp8xfp8", "e4m3")
+    assert (make(FP8).recipe, make(FP8).combine, make(MXFP4).recipe) == ("fp8xfp8", "e4m3", "fp8xmxfp4")
+    monkeypatch.setenv(vllm.W4A4, "1")
     with pytest.raises(ProblemError, match=r"experts = 'mxf4xmxf4'.*on sm_90a"):
         make(MXFP4)
     monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM100)
