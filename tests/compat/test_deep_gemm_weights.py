@@ -43,7 +43,8 @@ def test_sm90_is_the_layers_order() -> None:
     problem = replace(FP8, biases=True)
     w = random_weights(problem, 0, 1)
     assert w.fc1_bias is not None and w.fc2_bias is not None
-    l1, l2 = transform_weights_for_mega_moe_sm90((w.fc1, w.fc1_sf, w.fc1_bias), (w.fc2, w.fc2_sf, w.fc2_bias))
+    by_columns = [one.mT.contiguous().mT for one in (w.fc1_sf, w.fc2_sf)]
+    l1, l2 = transform_weights_for_mega_moe_sm90((w.fc1, by_columns[0], w.fc1_bias), (w.fc2, by_columns[1], w.fc2_bias))
     found, want = _in_kernel_order(problem, SM90, l1, l2), transform_weights(problem, SM90, w)
     assert found.fc1_bias is not None and want.fc1_bias is not None and torch.equal(found.fc1_bias, want.fc1_bias)
     assert found.fc2_bias is w.fc2_bias and all(torch.equal(a, b) for a, b in zip(fields(found), fields(want), strict=True))

@@ -258,9 +258,14 @@ def test_what_moe_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     adapter.prepare_layer(experts)
     adapter.prepare_layer(oss)
     x: Any = SimpleNamespace(is_cuda=True, device="cuda", dtype=torch.bfloat16, requires_grad=False)
+    biased = tiny("GptOss", num_hidden_layers=1, hidden_size=128, intermediate_size=128).model.layers[0].mlp.experts
+    for capturing in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda capturing=capturing: capturing)
+        adapter.prepare_first(biased, x)
+        assert lies_by_rows(biased) != capturing  # a graph would hold the address of what is moved
     for capability, need in ((9, ""), (10, "biases, and channels that are no multiple of 128, need SM90")):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: (capability, 0))
-        assert (adapter.bf16_refusal(oss, x), adapter.bf16_refusal(experts, x)) == (need, "")
+        assert [adapter.bf16_refusal(one, x) for one in (oss, biased, experts)] == [need, need, ""]
         assert adapter.bf16_refusal(tiny("Qwen3Moe", num_hidden_layers=1, moe_intermediate_size=96).model.layers[0].mlp.experts, x) == need
     for name, value, why in (
         ("has_post_expert_norm", True, "a norm follows each expert"),
