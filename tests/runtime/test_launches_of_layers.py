@@ -143,9 +143,10 @@ def test_indices_of_32_bits_are_widened() -> None:
     assert launches("MegaMoE", "int32")[0].arguments["topk_idx"] == "elsewhere"
 
 
-def test_a_layer_without_tokens_has_an_address_for_y() -> None:
-    *_, combine = (one.arguments for one in launches("EpMoE", "no token"))
-    assert (combine["y"], combine["num_tokens"]) == ("first nowhere", 0)
+@pytest.mark.parametrize("family", ["EpMoE", "MegaMoE"])
+def test_a_layer_without_tokens_has_an_address_for_y(family: str) -> None:
+    *_, last = (one.arguments for one in launches(family, "no token"))
+    assert last["num_tokens"] == 0 and last["y"] == ("first nowhere" if family == "EpMoE" else "elsewhere")
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
