@@ -1,19 +1,17 @@
 """Digests of the PTX of golden configurations, without names, comments and line information: equal ones are the same instructions.
 
-A line of ptx_digests.txt has that digest, one of what the DSL has traced (traced.py), and a name.
+A line of ptx_digests.txt has that digest, one of what the DSL has traced (kernel_digests.py), and a name.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import golden_figures as figures
-from traced import traced_digest
+from kernel_digests import digest, traced_digest
 from unconverged import assert_converged
 
 from megamoe_dsl import Target, choose
@@ -37,15 +35,6 @@ from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 
 FILE = Path(__file__).parent / "ptx_digests.txt"
-DEBUG_LINE = re.compile(r"\s*(//|\.file|\.loc)")
-COMMENT = re.compile(r"\s*//.*$")
-
-
-def digest(artifact: Artifact) -> str:
-    """Sixteen hexadecimal digits of a kernel's instructions, declarations and parameters."""
-    text = artifact.ptx.replace(artifact.entry, "kernel").replace(f".target {artifact.arch.compiled_for}", f".target {artifact.arch}")
-    lines = (COMMENT.sub("", line).strip() for line in text.splitlines() if not DEBUG_LINE.match(line))
-    return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()[:16]
 
 
 def _sm100(**problem: float | bool | int | str) -> Sm100Config:
@@ -68,7 +57,7 @@ def _pre_dispatch_odd(**fields: bool | int) -> PreDispatchConfig:
     return PreDispatchKernel().choose(GPT_OSS.problem(128, **ODD), Target.typical("sm_100a"), 0, **fields)
 
 
-def _ring(num_tokens: int, **problem: bool | str) -> Sm90Config:
+def _ring(num_tokens: int, **problem: bool | int | str) -> Sm90Config:
     return choose(PRESETS["flash"].problem(8192, recipe="fp8xfp8", **problem), Target.typical("sm_90a"), num_tokens, pool_rows=8192)
 
 
@@ -103,6 +92,7 @@ def _pair_gather(
 EXPERT_LAYER = ExpertLayer(7168, 2048, 256, 8)
 BF16_LAYER = replace(EXPERT_LAYER, recipe="bf16xbf16")
 GPT_OSS_LAYER = ExpertLayer(2880, 2880, 32, 4, "interleaved", "swigluoai", "bf16xbf16", biases="bf16")
+ODD_LAYER = replace(GPT_OSS_LAYER, hidden=2912, gate_up="up_first", biases="")
 HASH_ROUTER = TopExpertsProblem(256, 6, "sqrtsoftplus", scale=1.5, hashed=True, replicas=4)
 DEEPSEEK_ROUTER = TopExpertsProblem(256, 8, "sigmoid", biased=True, groups=8, topk_groups=4, scale=2.5)
 
@@ -295,10 +285,10 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-decode-packed": lambda: choose(replace(EXPERT_LAYER.decode, recipe="fp8xmxfp4"), Target.typical("sm_90a"), 1),
     "sm_90a-decode-bf16": lambda: choose(BF16_LAYER.decode, Target.typical("sm_90a"), 16),
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
-    "sm_90a-ring-columns": lambda: _ring(64, combine="e4m3", weigh_results=True),
+    "sm_90a-ring-columns": lambda: _ring(64, combine="e4m3", weigh_results=True, intermediate=8192),
     "sm_90a-ring-rows": lambda: _ring(8192),
     "sm_90a-odd-columns": lambda: choose(GPT_OSS.problem(8192, recipe="fp8xfp8", **ODD), Target.typical("sm_90a"), 16),
-    "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, **ODD), Target.typical("sm_100a"), 128, trace=True),
+    "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, **ODD, biases=True), Target.typical("sm_100a"), 128, trace=True),
     "sm_100a-odd-pre-dispatch-shared": lambda: _pre_dispatch_odd(shared=1),
     "sm_100a-odd-pre-dispatch-quantized": lambda: _pre_dispatch_odd(quantized=True),
     "sm_90a-many-ranks": lambda: choose(MANY_RANKS, Target.typical("sm_90a"), 16),
@@ -311,19 +301,34 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-bf16-stored": _pair_gather(64, "bf16xbf16", gate_up="interleaved", preactivations=True, trace=True),
     **{
         f"sm_90a-gather-gemm-bf16-stored-{one.replace('_', '-')}": lambda one=one: GemmConfig(
-            replace(GPT_OSS_LAYER, preactivations=True, gate_up=one).fc1, 128, 256, dynamic_schedule=True, trace=True
+            replace(GPT_OSS_LAYER, hidden=2912, preactivations=True, gate_up=one).fc1, 128, 256, dynamic_schedule=True, trace=True
         )
         for one in ("gate_first", "interleaved")
     },
-    "sm_90a-gemm-swapped-f32": _gemm(24, 128, GemmProblem(2112, 7168, output="f32", accumulate=True), swap_ab=True),
+    "sm_100a-ep-combine-fetched": _ep(GemmCombineConfig, "deepseek-v3", "fp8xfp4", arch_name="sm_100a", scatter=False),
+    "sm_90a-routing-tables-unsorted": lambda: RoutingTablesConfig(
+        PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8"), token_saving=False, token_sorting=False
+    ),
+    **{
+        f"sm_90a-gemm-swapped-{'accumulate' if adds else 'f32'}": _gemm(
+            24, 128, GemmProblem(2112, 7168, output="f32", accumulate=adds), swap_ab=True
+        )
+        for adds in (False, True)
+    },
+    "sm_90a-gemm-bf16-packed-biases-f32": lambda: GemmConfig(replace(GPT_OSS_LAYER, biases="f32").fc2, 128, 256, dynamic_schedule=True),
+    "sm_90a-gather-gemm-blocked": _gather(128, 256, {"source": "blocked"}, dynamic_schedule=True),
+    "sm_100a-backward-rows-up-first": _backward("rows", arch="sm_100a", gate_up="up_first"),
+    "sm_90a-moe-combine-e4m3": lambda: stage_configs(_sm90(8192, combine="e4m3"))[-1],
     "sm_90a-gather-gemm-odd": _gather(40, 128, swap_ab=True, dynamic_schedule=True),
     "sm_90a-gemm-contiguous": _gemm(128, 72, GemmProblem(4096, 4096, "contiguous", 32)),
-    "sm_90a-gemm-aligned": _gemm(64, 96, GemmProblem(4000, 4096, "aligned", 33)),
+    "sm_90a-gemm-aligned": _gemm(64, 96, GemmProblem(4000, 512, "aligned", 33, output="f32")),
     "sm_90a-backward-rows-situ": _backward("rows", activation="situ"),
-    "sm_90a-decode-weighed": lambda: choose(replace(EXPERT_LAYER.decode, weigh_results=False), Target.typical("sm_90a"), 1),
+    "sm_90a-decode-weighed": lambda: replace(
+        choose(replace(ODD_LAYER.decode, weigh_results=False), Target.typical("sm_90a"), 1), indices="i32", weights="bf16"
+    ),
     **{
         f"sm_90a-top-experts-softmax{'-hashed' * hashed}": lambda hashed=hashed: TokensConfig(
-            TopExpertsProblem(72, 6, "softmax", hashed=hashed), 132
+            TopExpertsProblem(72, 6, "softmax", "bf16", hashed=hashed), 132
         )
         for hashed in (False, True)
     },
