@@ -322,7 +322,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-gather-gemm-odd": _gather(40, 128, swap_ab=True, dynamic_schedule=True),
     "sm_90a-gemm-contiguous": _gemm(128, 72, GemmProblem(4096, 4096, "contiguous", 32)),
     "sm_90a-gemm-aligned": _gemm(64, 96, GemmProblem(4000, 512, "aligned", 33, output="f32")),
-    "sm_90a-backward-rows-situ": _backward("rows", activation="situ"),
+    "sm_90a-backward-rows-situ": _backward("rows", activation="situ", gate_up="up_first"),
     "sm_90a-decode-weighed": lambda: replace(
         choose(replace(ODD_LAYER.decode, weigh_results=False), Target.typical("sm_90a"), 1), indices="i32", weights="bf16"
     ),

@@ -123,6 +123,7 @@ USE = "setp.eq.u32 %p6, %r5, 99; @%p6 trap;"
     [
         (f"{USE} bar.warp.sync -1;", True, True),
         (f"{USE} elect.sync _|%p5, -1;", True, True),
+        (f"{USE} wgmma.wait_group.sync.aligned 0;", True, True),
         (USE, True, False),
         ("bar.warp.sync -1;", False, False),
         ("", False, False),
@@ -134,7 +135,8 @@ def test_one_lane_tells_that_others_have_read(between: str, ordered: bool, order
     first = f"ld.shared.b32 %r5, [%r2]; {between} {ARRIVE} st.global.b32 [%rd50], %r5;"
     text = WAITER.format(count=1, first=first, second=f"{WAIT} st.shared.b32 [%r2], 2;")
     for lockstep, fine in ((True, ordered), (False, ordered_without_lockstep)):
-        kinds = {one for one in findings(text, 64, assumptions=Assumptions(lockstep=lockstep)) if one[0] == "WAR race"}
+        threads = 128 if "wgmma" in between else 64  # wgmma is of whole warpgroups
+        kinds = {one for one in findings(text, threads, assumptions=Assumptions(lockstep=lockstep)) if one[0] == "WAR race"}
         assert bool(kinds) == (not fine), (between, lockstep, kinds)
 
 

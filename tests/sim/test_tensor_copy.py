@@ -259,13 +259,15 @@ def test_a_map_in_global_memory_needs_a_fence_of_the_cta(copy, fence, found):
     assert kinds == ({"tensor map used without fence.proxy.tensormap"} if found else set())
 
 
-def test_generic_global_write_needs_a_proxy_fence_before_a_load():
+@pytest.mark.parametrize("writer", [0, 32])
+def test_generic_global_write_needs_a_proxy_fence_before_a_load(writer):
+    """The fence of the thread that loads covers what another warp wrote before a barrier, too."""
     tensor = Tensor((20, 96), (4, 32))
     kinds = {}
     for fence in ("", "fence.proxy.async.global;", "fence.proxy.async;", "fence.proxy.async.shared::cta;"):
-        write = f"@%p1 st.global.u32 [%rd52], 7;\n{fence}\n"
+        write = f"setp.eq.u32 %p4, %r50, {writer}; @%p4 st.global.u32 [%rd52], 7; bar.sync 0;\n@%p1 {fence or 'bar.warp.sync 1;'}\n"
         body = SETUP + write + load_text(tensor, (0, 0)) + WAIT
-        kinds[fence] = {f.kind for f in launch(body, tensor, np.zeros(32, np.uint32)).findings}
+        kinds[fence] = {f.kind for f in launch(body, tensor, np.zeros(32, np.uint32), block=64).findings}
     missing = {"missing fence.proxy.async before async-proxy read"}
     assert list(kinds.values()) == [missing, set(), set(), missing]
 

@@ -87,6 +87,11 @@ def test_a_changed_map_is_used():
     assert launch(COPY_IN + PUBLISH + ACQUIRE + LOAD) == (expected, set())
 
 
+def test_a_map_is_published_when_its_change_is_known():
+    begun, changed, _ = COPY_IN.rpartition("bar.warp.sync 0xffffffff;")
+    assert changed and launch(begun + PUBLISH + ACQUIRE + LOAD)[1] == {"RAW race"}
+
+
 @pytest.mark.parametrize("fences", ["", ACQUIRE + PUBLISH, "fence.proxy.tensormap::generic.acquire.sys [%rd50], 128;" + PUBLISH])
 def test_a_change_must_be_acquired_after_it(fences):
     body = COPY_IN + (fences or PUBLISH) + LOAD
