@@ -230,6 +230,10 @@ def test_no_token_has_gradients_of_zero() -> None:
         ),
         ({"w1_sf": torch.ones(1)}, "w1_sf = 'a tensor': must be None"),
         ({"main_grads": (torch.zeros(4, 256, 256), torch.zeros(4, 128, 256))}, r"main_grads\[1\].shape = \(4, 128, 256\): must be"),
+        (
+            {"main_grads": (torch.zeros(4, 256, 256), torch.zeros(4, 256, 128), torch.zeros(1))},
+            "main_grads = .*: must be None, or two tensors",
+        ),
         ({"recompute": 1}, "recompute = 1: must be True or False"),
         ({"main_grads": (torch.zeros(4, 256, 256).bfloat16(), torch.zeros(4, 256, 128))}, r"main_grads\[0\].dtype = torch.bfloat16"),
         ({"topk_weights": torch.ones(7, 2).double()}, "topk_weights.dtype = torch.float64"),

@@ -1,6 +1,8 @@
 """The prepared kernel that a hint selects: the same on every rank, and large enough."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,11 +12,13 @@ from megamoe_dsl import ExpertLayer
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.compat.engines.shared_parts import prepared_bounds
 from megamoe_dsl.json_file import FOLDER_VARIABLE
+from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.moe import choose
+from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import preparation
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.runtime.preparation import Selection
+from megamoe_dsl.runtime.preparation import Selection, layer_kernels
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, Table
 
@@ -82,3 +86,18 @@ def test_kernels_of_a_layer_are_prepared_up_to_the_most_tokens(monkeypatch: pyte
     assert preparation.prepare_moe(layer, 3, target=target, jobs=2) == 7 and asked == [([1, 2, 3], None, 2)]
     with pytest.raises(ProblemError, match="most_tokens = 0: must be at least 1"):
         preparation.prepare_moe(layer, 0, target=target)
+
+
+@pytest.mark.parametrize("unlike", [{"fused": False}, {"bf16_inputs": False}, {"shared_experts": 1}, {"pool_rows": 1024}, {}])
+def test_kernels_of_a_layer_are_those_that_it_launches(unlike: dict[str, Any]) -> None:
+    """Of a few tokens a launch of its own, but of none that another option computes."""
+    problem = replace(PROBLEM, recipe="fp8xmxfp4")
+    kernels = layer_kernels(problem, Target.typical("sm_90a"), [8], **unlike)
+    assert any(isinstance(one, DecodeConfig) for one in kernels) == (not unlike or "pool_rows" in unlike)
+    inputs = [one for one in kernels if isinstance(one, PreDispatchConfig)]
+    assert [one.quantized for one in inputs] == ([True] if "bf16_inputs" in unlike else [True, False])
+    assert {one.shared for one in inputs} == {unlike.get("shared_experts", 0)}
+    of_layer = [one for one in kernels if not isinstance(one, DecodeConfig | PreDispatchConfig)]
+    assert {one.pool_rows for one in (*inputs, *of_layer)} == {unlike.get("pool_rows")}
+    assert {one.problem.num_experts for one in of_layer} == {8 + unlike.get("shared_experts", 0)}
+    assert len({getattr(one, "stage", "fused") for one in of_layer}) == (5 if "fused" in unlike else 1)
