@@ -11,6 +11,7 @@ import torch
 from test_calls_in_a_row import FAMILIES, changes
 
 from megamoe_dsl import MegaMoE, Problem, ProblemError, gemm, random_weights
+from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.runtime import custom_op, device_gradients
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
@@ -176,3 +177,14 @@ def test_inputs_that_lie_in_the_buffer_are_not_copied() -> None:
         assert launched(slice(3)) == launched(slice(3), 3) == 1
         assert launched(slice(3), 4) == launched(slice(1, 4)) == 2
         assert [launched(slice(3), **{name: one[:3].clone()}) for name, one in places.items()] == [2] * 4
+
+
+def test_each_dispatch_has_tables_of_its_own() -> None:
+    problem = replace(PROBLEM, recipe="bf16xbf16")
+    with recorded_gpu():
+        layer = EpMoE(problem, random_weights(problem, 0, 0), activation=torch.nn.Identity())
+        config = layer.dispatch_config
+        other = config.replace(token_saving=not config.token_saving)
+        kernels = [layer.tables_for(one) for one in (config, other)]
+        assert kernels[0] is layer.tables_for(config) is not kernels[1] is layer.tables_for(other)
+        assert [one.artifact.config for one in kernels] == [RoutingTablesConfig.of(one) for one in (config, other)]
