@@ -32,6 +32,7 @@ def test_what_would_hang_or_fill_memory_is_refused_at_once(tmp_path: Path) -> No
     pipe, loop = tmp_path / "pipe", tmp_path / "loop"
     os.mkfifo(pipe)
     loop.symlink_to(loop)
+    opened = len(os.listdir("/proc/self/fd"))
     assert refused(pipe) == "a named pipe: must be a regular file"
     assert refused("/dev/zero") == "a device: must be a regular file"
     assert refused(tmp_path) == "a folder: must be a regular file"
@@ -39,6 +40,7 @@ def test_what_would_hang_or_fill_memory_is_refused_at_once(tmp_path: Path) -> No
     assert "symbolic links" in refused(loop)
     assert "too long" in refused(tmp_path / ("a" * 5000))
     assert "null" in refused("a\0b")
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_a_file_of_one_byte_too_many(tmp_path: Path) -> None:

@@ -326,3 +326,13 @@ def test_ranks_of_a_host_follow_one_another(hosts: str, ranks: int | None, monke
         return
     with pytest.raises(ProblemError, match=r"domain = .*: must be given where hosts"):
         ranks_of_a_domain(None)
+
+
+def test_weights_that_were_gathered_do_not_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are copies: a gradient would not reach the ranks' own."""
+    problem = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="bf16xbf16")
+    alone = replace(problem, num_ranks=1)
+    every = random_weights(alone, 0, 0)
+    monkeypatch.setattr(moe_layer, "gathered", lambda weights, group, ranks: weights if ranks == 1 else every)
+    assert moe_layer.cpu_layer(problem, random_weights(problem, 0, 0), None, None).trained == ()
+    assert moe_layer.cpu_layer(alone, every, None, None).trained == (every.fc1, every.fc2)

@@ -149,3 +149,16 @@ def test_a_layer_that_fails_leaves_its_buffer_to_others(monkeypatch: pytest.Monk
     MegaMoE(PROBLEM, weights, symmetric=buffer)
     with pytest.raises(ProblemError, match=r"num_sms = \d+: must be \d+, as in every other kernel"):
         MegaMoE(PROBLEM, weights, symmetric=buffer, reserved_sms=2)
+
+
+def test_a_limit_counts_for_layers_that_wait_for_others() -> None:
+    layer_of(PROBLEM).synchronize(limit_s=0.001)
+
+
+def test_what_a_gradient_would_go_through_is_refused() -> None:
+    """A leaf or not."""
+    layer = layer_of(PROBLEM)
+    leaf, idx, weights = torch.randn(5, 256).bfloat16().requires_grad_(), torch.rand(5, 4).topk(2).indices, torch.rand(5, 2)
+    for x in (leaf, leaf * 2):
+        with pytest.raises(ProblemError, match=r"x\.requires_grad = True: must be False"):
+            layer(x, idx, weights)
