@@ -337,15 +337,17 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
 RARELY = {
     "sm_100a-flash-m16", "sm_100a-flash-m32", "sm_100a-flash-m96", "sm_100a-flash-m128", "sm_100a-flash-m192", "sm_90a-flash-m8",
     "sm_90a-flash-m32", "sm_90a-flash-m128", "sm_100a-pro-m16", "sm_100a-pro-m64", "sm_100a-pro-m192", "sm_90a-pro-m16",
-    "sm_100a-mxf4xmxf4-flash-m32", "sm_100a-mxf4xmxf4-flash-m192", "sm_100a-mxfp8xmxfp8-flash-m96",
-    "sm_100a-e4m3-results-flash-m96", "sm_90a-one-rank-clamped-precise", "sm_90a-traced-rows", "sm_90a-tuned-8192", "sm_90a-swigluoai-rows",
-    "sm_100a-situ", "sm_90a-packed-m8", "sm_90a-gemm-rows", "sm_90a-gemm-packed-pairs",
-    "sm_90a-gemm-bf16-packed-pairs", "sm_90a-gemm-packed", "sm_90a-gemm-bf16-packed", "sm_90a-gather-gemm", "sm_90a-gather-gemm-gate-first",
-    "sm_90a-gather-gemm-bf16", "sm_90a-gather-gemm-bf16-gate-first", "sm_90a-gather-gemm-bf16-biases", "sm_90a-backward-rows",
-    "sm_90a-backward-tokens", "sm_90a-backward-w2", "sm_90a-backward-rows-fp8", "sm_100a-gather-gemm", "sm_100a-gather-gemm-gate-first",
-    "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-two-consumers", "sm_100a-gather-gemm-bf16", "sm_100a-backward-rows",
-    "sm_100a-ep-dispatch-backward", "sm_90a-moe-fc1", "sm_90a-moe-fc2", "sm_90a-ep-dispatch", "sm_90a-ep-combine", "sm_90a-ep-combine-bf16",
-    "sm_90a-ep-dispatch-backward", "sm_100a-ep-dispatch", "sm_90a-decode", "sm_90a-ring-rows",
+    "sm_100a-mxf4xmxf4-flash-m32", "sm_100a-mxf4xmxf4-flash-m192", "sm_100a-mxfp8xmxfp8-flash-m96", "sm_100a-e4m3-results-flash-m96",
+    "sm_90a-one-rank-clamped-precise", "sm_90a-traced-rows", "sm_90a-tuned-8192", "sm_90a-swigluoai-rows", "sm_100a-situ", "sm_100a-biases",
+    "sm_90a-packed-m8", "sm_90a-gemm-rows", "sm_90a-gemm-ahead", "sm_90a-gemm-two-splits", "sm_90a-gemm-packed-pairs",
+    "sm_90a-gemm-bf16-packed-pairs", "sm_90a-gemm-packed", "sm_90a-gemm-bf16-packed", "sm_90a-gather-gemm", "sm_90a-gather-gemm-sorted",
+    "sm_90a-gather-gemm-gate-first", "sm_90a-gather-gemm-gate-first-bursts", "sm_90a-gather-gemm-bf16",
+    "sm_90a-gather-gemm-bf16-gate-first", "sm_90a-gather-gemm-bf16-biases", "sm_90a-backward-rows", "sm_90a-backward-tokens",
+    "sm_90a-backward-w2", "sm_90a-backward-w2-f32", "sm_90a-backward-rows-fp8", "sm_100a-gather-gemm", "sm_100a-gather-gemm-w4a4",
+    "sm_100a-gather-gemm-gate-first", "sm_100a-gather-gemm-w4a4-interleaved", "sm_100a-gather-gemm-two-consumers",
+    "sm_100a-gather-gemm-nvfp4", "sm_100a-gather-gemm-bf16", "sm_100a-backward-rows", "sm_100a-ep-dispatch-backward", "sm_90a-moe-fc1",
+    "sm_90a-moe-fc2", "sm_90a-ep-dispatch", "sm_90a-ep-combine", "sm_90a-ep-combine-bf16", "sm_90a-ep-dispatch-backward",
+    "sm_100a-ep-dispatch", "sm_90a-decode-bf16", "sm_90a-ring-rows",
 }  # fmt: skip
 """Names of which others trace every line and every way of a branch: of the sweep, and of `make golden`."""
 
