@@ -287,7 +287,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_90a-routing-tables": lambda: RoutingTablesConfig(PRESETS["deepseek-v3"].problem(8192, recipe="fp8xfp8")),
     "sm_90a-ring-columns": lambda: _ring(64, combine="e4m3", weigh_results=True, intermediate=8192),
     "sm_90a-ring-rows": lambda: _ring(8192),
-    "sm_90a-odd-columns": lambda: choose(GPT_OSS.problem(8192, recipe="fp8xfp8", **ODD), Target.typical("sm_90a"), 16),
+    "sm_90a-odd-columns": lambda: choose(GPT_OSS.problem(8192, recipe="fp8xfp8", combine="e4m3", **ODD), Target.typical("sm_90a"), 16),
     "sm_100a-odd": lambda: choose(GPT_OSS.problem(8192, **ODD, biases=True), Target.typical("sm_100a"), 128, trace=True),
     "sm_100a-odd-pre-dispatch-shared": lambda: _pre_dispatch_odd(shared=1),
     "sm_100a-odd-pre-dispatch-quantized": lambda: _pre_dispatch_odd(quantized=True),

@@ -63,6 +63,14 @@ def test_functions_are_rounded_exact_results(opcode, function):
     same(lanes(f"{opcode} %f3, %r1;", x, result="%f3", dtype=np.float32), function(x.astype(np.float64)).astype(np.float32))
 
 
+def test_results_below_zero_can_be_zero():
+    x, y = A.astype(np.float16), B.astype(np.float16)
+    text = "cvt.u16.u32 %h4, %r1; cvt.u16.u32 %h5, %r2; fma.rn.relu.f16 %h3, %h4, %h5, %h4; mov.b32 %r9, {%h3, %h3};"
+    got = lanes(text, *(one.view(np.uint16).astype(np.uint32) for one in (x, y)), result="%r9", dtype=np.uint32)
+    want = np.maximum(x.astype(np.float64) * y + x, 0).astype(np.float16)
+    assert got.astype(np.uint16).view(np.float16).tolist() == want.tolist()
+
+
 def test_classes_of_numbers():
     x = np.array([0, 1.5, np.inf, -np.inf, np.nan, 1e-40, -2, 3] * 4, np.float32)
     for kind, want in (("finite", np.isfinite(x)), ("infinite", np.isinf(x)), ("notanumber", np.isnan(x)), ("number", ~np.isnan(x))):

@@ -162,6 +162,14 @@ def test_writing_an_accumulator_in_flight_is_an_error():
         execute(body.replace("wgmma.commit_group", "mov.b32 %a1, 0f00000000;\nwgmma.commit_group"), image, 8)
 
 
+@pytest.mark.parametrize(("fence", "missing"), [("", True), ("fence.proxy.async.shared::cta;", False)])
+def test_what_threads_wrote_needs_a_proxy_fence(fence, missing):
+    body, image = small_case()
+    write = f"@%p1 st.shared.u32 [%r2], 0;\n@%p1 {fence or 'bar.warp.sync 1;'}\nbar.sync 0;\n"
+    kinds = {f.kind for f in execute(body.replace("wgmma.fence", write + "wgmma.fence", 1), image, 8)[1].findings}
+    assert kinds == ({"missing fence.proxy.async before async-proxy read"} if missing else set())
+
+
 def test_overwriting_operands_before_the_wait_is_a_race():
     body, image = small_case()
     write = "bar.sync 0;\n@%p1 st.shared.u32 [%r2], 0;\n"
