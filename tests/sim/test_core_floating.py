@@ -71,6 +71,18 @@ def test_results_below_zero_can_be_zero():
     assert got.astype(np.uint16).view(np.float16).tolist() == want.tolist()
 
 
+def test_subnormal_numbers_are_flushed_and_results_saturated():
+    x = np.array([-1.5, 1e-40, -1e-40, 0.25, 3, 2.0**-126, -(2.0**-126), np.nan] * 4, np.float32)
+    y = np.repeat(np.array([1, -0.5, 1e-39, 2.0**-127], np.float32), 8)
+    flushed = [np.where(np.abs(one) < 2.0**-126, np.float32(0), one) for one in (x, y)]
+    total, product = flushed[0] + flushed[1], flushed[0] * flushed[1]
+    for opcode, want in (("add.rn.ftz.f32", total), ("mul.rn.ftz.f32", product)):
+        found = lanes(f"{opcode} %f3, %r1, %r2;", x, y, result="%f3", dtype=np.float32)
+        np.testing.assert_array_equal(found, np.where(np.abs(want) < 2.0**-126, 0, want))
+    found = lanes("add.sat.f32 %f3, %r1, %r2;", x, y, result="%f3", dtype=np.float32)
+    np.testing.assert_array_equal(found, np.nan_to_num(np.clip(x + y, 0, 1)))
+
+
 def test_classes_of_numbers():
     x = np.array([0, 1.5, np.inf, -np.inf, np.nan, 1e-40, -2, 3] * 4, np.float32)
     for kind, want in (("finite", np.isfinite(x)), ("infinite", np.isinf(x)), ("notanumber", np.isnan(x)), ("number", ~np.isnan(x))):
