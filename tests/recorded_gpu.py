@@ -12,7 +12,8 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,11 +174,24 @@ class RecordedGpu:
 
 
 def name_of(value: int, spans: list[tuple[str, int, int]]) -> str | int:
-    """The latest tensor that has this address, and an offset; any other small number is what it is.  A process may have its heap at low
-    addresses."""
+    """The latest tensor that has this address, and an offset; a number that is no address is what it is."""
     found = ((name, value - start) for name, start, end in spans if start <= value < end)
-    name, offset = next(found, (value if value < LOWEST_ADDRESS else "elsewhere", 0))
+    name, offset = next(found, ("elsewhere" if is_address(value) else value, 0))
     return f"{name} + {offset}" if offset else name
+
+
+def is_address(value: int) -> bool:
+    """Some processes have their heap at low addresses."""
+    return value >= LOWEST_ADDRESS or heap_start() <= value < heap_end()
+
+
+@cache
+def heap_start() -> int:
+    lines = (line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[heap]"))
+    return int(next(lines, "0-").partition("-")[0], 16)
+
+
+heap_end = partial(ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_ssize_t)(("sbrk", ctypes.CDLL(None))), 0)
 
 
 @cache

@@ -119,8 +119,9 @@ def test_gates_are_recognized_by_what_they_compute() -> None:
     assert recognized(experts) == ("silu", 10.0)
     experts.swiglu_alpha, experts.swiglu_limit = 1.702, 7.0
     assert recognized(experts) == ("swigluoai", None)
-    experts.gate_softcap, experts.up_softcap = 4.0, 25.0
-    assert recognized(experts) == ("situ", None)
+    if hasattr(experts, "gate_softcap"):  # 5.17 has none
+        experts.gate_softcap, experts.up_softcap = 4.0, 25.0
+        assert recognized(experts) == ("situ", None)
 
 
 def test_mxfp4_checkpoints(tmp_path: Path, calls: list[torch.Tensor]) -> None:
