@@ -58,8 +58,10 @@ def test_an_index_stays_in_its_folder(folder: Path, tmp_path: Path, file: str) -
 def test_a_link_stays_in_the_folder_too(folder: Path, tmp_path: Path) -> None:
     """But for those of a Hugging Face cache, whose snapshots are links to blobs."""
     want = read_experts(FP4, folder, LAYER)
-    shutil.move(folder / SHARD, tmp_path / SHARD)
-    (folder / SHARD).symlink_to(tmp_path / SHARD)
+    outside = folder.with_name(f"{folder.name}-old")
+    outside.mkdir()
+    shutil.move(folder / SHARD, outside / SHARD)
+    (folder / SHARD).symlink_to(outside / SHARD)
     assert refused(folder, "must stay in the checkpoint's folder").file == folder / SHARD
     blobs, snapshot = tmp_path / "model" / "blobs", tmp_path / "model" / "snapshots" / "main"
     for place in (blobs, snapshot):
@@ -73,7 +75,7 @@ def test_a_link_stays_in_the_folder_too(folder: Path, tmp_path: Path) -> None:
     (snapshot / SHARD).symlink_to("../../elsewhere")
     assert refused(snapshot, "must stay in the checkpoint's folder").file == snapshot / SHARD
     (folder / SHARD).unlink()
-    shutil.copy(tmp_path / SHARD, folder / "elsewhere")
+    shutil.copy(outside / SHARD, folder / "elsewhere")
     (folder / SHARD).symlink_to("elsewhere")
     assert torch.equal(read_experts(FP4, folder, LAYER).fc1, want.fc1)
 
