@@ -63,7 +63,7 @@ def _ring(num_tokens: int, **problem: bool | int | str) -> Sm90Config:
 
 GPT_OSS = PRESETS["gpt-oss-20b"]
 ODD = {"num_experts": 105, "num_ranks": 3, "topk": 5}
-MANY_RANKS = Problem(7168, 16384, 128, 32, num_ranks=64, max_tokens_per_rank=256, recipe="fp8xfp8")
+MANY_RANKS = Problem(7168, 16384, 128, 32, num_ranks=128, max_tokens_per_rank=256, recipe="fp8xfp8")
 PROJECTION = GemmProblem(2112, 7168)
 FP4 = GemmProblem(2112, 7168, recipe="fp8xmxfp4")
 BF16 = GemmProblem(2112, 7168, recipe="bf16xbf16")
