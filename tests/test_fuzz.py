@@ -224,6 +224,14 @@ def test_calls_of_moe_in_one_way_are_drawn(way: str, monkeypatch: pytest.MonkeyP
     assert {one.problem.recipe for one in seen} - {"bf16xbf16"} == (set() if way == "trained" else {"fp8xfp8"})
 
 
+def test_processes_try_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.fuzz.search.check_trial", lambda trial, machine: "")
+    seen: list[list[Any]] = [[], []]
+    for number, tried in enumerate(seen):
+        search_module.search(FuzzOptions(minutes=0.002, seed=3), ("sm_90a",), number, SimpleNamespace(send=tried.append))  # type: ignore[arg-type]
+    assert min(map(len, seen)) > 1 and sum(one == other for one, other in zip(*seen, strict=False)) < min(map(len, seen))
+
+
 def test_some_layers_have_the_references_bits() -> None:
     machine, seen = SimulatedMachine(), list[Trial]()
     search = Search(lambda trial: check_trial(trial, machine), seen.append)

@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from megamoe_dsl import choose, presets
 from megamoe_dsl import target as target_module
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cli.app import app
+from megamoe_dsl.cli.options import CompiledOptions
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
 from megamoe_dsl.presets import PRESETS, Preset, compiled, projection
@@ -159,12 +160,18 @@ def test_an_error_in_a_worker_is_told(tmp_path: Path) -> None:
 
 
 def test_the_target_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemm = CompiledOptions(kernel="gemm", fields="n=4096,k=7168")
+    monkeypatch.setenv(ARCH_VARIABLE, "sm_100a")
+    assert gemm.chosen.arch == SM100 and replace(gemm, arch="sm_90a").chosen.arch == SM90
     monkeypatch.setenv(ARCH_VARIABLE, "sm_90a")
     assert target_at_hand().arch == SM90
     monkeypatch.setenv(ARCH_VARIABLE, "sm_75")
     with pytest.raises(ProblemError, match="MEGAMOE_ARCH = 'sm_75': must be one of sm_100a, sm_90a"):
         target_at_hand()
+    with pytest.raises(ProblemError, match="MEGAMOE_ARCH = 'sm_75': must be one of sm_100a, sm_90a"):
+        str(gemm.chosen)
     monkeypatch.delenv(ARCH_VARIABLE)
+    assert gemm.chosen.arch == SM90
     monkeypatch.setattr(target_module, "local_target", lambda: None)
     assert target_at_hand() is None
 

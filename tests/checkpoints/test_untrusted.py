@@ -70,9 +70,9 @@ def test_a_link_stays_in_the_folder_too(folder: Path, tmp_path: Path) -> None:
         shutil.copy(file, blobs / f"{file.name}-blob")
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}-blob")
     assert torch.equal(read_experts(FP4, snapshot, LAYER).fc1, want.fc1)
-    shutil.copy(blobs / f"{SHARD}-blob", tmp_path / "model" / "elsewhere")
+    shutil.copy(blobs / f"{SHARD}-blob", tmp_path / "model" / "blobs-old")
     (snapshot / SHARD).unlink()
-    (snapshot / SHARD).symlink_to("../../elsewhere")
+    (snapshot / SHARD).symlink_to("../../blobs-old")
     assert refused(snapshot, "must stay in the checkpoint's folder").file == snapshot / SHARD
     (folder / SHARD).unlink()
     shutil.copy(outside / SHARD, folder / "elsewhere")

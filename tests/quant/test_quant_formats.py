@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megamoe_dsl import quant
+from megamoe_dsl.recipe import RECIPES
 
 torch.set_num_threads(1)
 
@@ -217,6 +218,17 @@ def test_what_is_not_looked_for_stays_in_its_block(quantize):
     assert torch.equal(found_sf == want_sf, same)
     codes = (one.view(torch.uint8).unflatten(1, (3, -1)) for one in (found, want))
     assert torch.equal(torch.eq(*codes).all(dim=2) | ~same, torch.ones_like(same))
+
+
+def test_no_format_is_looked_at_unless_asked():
+    x = torch.randn(2, 256, generator=torch.Generator().manual_seed(4)).bfloat16()
+    x[1, 200] = math.nan
+    for recipe in ("fp8xfp8", "fp8xfp4", "mxf4xmxf4"):
+        form = RECIPES[recipe].activations
+        spoilt, alone = quant.quantize(x, form, check=False), quant.quantize(x[:1], form)
+        assert all(torch.equal(one[:1].view(torch.uint8), other.view(torch.uint8)) for one, other in zip(spoilt, alone, strict=True))
+        with pytest.raises(ValueError, match="must be finite"):
+            quant.quantize(x, form)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.uint8, torch.bfloat16, torch.float16])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -285,6 +286,23 @@ def test_nodes_may_be_a_part_of_all_ranks(tmp_path: Path) -> None:
     layer = alone(problem_of(2, "fp8xfp8"))
     for rank in range(2):
         assert torch.equal(torch.load(tmp_path / f"{rank}.pt"), sum_of_nodes(layer, call_of("free", rank, 2, 1), 2))
+
+
+def test_who_is_lost_while_rows_travel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    naming: list[str] = []
+    waits: list[list[str]] = []
+
+    @contextmanager
+    def name(rails: Rails, what: str) -> Iterator[None]:
+        naming.append(what)
+        yield
+        naming.pop()
+
+    work = SimpleNamespace(wait=lambda: waits.append(list(naming)))
+    monkeypatch.setattr(Rails, "naming_lost_ranks", name)
+    monkeypatch.setattr(dist, "all_to_all_single", lambda *given, **options: work)
+    Rails(None, 0, 0, 2, 1, None, None, torch.device("cpu")).exchange("dispatched", torch.zeros(2, 8), [1, 1], [1, 1])()
+    assert waits == [["rows"]]
 
 
 def lose_a_rank(folder: Path, rank: int) -> None:

@@ -70,3 +70,9 @@ def test_another_capacity_has_results_of_its_own() -> None:
     buffers = RankBuffers(first, case.weights[0])
     kept, grown = (buffers.rebound(one, buffers.sym).results for one in (first, larger[0]))
     assert kept is buffers.results and len(grown) > len(kept) > 0
+
+
+def test_a_traced_kernel_has_stamps_of_its_own() -> None:
+    fused = choose(PROBLEM, Target(SM90, 4), TOKENS)
+    buffers = RankBuffers(fused, random_case(PROBLEM, [TOKENS], 0).weights[0])
+    assert not buffers.trace.numel() and buffers.rebound(replace(fused, trace=True), buffers.sym).trace.numel()

@@ -51,6 +51,8 @@ bar.warp.sync 0xffffffff;
 @%p1 cp.async.bulk.wait_group{read} 0;
 """
 COPY = "cp.async.bulk.global.shared::cta.bulk_group"
+LATER = LOAD.format(size=128, space="cta") + WAIT
+"""Takes longer than a store."""
 
 
 def words(count, seed=0):
@@ -133,11 +135,12 @@ def test_wait_group_read_does_not_publish_the_destination():
     read_back = "@%p1 ld.global.u32 %r9, [%rd51];"
     results = {}
     for read in ("", ".read"):
-        body = SETUP + FILL + STORE.format(fence="fence.proxy.async.shared::cta;", opcode=COPY, read=read) + read_back
+        store = STORE.format(fence="fence.proxy.async.shared::cta;", opcode=COPY, read=read)
+        body = SETUP + FILL + store + LATER + read_back
         reports = [run(body, [words(32), np.zeros(32, np.uint32)], shared=SHARED, seed=seed) for seed in range(8)]
         results[read] = {finding.kind for report in reports for finding in report.findings}
     assert results[""] == set()
-    assert results[".read"] != set()
+    assert "RAW race" in results[".read"]  # in some schedule the copy has written when it is read
 
 
 def test_missing_wait_at_exit_is_a_warning():

@@ -111,6 +111,7 @@ def test_scope_must_include_both_sides():
     assert "insufficient scope for synchronization across CTAs" in found and "RAW race" in found
     assert handoff(release.format("cluster"), ACQUIRE, cluster=2) == set()
     assert "RAW race" in handoff(release.format("cluster"), ACQUIRE, cluster=1)
+    assert "RAW race" in handoff(release.format("gpu"), ACQUIRE.replace("gpu", "cta"))
 
 
 def cross_rank(scope: str) -> set[str]:

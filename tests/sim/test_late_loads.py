@@ -85,6 +85,16 @@ def test_a_lane_s_own_release_waits_for_its_loads() -> None:
         assert out.tolist() == list(range(32))
 
 
+def test_a_store_of_one_lane_comes_after_the_loads_of_all() -> None:
+    text = """mov.u32 %r1, buf; setp.eq.u32 %p1, %r50, 0; @%p1 st.shared.b32 [%r1], 7; bar.warp.sync -1;
+    ld.shared.b32 %r4, [%r1]; bar.warp.sync -1; @%p1 st.shared.b32 [%r1], 9; bar.warp.sync -1;
+    mul.wide.u32 %rd1, %r50, 4; add.s64 %rd1, %rd50, %rd1; st.global.b32 [%rd1], %r4;"""
+    for seed in SEEDS:
+        out = np.zeros(32, np.uint32)
+        run(text, [out], shared=SHARED, seed=seed, assumptions=Assumptions(late_loads=True))
+        assert out.tolist() == [7] * 32
+
+
 def test_a_load_of_some_lanes_lands_in_those_only() -> None:
     text = """mov.u32 %r1, buf; mad.lo.u32 %r2, %r50, 4, %r1; mul.wide.u32 %rd1, %r50, 4; add.s64 %rd1, %rd50, %rd1; mov.u32 %r3, 5;
     st.shared.b32 [%r2], %r50; setp.lt.u32 %p1, %r50, 8; @%p1 ld.shared.b32 %r3, [%r2]; add.u32 %r3, %r3, 100; st.global.b32 [%rd1], %r3;"""
