@@ -228,7 +228,7 @@ def test_processes_try_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megamoe_dsl.fuzz.search.check_trial", lambda trial, machine: "")
     seen: list[list[Any]] = [[], []]
     for number, tried in enumerate(seen):
-        search_module.search(FuzzOptions(minutes=0.002, seed=3), ("sm_90a",), number, SimpleNamespace(send=tried.append))  # type: ignore[arg-type]
+        search_module.search(FuzzOptions(minutes=0.008, seed=3), ("sm_90a",), number, SimpleNamespace(send=tried.append))  # type: ignore[arg-type]
     assert min(map(len, seen)) > 1 and sum(one == other for one, other in zip(*seen, strict=False)) < min(map(len, seen))
 
 
