@@ -61,6 +61,7 @@ class OnGpus(TorchFunctionMode):
         super().__init__()
         self.far: set[int] = set()
         self.made: list[torch.Tensor] = []
+        self.alive: list[Any] = []  # what a call computes: no address comes back within it
         self.capturing: Callable[[], bool] = lambda: False
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -77,6 +78,7 @@ class OnGpus(TorchFunctionMode):
             name: torch.device("cpu") if name == "device" else value for name, value in (kwargs or {}).items() if name != "pin_memory"
         }
         found = NEW.get(function, function)(*(torch.device("cpu") if isinstance(one, torch.device) else one for one in args), **kwargs)
+        self.alive.append(found)
         if function in NEW:
             self.made.append(found)
         return found
@@ -122,6 +124,7 @@ class RecordedGpu:
         """The launches of a call; its results are y, or `y0` and more."""
         self._raw.clear()
         self.mode.made.clear()
+        self.mode.alive.clear()
         self.show(**arguments)
         found = function(**arguments)
         self.show(**({f"y{number}": one for number, one in enumerate(found)} if isinstance(found, tuple) else {"y": found}))
