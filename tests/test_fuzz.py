@@ -121,12 +121,12 @@ def test_data_are_what_they_are_called(values: str) -> None:
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8"])
 def test_cancelling_sums_are_nothing_but_roundings(recipe: str) -> None:
     """Another order of additions gives another y, which for normal numbers would be rounded to the same BF16."""
-    problem, y = replace(PROBLEM, hidden=512, intermediate=512, recipe=recipe), {}
+    problem, y = replace(PROBLEM, hidden=512, intermediate=1024, recipe=recipe), {}
     for values in ("normal", "cancelling"):
         case = case_of(problem, FuzzedCall((4,), values=values))
         y[values] = [case.reference(accumulate).y[0] for accumulate in (torch.float64, torch.float32)]
     differing = {values: float((one != other).float().mean()) for values, (one, other) in y.items()}
-    assert differing["normal"] < 0.05 and differing["cancelling"] > 0.1, differing
+    assert differing["normal"] < 0.05 and differing["cancelling"] > 0.15, differing
 
 
 @pytest.mark.parametrize("down", [-400, 400])
@@ -214,21 +214,24 @@ def test_the_command_searches_in_processes() -> None:
     assert result.exit_code == 0 and result.output.startswith("PASS: none failed in "), result.output
 
 
+def tried(given: FuzzOptions, arches: tuple[str, ...], number: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a process draws where nothing is wrong."""
+    monkeypatch.setattr("megamoe_dsl.fuzz.search.check_trial", lambda trial, machine: "")
+    seen = list[Any]()
+    search_module.search(given, arches, number, SimpleNamespace(send=seen.append))  # type: ignore[arg-type]
+    return seen
+
+
 @pytest.mark.parametrize("way", ["trained", "graph"])
 def test_calls_of_moe_in_one_way_are_drawn(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of BF16 weights alone."""
-    monkeypatch.setattr("megamoe_dsl.fuzz.search.check_trial", lambda trial, machine: "")
-    seen = list[Any]()
-    search_module.search(FuzzOptions(minutes=0.004, way=way), (), 0, SimpleNamespace(send=seen.append))  # type: ignore[arg-type]
+    seen = tried(FuzzOptions(minutes=0.004, way=way), (), 0, monkeypatch)
     assert len(seen) > 1 and all(set(one.ways) == {way} for one in seen)
     assert {one.problem.recipe for one in seen} - {"bf16xbf16"} == (set() if way == "trained" else {"fp8xfp8"})
 
 
 def test_processes_try_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megamoe_dsl.fuzz.search.check_trial", lambda trial, machine: "")
-    seen: list[list[Any]] = [[], []]
-    for number, tried in enumerate(seen):
-        search_module.search(FuzzOptions(minutes=0.008, seed=3), ("sm_90a",), number, SimpleNamespace(send=tried.append))  # type: ignore[arg-type]
+    seen = [tried(FuzzOptions(minutes=0.008, seed=3), ("sm_90a",), number, monkeypatch) for number in range(2)]
     assert min(map(len, seen)) > 1 and sum(one == other for one, other in zip(*seen, strict=False)) < min(map(len, seen))
 
 

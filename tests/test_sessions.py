@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from megamoe_dsl import choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench import ep, session
 from megamoe_dsl.bench.ep import EpRun
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import CurrentLayer, Point, name_of
+from megamoe_dsl.bench.point import CurrentLayer, Point, name_of, slowest_rank
 from megamoe_dsl.bench.session import Measurement, Session, alike, run_session
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.problem import Problem, ProblemError
@@ -123,13 +124,11 @@ def test_the_last_shapes_weights_are_freed_first() -> None:
 
 
 def test_the_slowest_rank_is_that_of_the_largest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    from megamoe_dsl.bench import point as module
-
     def gather(everyone: list[Any], own: dict[str, Any]) -> None:
         everyone[:] = [own, {**own, "bound_us": own["bound_us"] + 1.0, "name": "other"}]
 
-    monkeypatch.setattr(module.dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(module.dist, "all_gather_object", gather)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", gather)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: DEFAULT_GPU)
-    found = module.slowest_rank(FEW, torch.tensor([3, 0, 5, 0]))
+    found = slowest_rank(FEW, torch.tensor([3, 0, 5, 0]))
     assert found["name"] == "other" and list(found.values())[:2] == [8, 2]
