@@ -26,11 +26,12 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cli import simulations, tables
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.cli.inspect import print_changes, print_inspection
+from megamoe_dsl.cli.inspect import number, print_changes, print_inspection
 from megamoe_dsl.cli.tables import facts, ruled
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
 from megamoe_dsl.inspect import Inspection, differences
+from megamoe_dsl.inspect.inspection import SECTIONS
 from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
 from megamoe_dsl.sass import listing
@@ -183,7 +184,7 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     same = runner.invoke(app, [*arguments, "--diff", str(files["json"])])
     assert "Nothing differs" in same.output
     other = runner.invoke(app, [*arguments, "--block-m", "64", "--diff", str(files["json"])])
-    assert "config.block_m" in other.output
+    assert re.search(rf"config\.block_m +{found['config']['block_m']} +64 ", other.output)
     hopper = runner.invoke(app, [*arguments, "--arch", "sm_90a", "--diff", str(files["json"])])
     assert hopper.exit_code == 0, hopper.output
     assert "measures.math_k_block.instructions" in hopper.output and "…" not in hopper.output
@@ -215,6 +216,10 @@ def test_a_diff_counts_fields_that_only_moved() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert re.findall(r"[st]mem\.\S+", said) == ["smem.a.bytes", "tmem.sums.columns", "smem.gone.offset"]
     assert "Fields of SMEM and TMEM at another offset: 2" in said
+
+
+def test_numbers_have_a_decimal_where_they_need_one() -> None:
+    assert [number(one) for one in (None, 0.0, 0.04, 2.25, 10.0, 120.0, 1000.5)] == ["·", "0", "0", "2.2", "10", "120", "1000.5"]
 
 
 def test_diff_with_something_else(tmp_path: Path) -> None:
@@ -261,6 +266,7 @@ def test_narrow_tables_cut_no_word_that_fits(columns: int) -> None:
     assert max(map(len, console.file.getvalue().splitlines())) <= columns  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("compiled_once")
 def test_ptx_without_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise DisassemblyError("nvdisasm is not installed")
@@ -272,8 +278,10 @@ def test_ptx_without_nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert result.exit_code == 0, result.output
     assert f"{path} is written; all that comes from SASS is left out: nvdisasm is not installed" in result.output
     assert ".entry" in path.read_text() and "registers" in result.output
-    result = runner.invoke(app, [*arguments, "--json"])
-    assert result.exit_code == 2 and "error: nvdisasm is not installed" in result.stderr
+    (tmp_path / "before.json").write_text(json.dumps({name: {} for name in SECTIONS}))
+    for more in (["--json"], ["--diff", str(tmp_path / "before.json")], ["--sass", str(tmp_path / "k.sass")]):
+        result = runner.invoke(app, [*arguments, *more])
+        assert result.exit_code == 2 and "error: nvdisasm is not installed" in result.stderr
 
 
 def test_an_artifact_prints_short() -> None:

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from megamoe_dsl.artifact import workers
-from megamoe_dsl.cli import INTERRUPTED
+from megamoe_dsl.cli import INTERRUPTED, main
 from megamoe_dsl.cli.app import app, said
 from megamoe_dsl.cli.bench import check_kernel
 from megamoe_dsl.inspect.inspection import SECTIONS
@@ -94,6 +94,8 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ([*GEMM, "n=128,k=128", "--choices", "num_sms=4"], "--choices = 'num_sms=4': must be FIELD=VALUE with one of block_m"),
         ([*GEMM, "n=128,k=128", "--seed", "99999999999999999999"], "--seed = 99999999999999999999: must be between -2^63 and 2^64 - 1"),
         ([*GEMM, "n=128,k=128", "--mask", "0.5"], "--mask = 0.5: must be left out with --kernel gemm"),
+        ([*GEMM, "n=128,k=128", "--skew"], "--skew = True: must be left out with --kernel gemm"),
+        ([*SIMULATE, "--launches", "0"], "--launches = 0: must be between 1 and 1000"),
         ([*INSPECT, "--hidden", "1000000000000"], "--hidden = 1000000000000: must be at most 262144"),
         ([*INSPECT, "--recipe", "FP8"], "--recipe = 'FP8': must be one of fp8xfp4"),
         (["export", "{folder}", *SMALL, "--name", "a\nb"], "name = 'a\\nb': must be a file name without a folder"),
@@ -154,6 +156,16 @@ def test_a_full_stdout_is_one_line(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "megamoe_dsl", *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "error: stdout: No space left on device\n")
+
+
+def test_a_process_without_streams_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["megamoe", "--version"])
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.ep import EpRun, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
+from megamoe_dsl.bench.session import Session
 from megamoe_dsl.bench.tuning import CANDIDATES, HALVES_ALONE, winner_of
 from megamoe_dsl.bench.tuning import ep_entry as entry_of
 from megamoe_dsl.cli.app import app
+from megamoe_dsl.cli.bench import run_of
 from megamoe_dsl.kernels.moe.halves import family
 from megamoe_dsl.kernels.registry import find_kernel
+from megamoe_dsl.options.points import BenchOptions, TuneOptions
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, EpEntry, Table, tuned_table
@@ -118,6 +121,22 @@ def test_a_run_has_candidates_of_one_half(tmp_path: Path) -> None:
     assert [getattr(one, "trace", None) for one in traced] == [True, True, None]
     with pytest.raises(ProblemError, match=r"ranks = \[1, 2\]: must be one number for all points"):
         EpRun((POINT, Point(None, 64, 1, hidden=512, intermediate=256, experts=8, topk=2)), tmp_path, tmp_path)
+
+
+def test_a_run_is_what_was_asked_for() -> None:
+    point = replace(POINT, experts=32, remote=0.25)
+    asked = BenchOptions(**{name: getattr(point, name) for name in ("hidden", "intermediate", "experts", "topk", "remote")})
+    given = replace(asked, tokens="64", ranks="2", recipe=POINT.recipe, artifacts=Path("a"), out=Path("b"), watchdog_ms=7)
+    for kernel, candidates in CANDIDATES.items():
+        for variants, trace in ((True, False), (False, True)):
+            found = run_of(kernel, None, replace(given, variants=variants, trace=trace))
+            places = Path("a"), Path("b"), candidates if variants else (), trace
+            assert found == EpRun((point,), *places, watchdog_ms=7)
+    tuned = TuneOptions(**{name: getattr(given, name) for name in vars(given) if hasattr(TuneOptions, name)})
+    found = run_of("mega_moe", None, tuned)
+    assert isinstance(found, Session) and (found.variants, found.watchdog_ms, found.points) == (True, 7, [point])
+    with pytest.raises(ProblemError, match="tokens = 0: must be at least 1"):
+        run_of("mega_moe", None, replace(tuned, tokens="0"))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`megamoe export --all`: a folder with every kernel of a layer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactStore, kernel_name
 from megamoe_dsl.cli.app import app
+from megamoe_dsl.cli.export import kernels_of
+from megamoe_dsl.cli.options import CompiledOptions
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.runtime.preparation import halves_kernels, layer_kernels
 from megamoe_dsl.target import Target
@@ -36,11 +39,18 @@ def test_all_kernels_of_a_layer_are_exported(kernel: str, kernels_of: Any, monke
     assert all(kernel_name(one) in result.output for one in found)  # type: ignore[arg-type]
 
 
+def test_a_layer_has_the_capacity_of_presets_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.runtime.preparation.layer_kernels", lambda problem, target: [])
+    options = CompiledOptions(hidden=256, intermediate=128, experts=4, topk=2, tokens=16)
+    assert [kernels_of(one)[0].max_tokens_per_rank for one in (options, replace(options, max_tokens=9))] == [8192, 9]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--name", "a"], "--name = 'a': must be left out with --all"),
         (["--block-m", "16"], "--block-m = 16: must be left out with --all"),
+        (["--fields", "n=128"], "--fields = 'n=128': must be left out with --kernel mega_moe"),
         (["--kernel", "pre_dispatch"], "must be mega_moe, dispatch_grouped_gemm or grouped_gemm_combine with --all"),
     ],
 )

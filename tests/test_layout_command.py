@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.pictures import PICTURES
+from megamoe_dsl.presets import preset
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 SHAPE = ["--hidden", "512", "--intermediate", "512", "--experts", "8", "--topk", "2", "--sms", "4"]
@@ -35,6 +36,17 @@ def test_results_of_eight_bits():
     assert result.exit_code == 0 and "u8 [2, 64, 640]" in result.output
 
 
+def test_a_picture_is_of_the_layer_that_was_asked_for(monkeypatch):
+    """A shape of one's own takes nothing from a preset."""
+    seen = []
+    monkeypatch.setitem(PICTURES, "smem", lambda config, tokens: seen.append((config, tokens)) or PICTURES["swizzle"](config, tokens))
+    assert layout("smem", *SHAPE[:-2], "--sms", "6", "--tokens", "3").exit_code == 0
+    assert layout("smem").exit_code == 0
+    (own, three), (flash, usual) = seen
+    assert (own.num_sms, own.problem.num_ranks, own.problem.max_tokens_per_rank, three) == (6, 1, 3, 3)
+    assert (flash.num_sms, flash.problem, usual) == (148, preset("flash").problem(128), 128)
+
+
 def test_a_file(tmp_path):
     file = tmp_path / "smem.svg"
     result = layout("smem", *SHAPE, "--svg", str(file))
@@ -58,6 +70,7 @@ def test_an_encoding_without_blocks_is_one_line(encoding):
         (["smem", "--arch", "sm_80"], "arch = 'sm_80': must be one of sm_100a, sm_90a"),
         (["pool", "--svg", "missing/folder/x.svg"], "missing/folder"),
         (["nothing"], "is not one of"),
+        (["smem", "--tokens", "0"], "--tokens = 0: must be"),
         (["smem", "--trace", "x.json"], "--trace = 'smem': must be given with timeline only"),
         (["timeline"], "--trace = None: must be given with timeline"),
         (["timeline", "--trace", "missing.json"], "missing.json"),
@@ -68,6 +81,12 @@ def test_an_encoding_without_blocks_is_one_line(encoding):
 def test_errors_are_one_line(arguments, message):
     result = layout(*arguments)
     assert result.exit_code == 2 and message in result.output and "Traceback" not in result.output
+
+
+def test_a_trace_is_of_the_point_that_was_asked_for():
+    asked = ["--preset", "pro", "--tokens", "9", "--ranks", "4"]
+    result = layout("timeline", "--trace", str(next(RESULTS.glob("mega_moe_sm90-trace-*.json"))), *asked)
+    assert "one point with --preset pro --tokens 9 --ranks 4" in " ".join(result.output.split())
 
 
 def test_a_trace_with_one_point_needs_no_other_option(tmp_path):

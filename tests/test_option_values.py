@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.cli.options import ConfigOptions
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.cli.options import CompiledOptions, ConfigOptions, KernelOptions
+from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
+from megamoe_dsl.presets import projection
 
 BASE: dict[str, Any] = {"arch": "sm_90a", "hidden": 512, "intermediate": 256, "experts": 8, "topk": 2, "ranks": 2, "recipe": "fp8xfp8"}
 PROBLEM = {
@@ -51,6 +54,31 @@ def test_tokens_of_4_bits_have_stages_of_more_channels() -> None:
     chosen = options.config(options.problem(8), 8, 4)
     other = replace(options, block_k=384 - chosen.block_k)
     assert other.config(other.problem(8), 8, 4).block_k == 384 - chosen.block_k
+
+
+def test_a_pool_of_no_rows_is_chosen() -> None:
+    options = ConfigOptions(**{**BASE, "pool_rows": 0})
+    problem = options.problem(2048)
+    assert options.config(problem, 8, 4).pool_rows == choose_pool_rows(problem)
+
+
+def test_capacity_and_tokens_are_two_things() -> None:
+    """A kernel is chosen for the tokens that there are."""
+    options = CompiledOptions(**BASE, tokens=8, max_tokens=512, sms=6, kernel="moe_fc1")
+    chosen = options.chosen
+    assert (type(chosen).__name__, chosen.stage, chosen.num_sms, chosen.problem) == ("StageConfig", "fc1", 6, options.problem(512))
+    assert chosen.block_m < replace(options, tokens=512).chosen.block_m
+    assert replace(options, max_tokens=None).chosen.problem.max_tokens_per_rank == 8
+
+
+def test_options_of_other_kernels_are_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given replaces what a preset has; a kernel is for the first of its architectures unless another is named."""
+    monkeypatch.delenv("MEGAMOE_ARCH", raising=False)
+    options = KernelOptions(kernel="gemm", preset="deepseek-v3/o", fields="n=512", recipe="bf16xbf16", choices="group_m=3")
+    found = options.other(64, 20)
+    assert found.problem == replace(projection("deepseek-v3/o").problem, n=512, recipe="bf16xbf16")
+    assert (found.arch, found.num_sms, found.group_m) == (SM90, 20, 3)
+    assert replace(options, recipe=None).other(64, None).problem.recipe == "fp8xfp8"
 
 
 def test_all_options_are_tried() -> None:

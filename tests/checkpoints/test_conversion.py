@@ -181,6 +181,16 @@ def test_a_file_that_lacks_a_tensor_is_made_again(source: Path, tmp_path: Path) 
         assert all(torch.equal(opened.get_tensor(name).view(torch.uint8), one.view(torch.uint8)) for name, one in whole.items())
 
 
+def test_another_layout_in_the_same_place_is_converted_anew(source: Path, tmp_path: Path) -> None:
+    fc1, fc2 = torch.randn(4, 256, 256).bfloat16(), torch.randn(4, 256, 128).bfloat16()
+    before, after = (convert_checkpoint(source, tmp_path / "converted", "fp8xfp4", layers=[3])[0].read_bytes() for _ in range(2))
+    assert before == after
+    shutil.rmtree(source)
+    write(source, qwen3_moe(fc1, fc2))
+    (file,) = convert_checkpoint(source, tmp_path / "converted", "fp8xfp4", layers=[3])
+    assert file.read_bytes() != before
+
+
 def test_a_file_has_as_many_experts_as_fit(source: Path, tmp_path: Path) -> None:
     expert = 3 * WHOLE.hidden * WHOLE.intermediate * WHOLE.formats.weights.bytes_per_value
     files = convert_checkpoint(source, tmp_path / "converted", "fp8xfp4", layers=[3], file_bytes=int(2.9 * expert))

@@ -132,7 +132,9 @@ def test_biases(tmp_path: Path) -> None:
     short = {f"model.layers.{LAYER}.mlp.experts.down_proj_bias": torch.zeros(4, 128)}
     folder = write(tmp_path / "short", {**gpt_oss(weights), bias: torch.zeros(4, 256), **short})
     refused(folder, biased, r"shape \(128,\): must be \(256,\)")
-    refused(write(tmp_path / "v4", v4()), biased, "layout deepseek-v4 has no biases, and the layer has biases = True")
+    for ignored in (False, True):
+        message = "layout deepseek-v4 has no biases, and the layer has biases = True"
+        refused(write(tmp_path / "v4", v4()), biased, message, ignore_biases=ignored)
 
 
 @pytest.mark.parametrize(("scales", "row", "name"), [("fc1_sf", 7, "w1"), ("fc1_sf", 135, "w3"), ("fc2_sf", 7, "w2")])

@@ -95,6 +95,8 @@ def test_nvfp4_has_factors_of_each_expert(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="recipe = 'nvfp4xnvfp4': must be one without factors"):
         convert_checkpoint(folder, tmp_path / "own", "nvfp4xnvfp4")
     name = f"model.layers.{LAYER}.mlp.experts.5.up_proj.input_scale"
+    one = write(tmp_path / "one", {**tensors, name: tensors[name].view(1)})
+    assert same(problem, read_experts(problem, one, LAYER, rank=1), weights[1])
     for wrong, message in ((torch.ones(2), r"dtype F32, shape \(2,\): must be one F32"), (torch.zeros(()), "must be numbers between")):
         with pytest.raises(CheckpointError, match=message):
             read_experts(problem, write(tmp_path / f"{wrong.dim()}", {**tensors, name: wrong}), LAYER, rank=1)
@@ -184,21 +186,21 @@ def test_channels_that_fill_no_whole_blocks(tmp_path: Path) -> None:
 
 
 def test_biases_are_those_of_the_rows(tmp_path: Path) -> None:
-    """Gate in even rows and up in odd ones, BF16; filled up with zeros as the rows are."""
+    """Gate in even rows and up in odd ones, BF16 or another type; filled up with zeros as the rows are."""
     hidden, intermediate = 192, 96
     generator = torch.Generator().manual_seed(0)
     fc1 = quantize_e2m1(torch.randn(4, 2 * intermediate, hidden, generator=generator))
     fc2 = quantize_e2m1(torch.randn(4, hidden, intermediate, generator=generator))
     gate, up, down = (torch.randn(4, n, generator=generator).bfloat16() for n in (intermediate, intermediate, hidden))
     stem = f"model.layers.{LAYER}.mlp.experts"
-    biases = {f"{stem}.gate_up_proj_bias": torch.stack([gate, up], dim=2).flatten(1), f"{stem}.down_proj_bias": down}
+    biases = {f"{stem}.gate_up_proj_bias": torch.stack([gate, up], dim=2).flatten(1), f"{stem}.down_proj_bias": down.half()}
     folder = write(tmp_path, {**gpt_oss(ExpertWeights(*fc1, *fc2)), **biases})
     found = read_experts(Problem(256, 128, 4, 2, 2, 16, biases=True), folder, LAYER, rank=1)
     assert found.fc1_bias is not None and found.fc2_bias is not None
-    assert (found.fc1_bias.shape, found.fc2_bias.shape) == ((2, 256), (2, 256))
+    assert all((one.shape, one.dtype) == ((2, 256), torch.float32) for one in (found.fc1_bias, found.fc2_bias))
     assert torch.equal(found.fc1_bias[:, :intermediate], gate[2:].float())
     assert torch.equal(found.fc1_bias[:, 128 : 128 + intermediate], up[2:].float())
-    assert torch.equal(found.fc2_bias[:, :hidden], down[2:].float())
+    assert torch.equal(found.fc2_bias[:, :hidden], down[2:].half().float())
     assert not found.fc1_bias.unflatten(1, (2, 128))[..., intermediate:].any() and not found.fc2_bias[:, hidden:].any()
 
 
@@ -225,10 +227,10 @@ def test_a_checkpoint_that_was_closed_opens_its_files_again(tmp_path: Path) -> N
 def test_what_is_there_is_found(tmp_path: Path) -> None:
     problem = problem_of(1, "fp8xfp4")
     tensors = deepseek_v4(random_weights(problem, 0, 1))
-    more = {name.replace(f"layers.{LAYER}", "layers.11"): tensor for name, tensor in tensors.items()}
+    more = {name.replace(f"layers.{LAYER}", f"layers.{layer}"): tensor for name, tensor in tensors.items() for layer in (11, 0)}
     checkpoint = Checkpoint(write(tmp_path, {**tensors, **more}))
     experts = PublishedExperts.of(checkpoint, 11)
-    assert find_layers(checkpoint) == [LAYER, 11]
+    assert find_layers(checkpoint) == [0, LAYER, 11]
     assert (experts.layout.name, experts.num_experts, experts.shape) == ("deepseek-v4", 8, (256, 128))
 
 
@@ -253,21 +255,22 @@ def test_a_line_is_logged_for_each_tenth(monkeypatch: pytest.MonkeyPatch, caplog
 
 
 def test_an_interrupted_load_goes_on(tmp_path: Path) -> None:
-    problem = problem_of(1, "fp8xfp4")
-    weights = random_weights(problem, 0, 1)
-    tensors = deepseek_v4(weights)
-    gone = f"layers.{LAYER}.ffn.experts.5.w3.scale"
+    problem = problem_of(2, "fp8xfp4")
+    ranks = [random_weights(problem, rank, 1) for rank in range(2)]
+    tensors = deepseek_v4(all_experts(ranks))
+    gone = f"layers.{LAYER}.ffn.experts.6.w3.scale"  # the third of the second rank
     folder = write(tmp_path, {name: tensor for name, tensor in tensors.items() if name != gone}, files=1, index=False)
     checkpoint = Checkpoint(folder)
     buffers = empty_buffers(problem)
     with pytest.raises(CheckpointError, match="no such tensor") as caught:
-        load_experts(buffers, checkpoint, LAYER)
-    assert (caught.value.expert, caught.value.tensor) == (5, gone)
+        load_experts(buffers, checkpoint, LAYER, 1)
+    assert (caught.value.expert, caught.value.tensor) == (2, gone)
     placed = write(tmp_path, tensors, files=1)
-    before, load = [], buffers.load_expert
+    before, load, seen = [], buffers.load_expert, []
     buffers.load_expert = lambda index, expert: before.append(index) or load(index, expert)  # type: ignore[method-assign]
-    load_experts(buffers, placed, LAYER, start=caught.value.expert)
-    assert before == [5, 6, 7] and same(problem, buffers.checkpoint_weights(), weights)
+    for start in (caught.value.expert, 4):
+        load_experts(buffers, placed, LAYER, 1, start=start, progress=lambda done, total: seen.append((done, total)))
+    assert before == [2, 3] and seen == [(3, 4), (4, 4)] and same(problem, buffers.checkpoint_weights(), ranks[1])
 
 
 def test_nibbles_are_low_first() -> None:

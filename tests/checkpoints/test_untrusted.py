@@ -146,6 +146,8 @@ def test_a_scale_of_zero_is_one(tmp_path: Path) -> None:
 
 def test_the_nan_of_ue8m0(tmp_path: Path) -> None:
     weights = random_weights(FP4, 0, 1)
+    weights.fc2_sf[3, 255, 3] = 254
+    assert read_experts(FP4, write(tmp_path / "large", deepseek_v4(weights)), LAYER).fc2_sf[3, 255, 3] == 254
     weights.fc2_sf[3, 255, 3] = 255
     error = refused(write(tmp_path / "v4", deepseek_v4(weights)), "scale 255: must be 0 to 254")
     assert error.tensor == f"layers.{LAYER}.ffn.experts.3.w2.scale" and error.expert == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,8 @@ def test_layers_that_are_alike_share_a_row(tmp_path: Path) -> None:
     layers = {name.replace(f"layers.{LAYER}.", f"layers.{n}."): tensor for name, tensor in tensors.items() for n in (3, 4, 5, 9)}
     rows = runner.invoke(app, ["weights", "inspect", str(write(tmp_path, layers))]).output
     assert "3 to 5" in rows and rows.count("gpt-oss") == 2
+    found = json.loads(runner.invoke(app, ["weights", "inspect", str(tmp_path), "--json"]).output)
+    assert {one["num_bytes"] for one in found} == {4 * 3 * 256 * 128 * 17 // 32}
 
 
 def test_convert_fp4_to_fp8(source: Path, tmp_path: Path) -> None:
@@ -78,6 +81,14 @@ def test_convert_goes_on_where_it_was(tmp_path: Path) -> None:
     convert_checkpoint(source, folder, "fp8xfp4", file_bytes=1)  # the same names, another recipe: made again
     assert read_experts(WHOLE, folder, LAYER).fc1.dtype == torch.uint8
     assert not list(folder.glob(".*"))
+
+
+def test_experts_are_converted_where_asked(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("megamoe_dsl.cuda_device.require_usable", lambda device, field="": torch.device(device))
+    monkeypatch.setattr("megamoe_dsl.checkpoints.write.convert_checkpoint", lambda *given, **options: asked.append(options["device"]) or [])
+    result = runner.invoke(app, ["weights", "convert", str(source), str(tmp_path / "out"), "--recipe", "fp8xfp4", "--device", "cuda:1"])
+    assert result.exit_code == 0 and asked == [torch.device("cuda:1")], result.output
 
 
 def test_biases_are_left_out_on_purpose(tmp_path: Path) -> None:

@@ -185,6 +185,9 @@ def test_a_graph_is_captured_after_the_first_call(
     with monkeypatch.context() as patch, pytest.raises(ProblemError, match="call once before"):
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         run(gpu, buffer, new_y(), *weights)
+    with monkeypatch.context() as patch, pytest.raises(ProblemError, match="call once before"):
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        buffer.pre_dispatch()
     run(gpu, buffer, new_y(), *weights)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert torch.equal(run(gpu, buffer, new_y(), *weights), case.reference().y[0])
@@ -245,6 +248,8 @@ def test_casts() -> None:
     assert words.dtype == torch.int32 and torch.equal(words.view(torch.uint8), quantize_e4m3(x)[1])
     with pytest.raises(ProblemError, match="use_packed_ue8m0"):
         per_token_cast_to_fp8(x, use_ue8m0=True)
+    on_meta = per_token_cast_to_fp8(x.to("meta"), use_ue8m0=False)  # as in a CUDA graph, the host looks at no value
+    assert [one.shape for one in on_meta] == [(3, 256), (3, 2)]
 
 
 TIES = ((0.25, 0), (0.75, 2), (1.25, 2), (1.75, 4), (2.5, 4), (3.5, 6), (5.0, 6), (-0.25, 0), (-0.75, 10), (-5.0, 14))

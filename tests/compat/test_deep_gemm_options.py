@@ -22,6 +22,7 @@ from megamoe_dsl.compat.deep_gemm.calls import _bound, _in_kernel_order
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.problem import MAX_CLAMP, Problem, ProblemError
 from megamoe_dsl.quant import TransformedWeights
+from megamoe_dsl.target import Target
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xfp8")
 SHAPE = (4, 16, 2, 256, 128)
@@ -155,6 +156,10 @@ def test_experts_have_scales_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_p
         scales = torch.tensor([2.0, 3.0, 5.0, 7.0])
         deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, expert_scales=scales)
         assert seen == [[[3.0, 21.0], [6.0, 15.0]]]
+        of_ranks = replace(buffer.problem, num_ranks=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(buffer, "problem", of_ranks)  # those of all of them
+            deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, expert_scales=scales)
         for wrong in (scales[:3], scales.double()):
             with pytest.raises(ProblemError, match="expert_scales"):
                 deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, expert_scales=wrong)
@@ -231,7 +236,7 @@ def test_views_of_two_buffers(buffer: deep_gemm.SymmBuffer, which: int, name: st
 def test_grids_are_even(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for asked, num_sms in ((1, 2), (6, 6), (7, 6)):
         monkeypatch.setattr(buffers, "_asked", asked)
-        assert deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE).target.num_sms == num_sms
+        assert deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE).target == Target(SM90, num_sms, "simulated")
 
 
 def test_the_bound_is_the_callers(buffer: deep_gemm.SymmBuffer, monkeypatch: pytest.MonkeyPatch) -> None:

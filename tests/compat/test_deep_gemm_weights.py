@@ -80,6 +80,11 @@ def test_sm100_has_biases_and_eight_bits() -> None:
     for wrong in (words[0].view(torch.float32), words[0][0]):
         with pytest.raises(ProblemError, match=r"weight scales = .*: must be int32 \[E, rows, K/128\], four UE8M0 a word"):
             transform_weights_for_mega_moe((w.fc1, wrong), (w.fc2, words[1]), mma_type="fp8xfp8")
+    for which in range(2):
+        codes = [w.fc1, w.fc2]
+        codes[which] = codes[which].bfloat16()
+        with pytest.raises(ProblemError, match=rf"l{which + 1}_weights\[0\].dtype = torch.bfloat16: must be torch.float8_e4m3fn"):
+            transform_weights_for_mega_moe((codes[0], words[0]), (codes[1], words[1]), mma_type="fp8xfp8")
     with pytest.raises(ProblemError, match="activation = 'gelu'"):
         transform_weights_for_mega_moe((w.fc1, words[0]), (w.fc2, words[1]), "gelu", "fp8xfp8")
 

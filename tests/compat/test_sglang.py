@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -308,10 +309,13 @@ def test_who_loads_what(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     original = lambda self, layer: calls.append("SGLang")  # noqa: E731
     for fp4, dequantized in ((True, False), (False, False), (True, True)):
         sglang.load_fp8(original, SimpleNamespace(is_fp4_expert=fp4, dequant_fp4_to_fp8=dequantized), None)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["sglang.srt.layers.moe.utils"], "get_moe_a2a_backend", lambda: SimpleNamespace(is_megamoe=lambda: False))
+        sglang.load_fp8(original, SimpleNamespace(is_fp4_expert=True, dequant_fp4_to_fp8=False), None)  # type: ignore[arg-type]
     for mega in (True, False):
         sglang.load_mxfp4(original, SimpleNamespace(use_mega_moe=mega), None)  # type: ignore[arg-type]
     sglang.load_minimax_nvfp4(original, SimpleNamespace(use_marlin=True), None)  # type: ignore[arg-type]
-    assert calls == [sglang.FP8_NAMES, "SGLang", "SGLang", sglang.MXFP4_NAMES, "SGLang", "SGLang"]
+    assert calls == [sglang.FP8_NAMES, "SGLang", "SGLang", "SGLang", sglang.MXFP4_NAMES, "SGLang", "SGLang"]
     with pytest.raises(ProblemError, match="quantization = 'NVFP4'"):
         sglang.load_minimax_nvfp4(original, SimpleNamespace(use_marlin=False), None)  # type: ignore[arg-type]
 

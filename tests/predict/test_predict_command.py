@@ -39,6 +39,7 @@ def test_channels_of_a_stage():
     packed = [*SMALL, "--gpu", "B200", "--recipe", "mxf4xmxf4", "--tokens", "8"]
     found = [json.loads(predict(*packed, "--block-k", block_k, "--quick", "--json").output)["points"][0] for block_k in ("128", "256")]
     assert [one["config"]["block_k"] for one in found] == [128, 256] and found[0]["us"] != found[1]["us"]
+    assert not any(one["gains"] for one in found)
     compared = predict(*packed, "--compare")
     assert compared.exit_code == 0 and {"block_k=128", "block_k=256"} <= set(compared.output.split())
 
@@ -94,6 +95,7 @@ def test_launches_and_compared_choices_are_drawn(tmp_path, gpu):
         (["--preset", "flash", "--tokens", "8,16", "--compare", "--svg", "x.svg"], "error: --tokens = '8,16': must be one number with "),
         (["--preset", "flash", "--gpu", "B200", "--pool-rows", "64"], "error: --pool-rows = 64: must be None or a multiple of 128"),
         (["--preset", "flash", "--compare", "--json"], "error: --compare = True: must be left out with --json"),
+        (["--preset", "flash", "--compare", "--tokens", "8", "--trace", "x.json"], "error: --compare = True: must be left out with --json"),
         (["--tokens", "8"], "error: --hidden = None: must be given"),
     ],
 )

@@ -69,6 +69,10 @@ def test_the_command() -> None:
     table = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", "--tokens", "8"])
     assert table.exit_code == 0
     assert " 4 8 1 119 91 27 0.1 network 3.63 2.73 4.07 6.00" in " ".join(table.output.split())
-    for bad in (["--network", "fast"], ["--nodes", "3"], ["--compare"]):
+    near = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", "--tokens", "8", "--network-latency", "10", "--json"])
+    far = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", "--tokens", "8", "--network-latency", "20", "--json"])
+    times = [json.loads(one.output)["points"][0]["network_us"] for one in (near, far)]
+    assert times[1] - times[0] == pytest.approx(30.0)  # of counts, rows and results
+    for bad in (["--network", "fast"], ["--nodes", "3"], ["--compare"], ["--svg", "x.svg"], ["--trace", "x.json"]):
         refused = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", *bad])
         assert refused.exit_code != 0 and len(refused.output.splitlines()) == 1, refused.output
