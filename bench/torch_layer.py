@@ -6,6 +6,7 @@ the GPU once, and none can be captured in a graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,12 +36,24 @@ class ReceivedRows:
     outgoing: tuple[int, ...] = ()
 
 
-class TorchLayer:
-    """One rank's share; weights of fp8xfp8 are expanded to BF16, those of bf16xbf16 are used as they are.  Routing has no masked slots."""
+Exchange = Callable[[torch.Tensor, Sequence[int], Sequence[int]], torch.Tensor]
+"""Rows of all ranks for this one, from its own for all, with how many it receives and sends."""
 
-    def __init__(self, problem: Problem, weights: ExpertWeights) -> None:
+
+def exchanged(rows: torch.Tensor, incoming: Sequence[int], outgoing: Sequence[int]) -> torch.Tensor:
+    found = rows.new_empty(sum(incoming), rows.shape[1])
+    dist.all_to_all_single(found, rows, list(incoming), list(outgoing))
+    return found
+
+
+class TorchLayer:
+    """One rank's share; weights of fp8xfp8 are expanded to BF16, those of bf16xbf16 are used as they are.  Routing has no masked slots.
+
+    With an `exchange` that has a gradient `result` has one, too."""
+
+    def __init__(self, problem: Problem, weights: ExpertWeights, exchange: Exchange = exchanged) -> None:
         require_plain(problem)
-        self.problem = problem
+        self.problem, self.exchange = problem, exchange
         pairs = (weights.fc1, weights.fc1_sf), (weights.fc2, weights.fc2_sf)
         both = (expand(*one) if problem.formats.scaled else one[0] for one in pairs)
         self.fc1, self.fc2 = (one.transpose(-2, -1) for one in both)
@@ -52,8 +65,12 @@ class TorchLayer:
 
     def __call__(self, y: torch.Tensor) -> None:
         """Writes y [T, H] in BF16; all ranks together."""
+        y.copy_(self.result())
+
+    def result(self) -> torch.Tensor:
+        """y [T, H] in FP32; all ranks together."""
         received, rows = self.dispatch()
-        self.combine(received, self.activate(rows), y)
+        return self.sums(received, self.activate(rows))
 
     def dispatch(self) -> tuple[ReceivedRows, torch.Tensor]:
         """Tokens to the ranks of their experts, and Linear1 of them; all ranks together."""
@@ -72,8 +89,7 @@ class TorchLayer:
         arriving = torch.empty_like(counts)
         dist.all_to_all_single(arriving, counts)
         outgoing, incoming = torch.stack([one.view(p.num_ranks, -1).sum(1) for one in (counts, arriving)]).tolist()
-        received = sent.new_empty(sum(incoming), p.hidden)
-        dist.all_to_all_single(received, sent, incoming, outgoing)
+        received = self.exchange(sent, incoming, outgoing)
         local = torch.arange(p.experts_per_rank, device=sent.device).repeat(p.num_ranks)
         by_expert = local.repeat_interleave(arriving, output_size=sum(incoming)).argsort(stable=True)
         ends = ends_of(arriving.view(p.num_ranks, -1).sum(0))
@@ -89,16 +105,16 @@ class TorchLayer:
 
     def combine(self, received: ReceivedRows, acts: torch.Tensor, y: torch.Tensor) -> None:
         """Linear2, its results to the ranks of their tokens, and their sums into y; all ranks together."""
+        y.copy_(self.sums(received, acts))
+
+    def sums(self, received: ReceivedRows, acts: torch.Tensor) -> torch.Tensor:
         results = F.grouped_mm(acts, self.fc2, offs=received.ends)
         if received.order is not None:
             sorted_results, results = results, torch.empty_like(results)
             results[received.order] = sorted_results
-            returned = results.new_empty(sum(received.outgoing), self.problem.hidden)
-            dist.all_to_all_single(returned, results, list(received.outgoing), list(received.incoming))
-            results = returned
-        total = torch.zeros(y.shape, dtype=torch.float32, device=y.device)
-        total.index_add_(0, received.sent // self.problem.topk, results.float() * self.weights[received.sent, None])
-        y.copy_(total)
+            results = self.exchange(results, received.outgoing, received.incoming)
+        total = torch.zeros(self.x.shape, dtype=torch.float32, device=self.x.device)
+        return total.index_add_(0, received.sent // self.problem.topk, results.float() * self.weights[received.sent, None])
 
 
 def ends_of(counts: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,6 @@ step by quack's GEMMs; `--scattermoe SITE`, with the sources of ScatterMoE: its 
 
 A record has microseconds of each candidate in turns, and of a dense product of torch, microseconds of our stages, bytes kept between the
 passes and at most allocated beyond weights and their gradients, and the relative distance of every gradient from float64, ours and theirs.
-`EpMoE` is on one rank, which has all experts: rows go by way of this GPU's own buffers.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,24 +29,21 @@ import torch
 
 from gemms.counters import COUNTERS, profiled, read_counters
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.timing import REPEATS, Times, time_back_to_back
+from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem
 from megamoe_dsl.kernels.registry import choose
 from megamoe_dsl.options.option import at_least
-from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant.weights import unscaled_weights
 from megamoe_dsl.runtime import expert_gradients as stages
-from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.experts import FP8, moe
 from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, most_padded, padded_rows, quantize_both
-from megamoe_dsl.runtime.preparation import halves_kernels
 from megamoe_dsl.target import Target
+from moe_layers.passes import PASSES, Passes, summary, sustained
 from moe_layers.quack_gemms import interleaved
 from moe_layers.training_layers import GROUPED_MM, QUACK, TrainingSites, training_layers
 from records import save_each
-from training_tables import COUNTED, DENSE, KERNELS, OURS, table
+from training_tables import COUNTED, DENSE, KERNELS, table
 
 TARGET = Target.typical("sm_90a")
 SHAPES = {"qwen3-30b-a3b": (2048, 768, 128, 8), "qwen3-next": (2048, 512, 512, 10), "sonic-1536": (1536, 256, 128, 8)}
@@ -56,17 +51,15 @@ SHAPES |= {"deepseek-v3-64": (7168, 2048, 64, 8)}
 """Hidden, intermediate, experts and top-k; of DeepSeek-V3 a quarter of the experts."""
 TOKENS = (4096, 16384, 32768)
 NAMES = ("x", "w1", "w2", "topk_weights")
-LAUNCHES, SUSTAINED_US = 2, 60_000
-WAYS = OURS, "moe-recompute", "moe-one-thread", "moe-fp8", "moe-fp8-quantized", "EpMoE", GROUPED_MM
-_, RECOMPUTED, ONE_THREAD, IN_FP8, QUANTIZED, ACROSS, _ = WAYS
+LAUNCHES = 2
+WAYS = "moe", "moe-recompute", "moe-one-thread", "moe-fp8", "moe-fp8-quantized", GROUPED_MM
+OURS, RECOMPUTED, ONE_THREAD, IN_FP8, QUANTIZED, _ = WAYS
 """`moe-one-thread` has its backward pass in the thread that asks for it, `moe-fp8-quantized` weights that are quantized before."""
 BF16_ERROR, FP8_ERROR = 0.006, 0.1
 """Relative, of gradients: BF16 rounds by 2 to 4 thousandths, E4M3 by 2 to 3 percent of each operand."""
 DENSE_SIZE = 8192
 COUNT_LIMIT_S = 240
 COUNTED_BY = {**COUNTERS, "dram": "dram__throughput.avg.pct_of_peak_sustained_elapsed"}
-PASSES = {"forward": 1, "backward": 2, "both": 3}
-"""Times the FLOP of a forward pass."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +84,8 @@ class TrainingPoint:
         """Of both passes."""
         rows = self.tokens * self.layer.topk
         backward = [choose(one, TARGET, rows) for one in self.layer.backward()]
-        across = halves_kernels(self.problem, TARGET, train=True) if ACROSS in ways else []
         in_fp8 = self.configs_in_fp8 if IN_FP8 in ways else []
-        return [*self.layer.configs(TARGET, self.tokens), *backward, *across, *in_fp8]
-
-    @property
-    def problem(self) -> Problem:
-        """Of `EpMoE` on one rank."""
-        layer = self.layer
-        return Problem(layer.hidden, layer.intermediate, layer.num_experts, layer.topk, 1, self.tokens, recipe=layer.recipe)
+        return [*self.layer.configs(TARGET, self.tokens), *backward, *in_fp8]
 
     @property
     def configs_in_fp8(self) -> list[Any]:
@@ -119,76 +105,63 @@ class TrainingPoint:
         return 6.0 * self.tokens * layer.topk * layer.hidden * layer.intermediate
 
 
+def draw_layer(shape: ExpertLayer, tokens: int, held: int, seed: int) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+    """x, W1 and W2 of so many experts, and top-k weights, by name; the experts of every token; the gradient of y."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    draw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
+    logits = torch.randn(tokens, shape.num_experts, device="cuda", generator=generator)
+    weights, idx = logits.softmax(1).topk(shape.topk)
+    made = (
+        torch.randn(tokens, shape.hidden, **draw),
+        torch.randn(held, 2 * shape.intermediate, shape.hidden, **draw).mul_(shape.hidden**-0.5),
+        torch.randn(held, shape.hidden, shape.intermediate, **draw).mul_(shape.intermediate**-0.5),
+        weights / weights.sum(1, keepdim=True),
+    )
+    return dict(zip(NAMES, (one.requires_grad_() for one in made), strict=True)), idx, torch.randn(tokens, shape.hidden, **draw)
+
+
 class Layer:
     """Tensors of a point on the GPU, and the ways to compute it."""
 
     def __init__(self, point: TrainingPoint, sites: TrainingSites, ways: Sequence[str] = WAYS) -> None:
-        shape, generator = point.layer, torch.Generator("cuda").manual_seed(point.tokens)
-        draw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
-        experts, hidden, own = shape.num_experts, shape.hidden, shape.intermediate
-        logits = torch.randn(point.tokens, experts, device="cuda", generator=generator)
-        weights, self.idx = logits.softmax(1).topk(shape.topk)
-        made = (
-            torch.randn(point.tokens, hidden, **draw),
-            torch.randn(experts, 2 * own, hidden, **draw).mul_(hidden**-0.5),
-            torch.randn(experts, hidden, own, **draw).mul_(own**-0.5),
-            weights / weights.sum(1, keepdim=True),
-        )
-        self.tensors = dict(zip(NAMES, (one.requires_grad_() for one in made), strict=True))
-        self.dy = torch.randn(point.tokens, hidden, **draw)
-        self.forwards = {OURS: self.ours, RECOMPUTED: partial(self.ours, recompute=True), ONE_THREAD: self.ours}
-        self.forwards[IN_FP8] = partial(self.ours, recipe=FP8)
+        self.tensors, self.idx, dy = draw_layer(point.layer, point.tokens, point.layer.num_experts, point.tokens)
+        made = list(self.tensors.values())
+        forwards: dict[str, Callable[[], torch.Tensor]] = {OURS: self.ours, ONE_THREAD: self.ours}
+        forwards |= {RECOMPUTED: partial(self.ours, recompute=True), IN_FP8: partial(self.ours, recipe=FP8)}
         if QUANTIZED in ways:
-            self.forwards[QUANTIZED] = partial(self.ours, recipe=FP8, quantized=stages.quantize_experts(*made[1:3]))
-        if ACROSS in ways:
-            self.forwards[ACROSS] = partial(across(point, *made[1:3]), made[0], self.idx, made[3])
-        self.forwards = {name: one for name, one in self.forwards.items() if name in ways}
-        self.leaves = {name: list(made) for name in self.forwards}
+            forwards[QUANTIZED] = partial(self.ours, recipe=FP8, quantized=stages.quantize_experts(*made[1:3]))
+        forwards = {name: one for name, one in forwards.items() if name in ways}
+        leaves = dict.fromkeys(forwards, made)
         self.others = training_layers(ways, sites)
         for name, other in self.others.items():
             x, w1, w2, given = made
             w1 = interleaved(w1.detach()).requires_grad_() if other.in_turn else w1
-            self.leaves[name], self.forwards[name] = [x, w1, w2, given], partial(other.run, x, w1, w2, self.idx, given)
+            leaves[name], forwards[name] = [x, w1, w2, given], partial(other.run, x, w1, w2, self.idx, given)
+        once = [name for name, other in self.others.items() if not other.again]
+        self.passes = Passes(forwards, leaves, dy, once, one_thread=[ONE_THREAD])
 
     def ours(self, **more: Any) -> torch.Tensor:
         x, w1, w2, weights = self.tensors.values()
         return moe(x, w1, None, w2, None, self.idx, weights, **more)
 
-    def gradients(self, name: str) -> tuple[torch.Tensor, ...]:
-        """Of x, w1, w2 and top-k weights by forward and backward pass."""
-        return self.backward(name, self.forwards[name]())
-
-    def backward(self, name: str, y: torch.Tensor, **more: bool) -> tuple[torch.Tensor, ...]:
-        with torch.autograd.set_multithreading_enabled(name != ONE_THREAD):
-            return torch.autograd.grad(y, self.leaves[name], self.dy, **more)
-
     def first_gradients(self, name: str) -> list[torch.Tensor]:
-        """The same, those of weights of the first expert alone, gate before up."""
-        dx, dw1, dw2, dweights = self.gradients(name)
+        """Of x, w1, w2 and top-k weights, those of w1 and w2 of the first expert alone, gate before up."""
+        dx, dw1, dw2, dweights = self.passes.gradients(name)
         in_turn = name in self.others and self.others[name].in_turn
         first = dw1[0].unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1) if in_turn else dw1[0]
         return [dx, first.clone(), dw2[0].clone(), dweights]
 
-    def calls(self) -> dict[str, Callable[[], Any]]:
-        """Each way's forward pass, backward pass, and both."""
-        found: dict[str, Callable[[], Any]] = {}
-        for name, forward in self.forwards.items():
-            found[f"{name} forward"] = forward
-            if name not in self.others or self.others[name].again:
-                found[f"{name} backward"] = partial(self.backward, name, forward(), retain_graph=True)
-            found[f"{name} both"] = partial(self.gradients, name)
-        return found | {DENSE: partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))}
-
     def in_float64(self) -> list[torch.Tensor]:
         """Gradients of x, w1, w2 and top-k weights, expert by expert; those of weights of the first expert alone."""
         x, w1, w2, weights = (one.detach() for one in self.tensors.values())
+        dy = self.passes.dy
         dx, dweights, first = torch.zeros_like(x, dtype=torch.float64), torch.zeros_like(weights, dtype=torch.float64), list[torch.Tensor]()
         for expert in range(len(w1)):
             tokens, slots = (self.idx == expert).nonzero(as_tuple=True)
             own = [one.double().requires_grad_() for one in (x[tokens], w1[expert], w2[expert], weights[tokens, slots])]
             gate, up = (own[0] @ own[1].T).chunk(2, dim=1)
             rows = (torch.nn.functional.silu(gate) * up) @ own[2].T * own[3][:, None]
-            found = torch.autograd.grad(rows, own, self.dy[tokens].double())
+            found = torch.autograd.grad(rows, own, dy[tokens].double())
             dx.index_add_(0, tokens, found[0])
             dweights[tokens, slots] = found[3]
             first = first or list(found[1:3])
@@ -197,40 +170,40 @@ class Layer:
     def stages(self) -> dict[str, Callable[[], Any]]:
         """Our backward pass, stage by stage."""
         x, w1, w2, weights = (one.detach() for one in self.tensors.values())
-        stored = torch.empty(self.idx.numel(), w1.shape[1], dtype=torch.bfloat16, device="cuda")
+        dy, stored = self.passes.dy, torch.empty(self.idx.numel(), w1.shape[1], dtype=torch.bfloat16, device="cuda")
         with torch.no_grad():
             moe(x, w1, None, w2, None, self.idx, weights, preactivations=stored)
         plain = stages.unscaled
-        ends, sources, positions, *_ = stages.route(self.dy, self.idx, len(w1), stages.BF16)
+        ends, sources, positions, *_ = stages.route(dy, self.idx, len(w1), stages.BF16)
         given = weights, *plain(w2.mT), stored, ends, sources, positions, "gate_first", "silu"
-        rows, weighted, _ = stages.row_gradients(*plain(self.dy), *given)
+        rows, weighted, _ = stages.row_gradients(*plain(dy), *given)
         return {
-            "route": lambda: stages.route(self.dy, self.idx, len(w1), stages.BF16),
-            "rows": lambda: stages.row_gradients(*plain(self.dy), *given),
+            "route": lambda: stages.route(dy, self.idx, len(w1), stages.BF16),
+            "rows": lambda: stages.row_gradients(*plain(dy), *given),
             "tokens": lambda: stages.token_gradients(*plain(rows), *plain(w1.mT), ends, positions),
             "w1": lambda: stages.weight_gradients(torch.empty_like(w1), rows, x, ends, sources, False),
-            "w2": lambda: stages.weight_gradients(torch.empty_like(w2), weighted, self.dy, ends, sources, True),
-            **(self.stages_in_fp8(stored, rows, weighted) if IN_FP8 in self.forwards else {}),
+            "w2": lambda: stages.weight_gradients(torch.empty_like(w2), weighted, dy, ends, sources, True),
+            **(self.stages_in_fp8(stored, rows, weighted) if IN_FP8 in self.passes.forwards else {}),
         }
 
     def stages_in_fp8(self, stored: torch.Tensor, dh: torch.Tensor, weighted: torch.Tensor) -> dict[str, Callable[[], Any]]:
         """The same in FP8."""
         x, w1, w2, weights = (one.detach() for one in self.tensors.values())
-        ends, sources, positions, *dy = stages.route(self.dy, self.idx, len(w1), FP8)
+        ends, sources, positions, *rows_dy = stages.route(self.passes.dy, self.idx, len(w1), FP8)
         w1_t, w2_t = (stages.quantize_weights(one, True, FP8) for one in (w1, w2))
         given = weights, *w2_t, stored, ends, sources, positions, "gate_first", "silu"
         padded = padded_rows(ends, len(sources))
         tokens, places = stages.numbers_of(padded.sources, sources), stages.numbers_of(positions, padded.places)
         rows, columns_x = quantize_both(dh, padded.sources), quantize_both(x, tokens, rows=False)
-        columns_dy, columns_a = (quantize_both(one, at, rows=False) for one, at in ((self.dy, tokens), (weighted, padded.sources)))
+        columns_dy, columns_a = (quantize_both(one, at, rows=False) for one, at in ((self.passes.dy, tokens), (weighted, padded.sources)))
 
         def added(into: torch.Tensor, left: QuantizedBoth, right: QuantizedBoth) -> None:
             stages.add_columns(into, left.codes_t, left.scales_t, right.codes_t, right.scales_t, padded.ends)
 
         return {
             "fp8 weights": lambda: [stages.quantize_weights(one, turned, FP8) for one in (w1, w2) for turned in (False, True)],
-            "fp8 route": lambda: stages.route(self.dy, self.idx, len(w1), FP8),
-            "fp8 rows": lambda: stages.row_gradients(*dy, *given),
+            "fp8 route": lambda: stages.route(self.passes.dy, self.idx, len(w1), FP8),
+            "fp8 rows": lambda: stages.row_gradients(*rows_dy, *given),
             "fp8 pad": lambda: stages.numbers_of(padded_rows(ends, len(sources)).sources, sources),
             "fp8 quantize dH": lambda: quantize_both(dh, padded.sources),
             "fp8 quantize x": lambda: quantize_both(x, tokens, rows=False),
@@ -241,50 +214,10 @@ class Layer:
         }
 
 
-def across(point: TrainingPoint, w1: torch.Tensor, w2: torch.Tensor) -> EpMoE:
-    """A rank with all experts."""
-
-    def activation(rows: torch.Tensor) -> torch.Tensor:
-        gate, up = rows.chunk(2, dim=1)
-        return torch.nn.functional.silu(gate) * up
-
-    return EpMoE(point.problem, unscaled_weights(w1, w2), activation=activation)
-
-
-def same_bits(layer: Layer, way: str, other: str) -> bool:
-    """Whether both ways give the same gradients."""
-    return all(torch.equal(*pair) for pair in zip(layer.gradients(way), layer.gradients(other), strict=True))
-
-
 def distances(found: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[str, float]:
     """Relative, of each gradient."""
     pairs = zip(NAMES, found, expected, strict=True)
     return {name: ((one.double() - other).norm() / other.norm()).item() for name, one, other in pairs}
-
-
-def memory(layer: Layer, name: str) -> dict[str, int]:
-    """Bytes kept between the passes, y left out, and at most allocated, results left out."""
-    gc.collect()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    y = layer.forwards[name]()
-    kept = torch.cuda.memory_allocated() - before - y.nbytes
-    results = torch.autograd.grad(y, layer.leaves[name], layer.dy)
-    return {"kept": kept, "peak": torch.cuda.max_memory_allocated() - before - sum(one.nbytes for one in (y, *results))}
-
-
-def sustained(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, Times]:
-    """Each call so often that a turn lasts, after an uncounted one that lasts as long: a GPU at its power cap clocks as what ran in the
-    last tens of milliseconds has left it."""
-    often = {name: math.ceil(SUSTAINED_US / one.median) for name, one in time_back_to_back(calls, 1, 1).items()}
-
-    def repeated(name: str) -> None:
-        for _ in range(often[name]):
-            calls[name]()
-
-    times = time_back_to_back({name: partial(repeated, name) for name in calls}, 1, turns)
-    return {name: Times.of([value / often[name] for value in astuple(one)]) for name, one in times.items()}
 
 
 def flop_of(name: str, point: TrainingPoint) -> float:
@@ -294,14 +227,15 @@ def flop_of(name: str, point: TrainingPoint) -> float:
 
 def run_point(point: TrainingPoint, turns: int, sites: TrainingSites, ways: Sequence[str]) -> dict[str, Any]:
     layer = Layer(point, sites, ways)
-    expected = layer.in_float64()
-    pairs = (OURS, OURS), (OURS, RECOMPUTED), (IN_FP8, IN_FP8), (IN_FP8, QUANTIZED), (ACROSS, ACROSS)
-    same = all(same_bits(layer, *pair) for pair in pairs if layer.forwards.keys() >= set(pair))
-    errors = {name: distances(layer.first_gradients(name), expected) for name in layer.forwards}
-    most = {OURS: BF16_ERROR, ACROSS: BF16_ERROR, IN_FP8: FP8_ERROR, QUANTIZED: FP8_ERROR}
+    passes, expected = layer.passes, layer.in_float64()
+    pairs = (OURS, OURS), (OURS, RECOMPUTED), (IN_FP8, IN_FP8), (IN_FP8, QUANTIZED)
+    same = all(passes.same_bits(*pair) for pair in pairs if passes.forwards.keys() >= set(pair))
+    errors = {name: distances(layer.first_gradients(name), expected) for name in passes.forwards}
+    most = {OURS: BF16_ERROR, IN_FP8: FP8_ERROR, QUANTIZED: FP8_ERROR}
     del expected
-    used = {name: memory(layer, name) for name in layer.forwards}
-    us = time_back_to_back(layer.stages(), LAUNCHES, turns) | sustained(calls := layer.calls(), turns)
+    used = {name: passes.memory(name) for name in passes.forwards}
+    calls = passes.calls() | {DENSE: partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))}
+    us = time_back_to_back(layer.stages(), LAUNCHES, turns) | sustained(calls, turns)
     return {
         "point": f"{point.name}:{point.tokens}",
         "shape": SHAPES[point.name],
@@ -321,9 +255,9 @@ def launch_once(points: list[TrainingPoint], sites: TrainingSites) -> None:
     for point in points:
         shape = point.layer
         layer, dense = Layer(point, sites, (OURS,)), torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda")
-        runs = {"forward": layer.forwards[OURS], **layer.stages(), DENSE: partial(torch.mm, *dense)}
-        if QUACK in layer.forwards:
-            runs[QUACK] = partial(layer.gradients, QUACK)
+        runs = {"forward": layer.passes.forwards[OURS], **layer.stages(), DENSE: partial(torch.mm, *dense)}
+        if QUACK in layer.passes.forwards:
+            runs[QUACK] = partial(layer.passes.gradients, QUACK)
         for stage in (one for one in KERNELS if one in runs):
             runs[stage]()
             torch.cuda.synchronize()
@@ -353,14 +287,6 @@ def count(points: list[TrainingPoint], folder: Path, sites: TrainingSites) -> It
 def counted(record: dict[str, Any]) -> str:
     percent = "  ".join(f"{name} {record[name]:.0f} %" for name in ("tensor_core", "dram", "l2_sectors", "l2_hits"))
     return f"{record['name']}: {record['us']:.0f} us  {percent}  {record['mhz']:.0f} MHz"
-
-
-def summary(record: dict[str, Any]) -> str:
-    times = "  ".join(f"{name} {one['median']:.0f}" for name, one in record["us"].items())
-    rates = "  ".join(f"{name} {one:.0f}" for name, one in record["tflops"].items())
-    used = "  ".join(f"{name} {one['kept'] / 2**20:.0f} / {one['peak'] / 2**20:.0f}" for name, one in record["bytes"].items())
-    errors = "  ".join(f"{name} " + " ".join(f"{value:.2e}" for value in one.values()) for name, one in record["errors"].items())
-    return f"{record['point']} passed {record['passed']}: us {times}\n  TFLOPS {rates}\n  MiB kept / peak {used}\n  errors {errors}"
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from moe_layers.training_layers import QUACK, SCATTERMOE
 
-OURS, DENSE = "moe", "dense"
-"""The way that others are compared with, and a dense product of torch."""
+DENSE = "dense"
+"""A product of torch."""
 KERNELS = {
     "forward": ("forward: gate and up", "forward: down", "sum of rows"),
     **{"rows": ("rows",), "tokens": ("tokens", "tokens: sum of rows"), "w1": ("W1",), "w2": ("W2",), DENSE: (DENSE,)},
@@ -57,19 +57,20 @@ def by_way(ways: Sequence[str], what: str, cell: Callable[[str], str]) -> dict[s
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
-    """Microseconds of each pass; the spread of ours, and how many times as long others take; TFLOPS of both, ours, and as a part of a
-    dense product's; MiB kept between the passes, and at most allocated; the largest distance from float64 in percent of ways in FP8."""
-    us, used, ways = record["us"], record["bytes"], list(record["bytes"])
-    own, others = us[f"{OURS} both"], [way for way in ways if way != OURS]
+    """Microseconds of each pass; the spread of the first way, and how many times as long others take; TFLOPS of both, and the first way's
+    as a part of a dense product's; MiB kept between the passes, and at most allocated; the largest distance from float64 in percent of
+    ways in FP8."""
+    us, used, (first, *others) = record["us"], record["bytes"], record["bytes"]
+    own, ways = us[f"{first} both"], [first, *others]
     found: dict[str, str] = {}
     for one in PASSES:
         timed = [way for way in ways if f"{way} {one}" in us]
         found |= by_way(timed, one, lambda way, one=one: f"{us[f'{way} {one}']['median']:.0f}")
     found["spread"] = " to ".join(f"{own[end] / own['median']:.2f}" for end in ("low", "high"))
-    found |= by_way(others, f"/ `{OURS}`", lambda way: f"**{us[f'{way} both']['median'] / own['median']:.2f}**")
+    found |= by_way(others, f"/ `{first}`", lambda way: f"**{us[f'{way} both']['median'] / own['median']:.2f}**")
     rates = record["tflops"]
     found |= by_way(ways, "TFLOPS", lambda way: f"{rates[f'{way} both']:.0f}")
-    found["of dense"] = f"{rates[f'{OURS} both'] / rates[DENSE]:.2f}"
+    found["of dense"] = f"{rates[f'{first} both'] / rates[DENSE]:.2f}"
     found |= by_way(ways, "MiB kept", lambda way: f"{used[way]['kept'] / 2**20:.0f}")
     found |= by_way(ways, "MiB", lambda way: f"{used[way]['peak'] / 2**20:.0f}")
     scaled = [way for way in ways if "fp8" in way]

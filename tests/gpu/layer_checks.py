@@ -237,7 +237,7 @@ def watchdog(b: Bench) -> None:
     """Rank 0 stays away; the others must say who waits, for what, and for whom.  Their contexts are dead afterwards: the last check."""
     seconds = 1.0
     for kernel in b.moe.kernels.values():
-        kernel.watchdog_ns = int(seconds * 1e9)
+        kernel.kernel.arguments.values.watchdog_ns = int(seconds * 1e9)
     given = b.inputs(b.few(10), 12)
     torch.cuda.synchronize()
     dist.barrier()
@@ -286,6 +286,7 @@ def work(
     """The worker process: `CHECKS` by name, in this order."""
     bench = Bench.make(rank, options.layer(ranks), folder)
     for index, name in enumerate(jobs):
+        print(f"rank {rank} of {ranks}: {name}", flush=True)
         CHECKS[name](bench)
         if name != "watchdog":
             torch.cuda.synchronize()

@@ -52,6 +52,8 @@ REPLAYS, SHARED_CALLS, OVERLAP_CALLS = 50, 20, 300
 BF16 = "bf16xbf16"
 GROUP_S = 10
 """Of collectives where a rank is lost."""
+SURVIVING = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}
+"""So that a lost rank becomes an error, and not the end of the process, whose groups end in seconds."""
 
 
 def problem_of(ranks: int, tokens: int, recipe: str = "fp8xfp8") -> Problem:
@@ -311,7 +313,7 @@ class Rank:
         dist.init_process_group(backend, store=dist.PrefixStore("left", store), rank=self.rank, world_size=self.ranks - 1)
         left = problem_of(self.ranks - 1, self.tokens)
         alone = MoE(replace(left, num_ranks=1), joined(self.every[:-1]), launch="mega_moe")
-        again = MoE(left, self.every[self.rank], domain=1)
+        again = MoE(left, self.every[self.rank], domain=1, launch="mega_moe")  # of one rank, too
         for number in range(SHARED_CALLS):
             call = self.call(problem=left)
             assert torch.equal(again(*call), sum_of_nodes(alone, call, left.num_ranks).bfloat16()), f"rank {self.rank}, call {number}"
@@ -321,8 +323,7 @@ class Rank:
 def run(given: argparse.Namespace) -> None:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(0 if given.one_gpu else int(os.environ["LOCAL_RANK"]))
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a lost rank becomes an error, and not the end of the process
-    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+    os.environ.update(SURVIVING)  # torchrun has set the first to 1
     if given.one_gpu:
         os.environ.update({"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1", "GLOO_SOCKET_IFNAME": "lo"})
     disable_multicast()

@@ -36,7 +36,7 @@ class RankKernel:
 
     def __init__(self, artifact: Artifact, symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int = WATCHDOG_NS) -> None:
         config = artifact.config
-        self.config, self.symmetric, self.watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)
+        self.config, self.symmetric, watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)
         if config.pool_rows != symmetric.pool_rows:
             raise ProblemError("pool_rows", config.pool_rows, f"{symmetric.pool_rows}, as of the symmetric buffer")
         with symmetric.binding(config.num_sms):
@@ -44,7 +44,7 @@ class RankKernel:
             self.kernel = CudaKernel(artifact)
             self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
         # Tensor maps are encoded here: the first launch may be inside a graph capture.
-        self.kernel.arguments.fill(self.buffers.arguments(symmetric.peers.data_ptr(), 0, 0, symmetric.rank, self.watchdog_ns))
+        self.kernel.arguments.fill(self.buffers.arguments(symmetric.peers.data_ptr(), 0, 0, symmetric.rank, watchdog_ns))
 
     def __call__(self, y: torch.Tensor) -> None:
         """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""

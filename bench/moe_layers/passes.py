@@ -1,0 +1,89 @@
+"""Forward and backward pass of a layer, computed in several ways: calls to time, and the bytes that they take."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Collection
+from dataclasses import astuple, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from megamoe_dsl.bench.timing import Times, time_back_to_back
+
+PASSES = {"forward": 1, "backward": 2, "both": 3}
+"""Times the FLOP of a forward pass."""
+SUSTAINED_US = 60_000
+
+
+@dataclass(frozen=True)
+class Passes:
+    """forwards    y by each way
+    leaves      what the gradients of a way are of
+    dy          the gradient of y
+    once        ways whose backward pass can follow a forward pass once
+    one_thread  ways whose backward pass runs in the thread that asks for it
+    """
+
+    forwards: dict[str, Callable[[], torch.Tensor]]
+    leaves: dict[str, list[torch.Tensor]]
+    dy: torch.Tensor
+    once: Collection[str] = ()
+    one_thread: Collection[str] = ()
+
+    def gradients(self, way: str) -> tuple[torch.Tensor, ...]:
+        """Of the leaves, by forward and backward pass."""
+        return self.backward(way, self.forwards[way]())
+
+    def backward(self, way: str, y: torch.Tensor, **more: bool) -> tuple[torch.Tensor, ...]:
+        with torch.autograd.set_multithreading_enabled(way not in self.one_thread):
+            return torch.autograd.grad(y, self.leaves[way], self.dy, **more)
+
+    def same_bits(self, way: str, other: str) -> bool:
+        """Whether both ways give the same gradients."""
+        return all(torch.equal(*pair) for pair in zip(self.gradients(way), self.gradients(other), strict=True))
+
+    def calls(self) -> dict[str, Callable[[], Any]]:
+        """Each way's forward pass, backward pass, and both."""
+        found: dict[str, Callable[[], Any]] = {}
+        for way, forward in self.forwards.items():
+            found[f"{way} forward"] = forward
+            if way not in self.once:
+                found[f"{way} backward"] = partial(self.backward, way, forward(), retain_graph=True)
+            found[f"{way} both"] = partial(self.gradients, way)
+        return found
+
+    def memory(self, way: str) -> dict[str, int]:
+        """Bytes kept between the passes, y left out, and at most allocated, results left out."""
+        gc.collect()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        y = self.forwards[way]()
+        kept = torch.cuda.memory_allocated() - before - y.nbytes
+        results = torch.autograd.grad(y, self.leaves[way], self.dy)
+        return {"kept": kept, "peak": torch.cuda.max_memory_allocated() - before - sum(one.nbytes for one in (y, *results))}
+
+
+def sustained(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, Times]:
+    """Each call so often that a turn lasts, after an uncounted one that lasts as long: a GPU at its power cap clocks as what ran in the
+    last tens of milliseconds has left it."""
+    often = {name: math.ceil(SUSTAINED_US / one.median) for name, one in time_back_to_back(calls, 1, 1).items()}
+
+    def repeated(name: str) -> None:
+        for _ in range(often[name]):
+            calls[name]()
+
+    times = time_back_to_back({name: partial(repeated, name) for name in calls}, 1, turns)
+    return {name: Times.of([value / often[name] for value in astuple(one)]) for name, one in times.items()}
+
+
+def summary(record: dict[str, Any]) -> str:
+    """A record of passes in some lines."""
+    times = "  ".join(f"{name} {one['median']:.0f}" for name, one in record["us"].items())
+    rates = "  ".join(f"{name} {one:.0f}" for name, one in record["tflops"].items())
+    used = "  ".join(f"{name} {one['kept'] / 2**20:.0f} / {one['peak'] / 2**20:.0f}" for name, one in record["bytes"].items())
+    errors = "  ".join(f"{name} " + " ".join(f"{value:.2e}" for value in one.values()) for name, one in record["errors"].items())
+    return f"{record['point']} passed {record['passed']}: us {times}\n  TFLOPS {rates}\n  MiB kept / peak {used}\n  errors {errors}"
