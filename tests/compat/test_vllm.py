@@ -271,8 +271,8 @@ def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedK
     weights = [random_weights(problem, 0, seed) for seed in (1, 2)]
     engine_layers = [VllmLayer(problem, None, one) for one in weights]
     assert capfd.readouterr().err.count("compiled ") >= 2
-    symmetric = engine_layers[0].moe.symmetric
-    assert engine_layers[1].moe.symmetric is symmetric and engine_layers[0].moe.kernels[8].kernel.arguments.values.watchdog_ns == 300 * 10**9
+    symmetric, kernel = engine_layers[0].moe.symmetric, engine_layers[0].moe.kernels[8].kernel
+    assert engine_layers[1].moe.symmetric is symmetric and kernel.arguments.values.watchdog_ns == 300 * 10**9
     others = [MegaMoE(problem, one, symmetric=symmetric) for one in weights]
 
     def check(index: int, given: Inputs3, y: torch.Tensor) -> None:
