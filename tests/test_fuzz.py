@@ -183,12 +183,6 @@ def test_a_search_ends_with_its_time_or_its_trials() -> None:
     assert Search(lambda trial: "wrong", quiet).run(trials(SIMULATED), SEED, seconds=0) is None
 
 
-def test_a_failure_after_which_nothing_runs_is_not_shrunk() -> None:
-    ran = list[Trial]()
-    found = Search(lambda trial: "trapped", ran.append, shrinks=lambda: False).run(trials(SIMULATED), SEED, seconds=60)
-    assert isinstance(found, FoundError) and ran == [found.trial]
-
-
 def test_a_process_that_dies_fails_or_hangs_has_found_something(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, first = list[Trial](), list[FoundError]()
     monkeypatch.setattr(search_module, "search", fuzzing_process.search)
@@ -267,6 +261,7 @@ def test_a_gpu_runs_the_same(ring: int | None, tmp_path: Path, monkeypatch: pyte
         layer: Any = SimpleNamespace(memory=kernel.buffers, symmetric=symmetric, kernels={0: kernel}, problem=config.problem)
 
         def run(y: torch.Tensor) -> None:
+            assert y.isnan().all()  # so that what is not written is found
             SimulatedKernel.tensors = visible(layer, y=y)
             kernel(y)
 
