@@ -8,10 +8,10 @@ import torch
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.cases import Case, random_case
+from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.quant import ExpertWeights
+from megamoe_dsl.quant import ExpertWeights, weight_names
 from megamoe_dsl.reference import LayerInputs, mega_moe_stages
 from megamoe_dsl.runtime.buffers import Inputs, check_weights
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -98,6 +98,15 @@ def test_nan_among_weights_is_looked_for_when_asked(case: Case) -> None:
         check_weights(case.problem, bad)
         with pytest.raises(ProblemError, match=rf"weights\.{name}\[1, 0, 0\] = (nan|255\.0): must be"):
             check_weights(case.problem, bad, finite=True)
+
+
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "nvfp4xnvfp4"])
+def test_weights_of_several_devices_are_refused(recipe: str) -> None:
+    problem = replace(PROBLEMS["fp8xfp8"], recipe=recipe, biases=True)
+    weights = random_weights(problem, 0, 0)
+    for name in weight_names(problem)[1:]:
+        with pytest.raises(ProblemError, match=rf"weights\.{name}\.device = (device\()?.*meta.*: must be cpu, where weights\.fc1 is"):
+            check_weights(problem, replace(weights, **{name: getattr(weights, name).to("meta")}))
 
 
 @sample("fp8xfp8")

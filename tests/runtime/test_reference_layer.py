@@ -10,7 +10,8 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from megamoe_dsl import MegaMoE, Problem, ProblemError, WatchdogError, random_inputs, random_weights
-from megamoe_dsl.quant import quantize_e4m3_f32
+from megamoe_dsl.quant import quantize_e4m3_f32, weight_names
+from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference import LayerInputs, mega_moe_stages
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
@@ -55,10 +56,13 @@ def test_calls_in_a_row_differ_in_one_thing() -> None:
     layer.symmetric.close()
 
 
-def test_what_is_checked_is_named_as_the_caller_does() -> None:
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])
+def test_what_is_checked_is_named_as_the_caller_does(recipe: str) -> None:
     """A weight of a masked slot may be anything."""
-    layer = layer_of(PROBLEM)
+    layer = layer_of(replace(PROBLEM, recipe=recipe))
     x, idx, weights = torch.randn(5, 256).bfloat16(), torch.rand(5, 4).topk(2).indices, torch.rand(5, 2)
+    with pytest.raises(ProblemError, match=r"^x\[4, 255\] = inf: must be finite"):
+        layer(x.index_put((torch.tensor(4), torch.tensor(255)), torch.tensor(torch.inf).bfloat16()), idx, weights, check=True)
     weights[1, 1] = torch.nan
     with pytest.raises(ProblemError, match=r"^topk_weights\[1, 1\] = nan: must be finite"):
         layer(x, idx, weights, check=True)
@@ -68,7 +72,19 @@ def test_what_is_checked_is_named_as_the_caller_does() -> None:
         layer(x, None, weights)
     for given, message in (({"bounds": 8}, "bounds = 8: must be several integers"), ({"reserved_sms": -1}, "reserved_sms = -1: must be")):
         with pytest.raises(ProblemError, match=message):
-            MegaMoE(PROBLEM, symmetric=layer.symmetric, **given)
+            MegaMoE(layer.problem, symmetric=layer.symmetric, **given)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_weights_that_are_loaded_leave_the_callers_alone(recipe: str) -> None:
+    """A layer has its own copy, also of what has one order only."""
+    problem = replace(PROBLEM, recipe=recipe)
+    given, others = (random_weights(problem, 0, seed) for seed in (0, 1))
+    before, layer = given.map(torch.clone), MegaMoE(problem, given, symmetric=SymmetricBuffer.allocate(problem, device="cpu"))
+    layer.load_weights(others)
+    for name in weight_names(problem):
+        assert torch.equal(getattr(given, name).view(torch.uint8), getattr(before, name).view(torch.uint8))
+        assert torch.equal(layer.state_dict()[name].view(torch.uint8), getattr(others, name).view(torch.uint8))
 
 
 def test_to_synchronize_waits_for_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:

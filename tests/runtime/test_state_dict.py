@@ -92,6 +92,8 @@ def test_one_expert_alone(moe: MegaMoE) -> None:
         moe.load_expert(0, weights)
     with pytest.raises(ValueError, match=r"fc1.dtype"):
         moe.load_expert(0, random_weights(replace(PROBLEM, num_experts=1, topk=1, recipe="fp8xfp4"), 0, 1))
+    with pytest.raises(ProblemError, match=r"weights\.fc1\.device = .*meta.*: must be cpu"):
+        moe.load_expert(0, one.map(lambda tensor: tensor.to("meta")))
 
 
 def test_files_of_torch_and_of_safetensors(moe: MegaMoE, tmp_path: Path) -> None:

@@ -70,6 +70,10 @@ def test_another_capacity_has_results_of_its_own() -> None:
     buffers = RankBuffers(first, case.weights[0])
     kept, grown = (buffers.rebound(one, buffers.sym).results for one in (first, larger[0]))
     assert kept is buffers.results and len(grown) > len(kept) > 0
+    record = torch.ones_like(buffers.watchdog)
+    assert (
+        buffers.rebound(first, buffers.sym, record).watchdog is record and buffers.rebound(first, buffers.sym).watchdog is buffers.watchdog
+    )
 
 
 def test_a_traced_kernel_has_stamps_of_its_own() -> None:
