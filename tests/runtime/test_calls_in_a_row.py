@@ -149,7 +149,7 @@ def train_step(
     return (y, *(one for one in found if one is not None))
 
 
-def _train(dy: torch.Tensor, w1_total: Any = None, w2_total: Any = None, **given: Any) -> tuple[torch.Tensor, ...]:
+def train(dy: torch.Tensor, w1_total: Any = None, w2_total: Any = None, **given: Any) -> tuple[torch.Tensor, ...]:
     tensors = [given.pop(name) for name in TRAINED]
     return train_step(tensors, dy, (w1_total, w2_total), **given)
 
@@ -221,7 +221,7 @@ FAMILIES: dict[str, tuple[Calls, Call, Any]] = {
     "grouped_gemm": (Calls(lambda _: grouped_gemm), grouped_call(), grouped_changes),
     "k_grouped_gemm": (Calls(lambda _: k_grouped_gemm), columns_call(), columns_changes),
     "quantize_both": (Calls(lambda _: plain_quantize_both), both_ways_call(), both_ways_changes),
-    "training": (Calls(lambda _: _train), _training(), _training_changes),
+    "training": (Calls(lambda _: train), _training(), _training_changes),
     "MegaMoE": (Calls(layers_on), layer_call(), layer_changes),
     "MegaMoE, few": (Calls(partial(layers_on, problem=replace(MOE, recipe="fp8xmxfp4"))), few_call(), few_changes),
     "deep_gemm": (Calls(deep_gemm_on), deep_gemm_call(), deep_gemm_changes),

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from test_calls_in_a_row import FEW, TOKENS, chosen, hashed, routed
+from test_calls_in_a_row import FEW, TOKENS, TRAINED, chosen, hashed, routed, train
 
 from calls_in_a_row import Call
-from megamoe_dsl import ProblemError, gemm, moe
+from megamoe_dsl import MegaMoE, Problem, ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels import expert_layer
 from megamoe_dsl.kernels.expert_layer import chosen_experts, workspace
+from megamoe_dsl.kernels.expert_routing.config import RouteConfig
 from megamoe_dsl.kernels.expert_routing.problem import SumProblem
 from megamoe_dsl.kernels.registry import kernel_of
-from megamoe_dsl.runtime import call_plan, expert_plan, experts
+from megamoe_dsl.runtime import call_plan, device_gradients, expert_plan, experts
 from megamoe_dsl.runtime.experts import layer_of
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.top_experts import top_experts
 from recorded_gpu import RecordedGpu, recorded_gpu
 
@@ -146,12 +148,68 @@ def test_launches_in_a_row_deal_tiles_from_different_counters() -> None:
     assert [one[2] for one in counters] == ["counters + 4", "counters + 8", "counters + 4"]
 
 
-def interrupted(call: Any) -> list[Any]:
+def trained(recipe: str, **changes: Any) -> Call:
+    given = chosen("bf16xbf16").but(**changes).arguments
+    return Call({**{name: given[name] for name in TRAINED}, "dy": torch.zeros(TOKENS, 256).bfloat16(), "recipe": recipe})
+
+
+def test_a_training_step_on_a_gpu_routes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In BF16: the backward pass reads what the first launch has written for it, which calls after the step do not.  Autograd's thread may
+    be a new one."""
+    call, events = trained("bf16xbf16"), list[str]()
+    for module in (experts, device_gradients):
+        monkeypatch.setattr(module, "bind_context", lambda: events.append("bound"))
+    with recorded_gpu() as gpu:
+        gpu.on_launch = lambda artifact: events.append("launch")
+        route, fc1, fc2, total, rows, tokens, dx, w1, w2 = (one.arguments for one in gpu.call(train, **call.arguments))
+        given = {name: call.arguments[name] for name in (*TRAINED, "recipe")}
+        after = launches(gpu, **given, w1_sf=None, w2_sf=None, preactivations=torch.zeros(2 * TOKENS, 512).bfloat16())
+    ends, sources, positions = (route[name] for name in ("ends", "sources", "positions"))
+    assert (ends, sources, positions) == tuple(f"torch.int32 {shape}, made" for shape in ((4,), (2 * TOKENS,), (TOKENS, 2)))
+    assert {one["groups"] for one in (fc1, fc2, rows, tokens, w1, w2)} == {ends}
+    assert {one["sources"] for one in (fc1, rows, w1, w2)} == {sources} and total["positions"] == dx["positions"] == positions
+    assert rows["dots"] == f"torch.float32 (2, {2 * TOKENS}), made"
+    assert events == ["bound", *["launch"] * 4, "bound", *["launch"] * (5 + len(after))]
+    ends, sources, positions = (after[0][name] for name in ("ends", "sources", "positions"))
+    assert all(one.startswith(STREAM) for one in (ends, sources, positions))
+    assert after[1]["groups"] == after[2]["groups"] == ends and (after[1]["sources"], after[3]["positions"]) == (sources, positions)
+
+
+@pytest.mark.parametrize(("indices", "name"), [(torch.int64, "i64"), (torch.int32, "i32")])
+def test_both_passes_of_a_step_in_e4m3_route_what_they_are_given(indices: torch.dtype, name: str) -> None:
+    """And quantize all experts' weights, W1 for each pass and W2 for each."""
+    call = trained("fp8xfp8", topk_idx=torch.zeros(TOKENS, 2, dtype=indices))
+    with recorded_gpu() as gpu:
+        found = gpu.call(train, **call.arguments)
+    assert [one.config.indices for one in found if isinstance(one.config, RouteConfig)] == [name, name]
+    assert [one.arguments["num_matrices"] for one in found if "num_matrices" in one.arguments] == [4] * 4
+
+
+@pytest.mark.parametrize("stage", ["route", "quantize_weights", "row_gradients", "weight_gradients"])
+def test_a_stage_refuses_what_tma_cannot_read(stage: str) -> None:
+    """A gradient that autograd hands on may lie anywhere, and so may buffers of a trainer."""
+    odd = torch.zeros(TOKENS * 256 + 1, dtype=torch.bfloat16)[1:].view(TOKENS, 256)
+    whole, none, idx = torch.zeros(4, 256, 256).bfloat16(), torch.zeros(4, 256, 0).byte(), torch.zeros(TOKENS, 2, dtype=torch.int64)
+    total, rows = torch.zeros(4 * 256 * 256 + 1)[1:].view(4, 256, 256), torch.zeros(2 * TOKENS, dtype=torch.int32)
+    given: dict[str, tuple[str, Any]] = {
+        "route": ("dy", (odd, idx, 4, "fp8xfp8")),
+        "quantize_weights": ("w", (odd[None, :, :128], False, "fp8xfp8")),
+        "row_gradients": ("dy", (odd, none, torch.ones(TOKENS, 2), whole, none, odd, rows[:4], rows, idx, "gate_first", "silu")),
+        "weight_gradients": ("main_grads", (total, odd, odd, rows[:4], rows, False)),
+    }
+    name, arguments = given[stage]
+    with recorded_gpu() as gpu:
+        with pytest.raises(ProblemError, match=rf"^{name}\.data_ptr\(\) = \d+: must be a multiple of 16"):
+            getattr(device_gradients, stage)(*arguments)
+        assert not gpu.launched()
+
+
+def interrupted(call: Any, few: int = 20, many: int = 40) -> list[Any]:
     """Arguments of all launches where, in the middle of a call, another thread makes the same: each thread's rows are its own."""
 
     def elsewhere() -> None:
         with gpu.mode:
-            call(20)
+            call(few)
 
     second = Thread(target=elsewhere)
 
@@ -161,11 +219,11 @@ def interrupted(call: Any) -> list[Any]:
             second.join(0.2)
 
     with recorded_gpu() as gpu:
-        for tokens in (20, 40):
+        for tokens in (few, many):
             call(tokens)  # so that no thread has anything to make
         gpu.call(lambda: torch.zeros(1))
         gpu.on_launch = interrupt
-        call(40)
+        call(many)
         second.join()
         return [one.arguments.get("num_tokens", one.arguments.get("m")) for one in gpu.launched()]
 
@@ -182,6 +240,25 @@ def test_a_thread_waits_for_another_s_gemm() -> None:
 
 def test_a_thread_waits_for_another_s_router() -> None:
     assert interrupted(lambda tokens: top_experts(torch.zeros(tokens, 8), 2)) == [40, 20]
+
+
+def test_a_thread_waits_for_another_s_gradients() -> None:
+    def summed(tokens: int) -> torch.Tensor:
+        rows, positions = torch.zeros(2 * tokens, 256, dtype=torch.bfloat16), torch.zeros(tokens, 2, dtype=torch.int32)
+        return device_gradients.sum_rows(rows, positions, torch.ones(tokens, 2))
+
+    assert interrupted(summed) == [40, 20]
+
+
+def test_a_thread_waits_for_another_s_few_tokens() -> None:
+    layers: list[MegaMoE] = []
+
+    def call(tokens: int) -> torch.Tensor:
+        problem = Problem(512, 256, 4, 2, 1, 64, recipe="fp8xmxfp4")
+        layer = layers[0] if layers else layers.append(MegaMoE(problem, symmetric=SymmetricBuffer.allocate(problem))) or layers[0]
+        return layer(torch.zeros(tokens, 512).bfloat16(), torch.zeros(tokens, 2, dtype=torch.int64), torch.ones(tokens, 2))
+
+    assert interrupted(call, 2, 3) == [3, 2]
 
 
 def test_gate_and_up_go_where_a_call_says() -> None:
