@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from megamoe_dsl import ProblemError, moe
-from megamoe_dsl.runtime import expert_gradients
+from megamoe_dsl.runtime import expert_gradients, experts
 from megamoe_dsl.runtime.cpu_experts import gate_then_up
 from megamoe_dsl.runtime.device_gradients import weight_gradients
 from megamoe_dsl.runtime.top_experts import router_logits_of, top_experts
@@ -264,10 +264,35 @@ def test_a_tangent_is_refused() -> None:
     given = layer()
     with forward_ad.dual_level():
         expected = moe(**given)
-        for name in NAMES:
+        for name in (*NAMES, "w1_bias"):
+            one = given.get(name, torch.zeros(4, 256))
             with pytest.raises(ProblemError, match=r"torch\.func = 'a transform': must be left out"):
-                moe(**{**given, name: forward_ad.make_dual(given[name], given[name])})
+                moe(**{**given, name: forward_ad.make_dual(one, one)})
         assert torch.equal(moe(**given), expected)
+
+
+def test_weights_of_tokens_in_bfloat16_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of the backward pass are given float32."""
+    given, train, dtypes = layer("topk_weights"), experts.moe_training_op, list[torch.dtype]()
+    monkeypatch.setattr(experts, "moe_training_op", lambda *tensors: dtypes.append(tensors[2].dtype) or train(*tensors))
+    narrow = given["topk_weights"].detach().bfloat16().requires_grad_()
+    moe(**{**given, "topk_weights": narrow}).backward(DY)
+    assert dtypes == [torch.float32] and narrow.grad is not None and narrow.grad.dtype == torch.bfloat16 and narrow.grad.any()
+
+
+def test_an_index_of_no_expert_masks_its_slot_in_both_passes() -> None:
+    masked, given = layer(*NAMES), layer(*NAMES)
+    given["topk_idx"][given["topk_idx"] < 0] = 4
+    wanted, found = gradients(moe, masked), gradients(moe, given)
+    assert (given["topk_idx"] == 4).any() and all(torch.equal(found[name], wanted[name]) for name in NAMES)
+
+
+def test_no_rows_make_a_gradient_of_zeros() -> None:
+    """As of a rank that no token came to."""
+    weight, total = torch.ones(2, 3), torch.ones(2, 3)
+    gradient = expert_gradients.of_weight(weight, None, 0, pytest.fail)  # type: ignore[arg-type]
+    assert gradient is not None and gradient.shape == (2, 3) and not gradient.any()
+    assert expert_gradients.of_weight(weight, total, 0, pytest.fail) is None and total.all()  # type: ignore[arg-type]
 
 
 def test_gradients_are_added_where_tma_writes() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.quant import quantize_weight_e4m3
@@ -56,6 +57,8 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ),
         ({"main_grads": 3}, "main_grads = 3: must be None, or two tensors"),
         ({"main_grads": (torch.zeros(1), torch.zeros(1))}, r"main_grads\[0\].shape = \(1,\): must be \(4, 512, 256\)"),
+        ({"main_grads": (torch.zeros(4, 512, 256, device="meta"),) * 2}, r"main_grads\[0\]\.device = .*meta.*: must be cpu"),
+        ({"x": torch.zeros(1, 256).bfloat16().expand((1 << 26) + 1, 256)}, r"x.shape\[0\] = 67108865: must be between 0 and 67108864"),
         ({"quantized": (1, 2)}, r"quantized = \(1, 2\): must be None, or what quantize_experts makes"),
         ({"router_logits": torch.zeros(6, 4), "topk": 2}, "topk_idx = 'a tensor': must be None with router_logits"),
         ({"preactivations": torch.zeros(12, 256, dtype=torch.bfloat16)}, r"preactivations.shape = \(12, 256\): must be \(12, 512\)"),
@@ -75,6 +78,12 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
         moe(**arguments(**changes))
 
 
+def beside_32_bytes(*shape: int) -> torch.Tensor:
+    """uint8 that begins at a multiple of 16 bytes alone."""
+    memory = torch.zeros(math.prod(shape) + 64, dtype=torch.uint8)
+    return memory[-memory.data_ptr() % 32 + 16 :][: math.prod(shape)].view(shape)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -85,6 +94,8 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
         ({"w1_sf": torch.zeros(4, 2, 512, dtype=torch.int32)}, r"w1_sf.shape = \(4, 2, 512\): must be \(4, 4, 512\)"),
         ({"w2_sf": torch.zeros(4, 256, 16, dtype=FP8)}, "w2_sf.dtype = torch.float8_e4m3fn: must be torch.int32"),
         ({"w1": torch.zeros(4, 512, 256, dtype=FP8)}, "factors = 'a tensor': must be None but with nvfp4xnvfp4"),
+        ({"w1": beside_32_bytes(4, 512, 128)}, r"w1.data_ptr\(\) = \d+: must be a multiple of 32"),
+        ({"w2": beside_32_bytes(4, 256, 128)}, r"w2.data_ptr\(\) = \d+: must be a multiple of 32"),
     ],
 )
 def test_factors_come_with_nvfp4(changes: dict[str, Any], message: str) -> None:
@@ -122,9 +133,12 @@ def test_no_token_needs_no_kernel() -> None:
 
 
 def test_fake_tensors_give_the_result_s_shape() -> None:
+    """Outside of their mode too."""
     with FakeTensorMode():
-        y = moe(**arguments(preactivations=torch.zeros(12, 512, dtype=torch.bfloat16)))
-    assert y.shape == (6, 256) and y.dtype == torch.bfloat16
+        given = arguments(preactivations=torch.zeros(12, 512, dtype=torch.bfloat16))
+        y = moe(**given)
+    for one in (y, moe(**given)):
+        assert isinstance(one, FakeTensor) and one.shape == (6, 256) and one.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -247,7 +261,8 @@ def test_masked_slots_of_cpu_tensors_count_for_nothing() -> None:
     masked[0], masked[1, 1] = torch.tensor([-1, 4]), 1 << 32
     y = moe(**{**call, "topk_idx": masked})
     assert not y[0].any() and torch.equal(y[2:], moe(**call)[2:]) and not torch.equal(y[1], moe(**call)[1])
-    assert not moe(**{**call, "topk_idx": torch.full_like(masked, -1)}).any()
+    stored = torch.ones(12, 512).bfloat16()
+    assert not moe(**{**call, "topk_idx": torch.full_like(masked, -1)}, preactivations=stored).any() and (stored == 1).all()
 
 
 def test_modes_of_torch_change_nothing() -> None:

@@ -93,6 +93,8 @@ def test_other_weights_and_later_ones_are_refused() -> None:
         quantize_experts(given["w1"], given["w2"], recipe="fp8xfp4")
     with pytest.raises(ProblemError, match=r"quantized\.w1\.shape"):
         moe(**fp8("x", experts=3), quantized=made)
+    with pytest.raises(ProblemError, match=r"quantized\.w2\.shape"):
+        moe(**fp8("x"), quantized=made._replace(w2=made.w2[:, :128]))
     with pytest.raises(ProblemError, match="hidden = 192: must be a multiple of 128"):
         quantize_experts(torch.zeros(4, 256, 192).bfloat16(), given["w2"])
 

@@ -315,12 +315,16 @@ def test_a_capacity_is_whole_atoms_of_scales() -> None:
         grouped_gemm(cut["a"], cut["a_sf"], t.b, t.b_sf, t.groups, cut["d"], kind="masked")
 
 
-def test_float32_is_added_to(on_simulator: None) -> None:
+@pytest.mark.parametrize("operator", [False, True])
+def test_float32_is_added_to(operator: bool, on_simulator: None) -> None:
     case = small_case(output="f32", accumulate=True)
     t = case.tensors
     expected = case.reference()
     SimulatedKernel.tensors = visible(t, t.d)
-    gemm(t.a, t.a_sf, t.b, t.b_sf, t.d, accumulate=True)
+    if operator:
+        gemm_out_op(t.d, t.a, t.a_sf, t.b, t.b_sf, None, "dense", True)
+    else:
+        gemm(t.a, t.a_sf, t.b, t.b_sf, t.d, accumulate=True)
     assert torch.equal(t.d, expected)
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from gemm_calls import gemm_call
 from test_calls_in_a_row import FAMILIES, changes
 
-from megamoe_dsl import MegaMoE, Problem, ProblemError, gemm, random_weights
+from megamoe_dsl import MegaMoE, Problem, ProblemError, choose, gemm, k_grouped_gemm, quantize_both, random_weights
+from megamoe_dsl.arch import SM90
 from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
-from megamoe_dsl.runtime import custom_op, device_gradients
+from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.runtime import custom_op, device_gemm, device_gradients
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.shared_experts import SharedExperts
@@ -40,7 +43,10 @@ STAGES = ["dispatch", "fc1", "swiglu", "fc2", "combine"]
     ("arch", "recipe", "options", "copies", "computes"),
     [
         ("sm_90a", "fp8xfp8", {"shared_experts": 1}, {"first_shared": 4}, {}),
+        ("sm_90a", "fp8xmxfp4", {"shared_experts": 1}, {"first_shared": 4}, {}),
+        ("sm_90a", "fp8xmxfp4", {"fused": False}, {}, {"results": "results"}),
         ("sm_90a", "fp8xfp8", {"watchdog_ns": 77}, {}, {"watchdog_ns": 77}),
+        ("sm_90a", "fp8xfp8", {"watchdog_ns": 77, "fused": False}, {}, {"watchdog_ns": 77, "results": "results"}),
         ("sm_90a", "fp8xfp8", {"pool_rows": 256}, {}, {}),
         ("sm_90a", "fp8xfp8", {"fused": False}, {}, {"results": "results"}),
         ("sm_100a", "nvfp4xnvfp4", {"reserved_sms": 2}, {"factors": "factors"}, {"factors": "factors"}),
@@ -69,6 +75,26 @@ def test_a_layer_s_options_reach_its_launches(
         assert one.shape[0] == SMS - options.get("reserved_sms", 0) and one.config.pool_rows == pool_rows
     assert [getattr(one.config, "stage", "fused") for one in layers] == (["fused"] if options.get("fused", True) else STAGES)
     assert layers[0].arguments["maps"] == "maps"
+
+
+def test_shared_experts_are_the_rank_s_own() -> None:
+    problem = replace(PROBLEM, num_ranks=2)
+    whole, given = SharedExperts(problem, 1).whole, {"topk_idx": torch.zeros(3, 2).long(), "topk_weights": torch.ones(3, 2)}
+    with recorded_gpu() as gpu:
+        memory = torch.zeros(symmetric_buffer(whole, SM90).size, dtype=torch.uint8)
+        layer = MegaMoE(problem, symmetric=SymmetricBuffer(whole, 1, memory, torch.zeros(2, dtype=torch.int64)), shared_experts=1)
+        copy, fused = gpu.call(layer, x=torch.zeros(3, 512).bfloat16(), **given)
+    assert (copy.arguments["first_shared"], fused.arguments["rank"]) == (5, 1)
+
+
+def test_a_layer_without_bf16_tokens_takes_no_few() -> None:
+    """Which would be quantized by a launch that it was made without."""
+    problem = replace(PROBLEM, recipe="fp8xmxfp4")
+    with recorded_gpu():
+        layer = MegaMoE(problem, symmetric=SymmetricBuffer.allocate(problem), bf16_inputs=False)
+        with pytest.raises(ProblemError, match="x_sf = None: must be given: the layer was made with bf16_inputs=False"):
+            layer(torch.zeros(3, 512).bfloat16(), torch.zeros(3, 2).long(), torch.ones(3, 2))
+        assert layer.few is None
 
 
 def test_a_pool_of_other_rows_and_copied_slots_are_refused() -> None:
@@ -108,6 +134,30 @@ def test_gradients_need_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         gpu.capture = 1
         with pytest.raises(ProblemError, match="capture = True: must be False where gradients are asked for"):
             layer(**given)
+
+
+def test_gemms_are_chosen_as_calls_ask_and_without_rows_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, given = list[bool](), gemm_call("fp8xfp8").arguments
+    monkeypatch.setattr(device_gemm, "choose", lambda *of, batch_invariant: asked.append(batch_invariant) or choose(*of))
+    with recorded_gpu() as gpu:
+        for invariant in (False, True):
+            assert len(gpu.call(gemm, **given, batch_invariant=invariant)) == 1
+        assert asked == [False, True]
+        assert gpu.call(gemm, **{**given, **{name: given[name][:0] for name in ("a", "a_sf", "out")}}) == []
+
+
+def test_rows_of_none_launch_nothing_and_their_sums_are_zero() -> None:
+    """A kernel makes the codes that a call wants, of the rows alone or of columns."""
+    x, side = torch.zeros(128, 256).bfloat16(), {name: torch.zeros(32, 0, dtype=torch.float8_e4m3fn) for name in ("left", "right")}
+    given = {**side, "left_sf": torch.zeros(0, 32), "right_sf": torch.zeros(0, 32), "ends": torch.zeros(2, dtype=torch.int32)}
+    with recorded_gpu() as gpu:
+        assert gpu.call(quantize_both, x=x[:0]) == []
+        for rows in (True, False):
+            (one,) = gpu.call(quantize_both, x=x, rows=rows)
+            assert one.config.problem.rows == rows and bool(one.arguments["codes"]) == bool(one.arguments["scales"]) == rows
+        for dtype, value in ((torch.bfloat16, 0), (torch.float32, 1)):
+            out = torch.ones(2, 32, 32, dtype=dtype)
+            assert gpu.call(k_grouped_gemm, **given, out=out) == [] and (out == value).all()
 
 
 @pytest.mark.parametrize("transposed", [False, True])

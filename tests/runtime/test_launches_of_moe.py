@@ -90,6 +90,14 @@ def test_experts_of_logits_lie_before_the_rest() -> None:
     assert route["x_q"] == at(chosen_experts(TOKENS, 2).size)
 
 
+def test_logits_are_where_tokens_are() -> None:
+    given = routed().but(score_bias=None, scores="softmax").arguments
+    with recorded_gpu() as gpu:
+        gpu.mode.far = {given["router_logits"].untyped_storage().data_ptr()}
+        with pytest.raises(ProblemError, match=r"router_logits\.device = .*cuda.*1.*: must be cuda:0"):
+            moe(**given)
+
+
 @pytest.mark.parametrize("names", [("replicas",), ("token_ids", "hash_table"), ("token_ids", "hash_table", "replicas")])
 def test_a_router_s_launch_gets_the_tables_that_there_are(names: tuple[str, ...]) -> None:
     tables = {name: hashed().arguments[name] for name in names}
@@ -183,6 +191,13 @@ def test_both_passes_of_a_step_in_e4m3_route_what_they_are_given(indices: torch.
         found = gpu.call(train, **call.arguments)
     assert [one.config.indices for one in found if isinstance(one.config, RouteConfig)] == [name, name]
     assert [one.arguments["num_matrices"] for one in found if "num_matrices" in one.arguments] == [4] * 4
+
+
+def test_a_gradient_that_is_one_number_is_written_out() -> None:
+    """As that of y.sum() comes: the rows that kernels read lie in memory of their own."""
+    call = trained("bf16xbf16").but(dy=torch.zeros(1, 1).bfloat16().expand(TOKENS, 256))
+    with recorded_gpu() as gpu:
+        assert all("dy" not in one.arguments.values() for one in gpu.call(train, **call.arguments))
 
 
 @pytest.mark.parametrize("stage", ["route", "quantize_weights", "row_gradients", "weight_gradients"])

@@ -1,5 +1,6 @@
 """The layer on a simulated GPU: results, selection, validation, operators."""
 
+import gc
 import math
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.runtime import inputs_stage, rank_kernel
-from megamoe_dsl.runtime.custom_op import is_plain_call
+from megamoe_dsl.runtime.custom_op import is_plain_call, layer_of
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
@@ -368,7 +369,14 @@ def test_torch_compile_makes_every_call(moe: MegaMoE, case: Case, gpu: type[Simu
     assert len(launches) == 6, "two kernels a call"
 
 
-def test_an_operator_outlives_no_layer(moe: MegaMoE, case: Case) -> None:
+def test_an_operator_outlives_no_layer(moe: MegaMoE, case: Case, store: ArtifactStore) -> None:
+    """Nor does what names layers keep their memory."""
+    other = MegaMoE(PROBLEM, store=store, symmetric=moe.symmetric, bounds=(8,))
+    number = other.number
+    del other
+    gc.collect()
+    with pytest.raises(LookupError, match=f"layer {number} of a mega_moe operator no longer exists"):
+        layer_of(number)
     with pytest.raises(LookupError, match=f"layer {moe.number + 999} of a mega_moe operator no longer exists"):
         torch.ops.megamoe_dsl.mega_moe(*arguments(case).values(), moe.symmetric.order, moe.number + 999, -1, -1)
 

@@ -18,6 +18,17 @@ def test_calls_of_a_stream_share_what_is_large_enough(monkeypatch: pytest.Monkey
     assert memory.of(1000, 2, False) is not larger
 
 
+def test_what_a_larger_call_replaces_outlives_the_stream_s_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of its own allocated it, so for another stream."""
+    used: list[tuple[torch.Tensor, str]] = []
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *given: used.append(given))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    memory = Scratch(torch.device("cpu"))
+    kept = [memory.of(size, 1, False) for size in (1000, 500, 2000)]
+    assert [(id(one), stream) for one, stream in used] == [(id(one), "stream of cpu") for one in (kept[0], kept[2])]
+
+
 def test_graphs_and_large_calls_have_memory_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expert_plan, "KEPT", 4096)
     memory = Scratch(torch.device("cpu"))

@@ -62,6 +62,13 @@ def test_what_is_no_tensor_is_named(function: Callable[..., Any], name: str, opt
             function(**{**given, name: value})
 
 
+@pytest.mark.parametrize("name", ["left_sf", "right_sf", "out"])
+def test_sums_over_columns_have_no_gradient(name: str) -> None:
+    given = {**CALLS[k_grouped_gemm], "out": torch.zeros(2, 32, 32)}
+    with pytest.raises(ProblemError, match=rf"^{name}\.requires_grad = True"):
+        k_grouped_gemm(**{**given, name: given[name].clone().requires_grad_()})
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
