@@ -1,0 +1,194 @@
+"""Choices at the borders of their ranges, and what of a configuration reaches the launches that are made of it; nothing is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from megamoe_dsl import Target, choose
+from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.blocks.gemm import choose as gemm_choose
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels import expert_layer
+from megamoe_dsl.kernels.decode.family import few_configs
+from megamoe_dsl.kernels.decode.problem import DecodeProblem
+from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.moe.choose import measured
+from megamoe_dsl.kernels.moe.halves import family as halves
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.unfused.config import STAGE_NAMES, StageConfig
+from megamoe_dsl.kernels.moe.unfused.family import STAGES
+from megamoe_dsl.kernels.registry import family_of, find_kernel
+from megamoe_dsl.predict import nodes
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.tuned import DEFAULT_GPU, Entry, EpEntry, Table
+
+MOE = Problem(1024, 512, 16, 4, 2, 2048, recipe="fp8xfp8")
+PACKED = replace(MOE, recipe="fp8xmxfp4", num_ranks=1)
+H200 = Target(SM90, 132, DEFAULT_GPU)
+
+
+def test_a_kernel_is_not_chosen_for_an_architecture_that_it_is_not_written_for() -> None:
+    with pytest.raises(ProblemError, match="arch = 'sm_100a': must be one that decode is written for: sm_90a"):
+        choose(ExpertLayer(256, 128, 8, 2).decode, Target.typical("sm_100a"), 3)
+
+
+def test_problems_that_are_alike_have_families_of_their_own() -> None:
+    problems = GemmProblem(256, 128), GatherGemmProblem(256, 128, num_groups=2), VarlenKProblem(128, 128, num_groups=2)
+    assert [family_of(one).name for one in problems] == ["gemm", "gather_gemm", "varlen_k_gemm"]
+
+
+# --- stages of the unfused layer
+@pytest.mark.parametrize("target", [Target(SM90, 132), Target(SM100, 148)], ids=str)
+@pytest.mark.parametrize("name", STAGE_NAMES)
+def test_a_stage_is_the_same_whatever_the_fused_kernel_has_beside_it(name: str, target: Target) -> None:
+    """So that one kernel serves all; only stages that multiply have clusters."""
+    recipe = find_kernel("mega_moe").recipes[target.arch.name][0]
+    fused = choose(replace(MOE, recipe=recipe), target, 2048)
+    stage = StageConfig(fused, name)
+    for changes in ({"lookahead": 1}, {"num_stages": 2}, {"trace": True}):
+        assert StageConfig(fused.replace(**changes), name) == stage
+    if target.arch == SM90:
+        pair, single = (StageConfig(fused.replace(block_m=128, cluster=cluster, num_stages=0), name) for cluster in (2, 1))
+        assert (pair == single) != pair.multiplies and pair.cluster == (2 if pair.multiplies else 1)
+
+
+def test_a_pair_that_decodes_has_stages_of_single_ctas() -> None:
+    fused = choose(PACKED, Target(SM90, 132), 2048, block_m=128).replace(cluster=2, num_stages=0)
+    assert fused.halves_decoding and {StageConfig(fused, name).fused.cluster for name in STAGE_NAMES} == {1}
+
+
+def test_fields_of_a_stage_are_its_own() -> None:
+    stage = StageConfig(choose(MOE, Target(SM90, 132), 64), "fc1")
+    less = stage.replace(num_stages=2)
+    assert (less.num_stages, less.fused, stage.num_stages > 2) == (2, stage.fused, True)
+    assert less.replace(stage="fc2", num_stages=0) == StageConfig(stage.fused, "fc2")
+    chosen = find_kernel("moe_fc1").choose(MOE, Target(SM90, 132), 64, num_stages=2, lookahead=3)
+    assert chosen == less
+    with pytest.raises(ConfigError, match=r"num_stages = 99: must be"):
+        stage.replace(num_stages=99)
+
+
+def test_stages_wait_for_all_ctas_where_they_talk_to_ranks_and_have_tensor_memory_where_they_multiply() -> None:
+    assert [one.name for one in STAGES if one.resident] == ["moe_dispatch", "moe_combine"]
+    fused = choose(replace(MOE, recipe="fp8xfp4"), Target(SM100, 148), 64)
+    assert [one.name for one in STAGES if one.tmem(StageConfig(fused, one.stage.name)) is not None] == ["moe_fc1", "moe_fc2"]
+
+
+def test_a_pool_that_any_routing_fits_is_no_ring_for_stages() -> None:
+    fused = choose(MOE, Target(SM90, 132), 64)
+    rows = fused.symmetric["fc1_topk_weights"].field.shape[0]
+    whole = StageConfig(fused.replace(pool_rows=-(-rows // 128) * 128), "fc1")
+    assert whole.results == StageConfig(fused, "fc1").results and whole.results["fc1_out"].field.shape[0] == rows
+
+
+# --- halves of the layer
+def test_an_odd_grid_of_a_half_has_no_pairs() -> None:
+    for kernel in halves.EP_KERNELS:
+        even, odd = (kernel.choose(MOE, Target(SM90, 132), 8, **given) for given in ({}, {"num_sms": 131}))
+        assert (even.cluster, odd.cluster, odd.num_sms) == (2, 1, 131)
+
+
+def test_the_nearest_point_of_a_half_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        EpEntry(1024, 512, 8, 4, tokens, "run.json", dispatch={"task_tokens": tokens // 100}, combine={"task_tokens": 1 + tokens // 100})
+        for tokens in (100, 400, 200)
+    ]
+    monkeypatch.setattr(halves, "tuned_table", lambda gpu, kind: Table(gpu, tuple(entries), EpEntry))
+    first, second = halves.EP_KERNELS
+    for tokens, nearest in ((190, 2), (110, 1), (390, 4), (281, 2), (284, 4)):
+        assert (first.choose(MOE, H200, tokens).task_tokens, second.choose(MOE, H200, tokens).task_tokens) == (nearest, nearest + 1)
+
+
+@pytest.mark.parametrize("kind", [DispatchGemmConfig, GemmCombineConfig])
+def test_a_backward_launch_has_the_deepest_ring_of_its_own(kind: Any) -> None:
+    moe = replace(MOE, recipe="bf16xbf16")
+    forward = kind(moe, num_sms=132, cluster=2, num_stages=2)
+    assert forward.backward == kind(moe, num_sms=132, transposed=True) and forward.backward.num_stages > 2
+
+
+def test_tables_are_those_that_a_dispatch_reads() -> None:
+    for given in ({"token_saving": False}, {"token_sorting": False}, {}):
+        assert RoutingTablesConfig.of(DispatchGemmConfig(MOE, **given)) == RoutingTablesConfig(MOE, **given)
+    pairs = replace(MOE, recipe="fp8xfp4")
+    assert RoutingTablesConfig.of(DispatchGemmConfig(pairs, 128, 256, arch_name="sm_100a")).arch == SM100
+
+
+def test_tiles_whose_rows_are_counted_divide_the_blocks_of_scales() -> None:
+    pairs: dict[str, Any] = {"num_sms": 148, "arch_name": "sm_100a"}
+    assert GemmCombineConfig(replace(MOE, recipe="fp8xfp4"), 192, **pairs).interleaved
+    with pytest.raises(ConfigError, match="block_m = 192: must be a divisor of 128"):
+        GemmCombineConfig(replace(MOE, recipe="fp8xfp4"), 192, interleaved=False, **pairs)
+
+
+# --- what was measured
+def test_a_measured_point_has_its_grid_and_a_pool_that_is_asked_for() -> None:
+    entry = Entry(1024, 512, 8, 4, 100, 2, 512, {"block_m": 32, "lookahead": 2, "num_stages": 3, "cluster": 1}, 1.0, "run.json")
+    found = measured(Sm90Config, MOE, entry, 1024)
+    assert (found.num_sms, found.pool_rows, found.num_stages) == (100, 1024, 3)
+    assert measured(Sm90Config, MOE, replace(entry, choice={**entry.choice, "num_stages": 99})).num_stages < 99
+
+
+def test_many_rows_of_a_gemm_are_alike_up_to_four_times_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fewer, those from half as many on."""
+    entries = [SimpleNamespace(expected=expected) for expected in (64.0, 128.0, 1024.0, 2048.0)]
+    monkeypatch.setattr(gemm_choose, "tuned_table", lambda gpu, kind: SimpleNamespace(by_share={"share": entries}))
+    monkeypatch.setattr(gemm_choose.GemmEntry, "share_of", lambda problem, num_sms: "share")
+    borders = {31: None, 32: 64, 64: 64, 65: 128, 128: 128, 129: None, 511: None, 512: 1024, 1024: 1024, 1025: 2048, 8192: 2048, 8193: None}
+    for rows, nearest in borders.items():
+        found = gemm_choose.find_entry(GemmProblem(256, 128), 132, rows, DEFAULT_GPU)
+        assert (found and found.expected) == nearest, rows
+
+
+def test_what_was_measured_of_loaded_rows_says_nothing_of_gathered_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_choose, "find_entry", lambda *given: SimpleNamespace(choice={"block_m": 64, "block_n": 128, "warpgroups": 2}))
+    for problem, tile in ((GemmProblem(4096, 7168), 64), (GatherGemmProblem(4096, 7168, num_groups=4), 128)):
+        assert gemm_choose.choose(problem, H200, 4096).block_m == tile
+
+
+@pytest.mark.parametrize(("gpu", "short"), [(DEFAULT_GPU, (129, 448)), ("NVIDIA H100 80GB HBM3", ())])
+def test_short_tiles_of_gate_and_up_are_for_some_rows(gpu: str, short: tuple[int, ...]) -> None:
+    problem = GatherGemmProblem(2048, 1024, num_groups=8, recipe="bf16xbf16", gate_up="gate_first", output="bf16")
+    for rows in (128, 129, 448, 449):
+        assert gemm_choose.choose(problem, Target(SM90, 132, gpu), 8 * rows).block_m == (64 if rows in short else 128), rows
+
+
+# --- a layer on one GPU
+def test_many_tokens_have_columns_of_linear2_that_fit_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a launch makes are those that the workspace holds and the sum reads; types of a call's tensors reach its launches."""
+    layer = ExpertLayer(1024, 256, 8, 2, indices="i32", weights="bf16")
+    monkeypatch.setattr(expert_layer, "ROWS_BYTES", 2 * 2 * 100 * 512)
+    for tokens, columns in ((50, 1024), (51, 512), (100, 512), (101, 256), (1000, 256)):
+        found, rows = layer.configs(Target(SM90, 132), tokens), expert_layer.workspace(layer, tokens)["rows"].field.shape
+        part = columns < layer.hidden
+        assert (found.fc2.problem.n, found.total.problem.hidden, rows) == (columns, columns, (2 * tokens, columns))
+        assert (found.fc2.problem.b_rows, found.total.problem.width) == ((1024, 1024) if part else (0, 0))
+        assert (found.route.indices, found.total.problem.weights) == ("i32", "bf16")
+    (few,) = layer.kernels(Target(SM90, 132), 3)
+    assert (few.indices, few.weights) == ("i32", "bf16")  # type: ignore[union-attr]
+
+
+def test_a_few_tokens_are_computed_as_the_layer_says() -> None:
+    for given in ({}, {"fast_math": False}, {"weigh_results": True}, {"activation": "situ"}):
+        layer = replace(PACKED, **given)
+        found = few_configs(layer, Target(SM90, 20))
+        assert [one.block_m for one in found] == [8, 16] and {one.num_sms for one in found} == {20}
+        own = {one.name for one in fields(DecodeProblem)} & {one.name for one in fields(Problem)}
+        assert all(getattr(one.problem, name) == getattr(layer, name) for one in found for name in own)
+
+
+# --- over nodes
+def test_chunks_are_those_of_the_layer_on_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a GPU that nobody calibrated, those of the usual one of its architecture; more tokens than most are as many."""
+    asked = list[tuple[Any, ...]]()
+    monkeypatch.setattr(nodes.NodePrediction, "of", lambda *given: asked.append(given) or SimpleNamespace(chunks=3))
+    moe = replace(MOE, num_ranks=8, recipe="fp8xfp4")
+    assert nodes.chunks_of(moe, 2, 9999, Target(SM100, 148, "NVIDIA B300"), 4, 2) == 3
+    ((problem, tokens, count, network, gpu, _, *groups),) = asked
+    assert (problem, tokens, count, groups) == (replace(moe, num_ranks=2), nodes.MOST_TOKENS, 4, [4, 2])
+    assert network is nodes.USUAL and gpu.name == "NVIDIA B200"
