@@ -74,11 +74,8 @@ def unscaled_point(
         keeps = max(one.keeps for one in configs.values() if one.problem.recipe == recipe)
         memory = SymmetricBuffer.allocate(moe, region=symmetric_buffer(moe, keeps))
         made = EpMoE(moe, own, activation=swiglu, store=store, symmetric=memory, watchdog_ns=watchdog_ns)
-        made.route(inputs[recipe])
-        synchronize()
-        made.launch_dispatch()
-        made.activate()
-        made.launch_combine(ys[recipe])
+        given = inputs[recipe]
+        made(given.x, given.topk_idx, given.topk_weights, x_sf=given.x_sf if moe.formats.scaled else None, out=ys[recipe])
         made.synchronize()
         layers[recipe] = made
     bound, differing = bind_variants(layers, store, configs, ys)

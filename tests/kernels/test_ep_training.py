@@ -16,7 +16,7 @@ from megamoe_dsl.quant import ExpertWeights, no_scales, unscaled_weights
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
-from megamoe_dsl.runtime.ep.training import train
+from megamoe_dsl.runtime.ep.training import Routed, train
 from megamoe_dsl.sim import Report
 from ptx_of import artifact
 from sweep import rarely
@@ -59,14 +59,14 @@ class TrainedEp(SimulatedEp):
         self.reports.append(self.run_dispatch(self.backward[0] if transposed else self.dispatch_kernel, outs))
         return outs
 
-    def combine_rows(
-        self, places: list[torch.Tensor], rows: list[torch.Tensor], tokens: list[int], transposed: bool = False
-    ) -> list[torch.Tensor]:
+    def combine_rows(self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False) -> list[torch.Tensor]:
         """Rows of the pool that are nobody's are NaN."""
         pools = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
-        for pool, place, one in zip(pools, places, rows, strict=True):
-            pool[place] = one
+        for pool, of_rank, one in zip(pools, routed, rows, strict=True):
+            pool[of_rank.places] = one
+            assert torch.equal(one[of_rank.pool][of_rank.places], one)
         acts = [RowActivations.of(one, self.problem.formats.activations) for one in pools]
+        tokens = [len(one.topk_idx) for one in routed]
         ys, report = self.run_combine(self.backward[1] if transposed else self.combine_kernel, acts, tokens)
         self.reports.append(report)
         return ys

@@ -126,7 +126,7 @@ TENSORS = (
     host(
         "rows in use are asked for during a capture",
         "too narrow",
-        "EpMoE.activate",
+        "EpMoE.forward",
         "len(self.rows) if self.capturing else self.memory.rows_in_use()",
         "self.memory.rows_in_use()",
         case("EpMoE", "a capture"),

@@ -82,15 +82,10 @@ def ep_point(
     problem, tokens = without_clamp(point.problem), point.tokens
     configs = configs_of(point, target, variants)
     memory = SymmetricBuffer.allocate(problem, region=symmetric_buffer(problem, max(one.keeps for one in configs.values())))
-    weights = layer.weights_for(point.recipe)
-    ep = EpMoE(problem, weights, activation=swiglu, store=store, symmetric=memory, watchdog_ns=watchdog_ns)
+    ep = EpMoE(problem, layer.weights_for(point.recipe), activation=swiglu, store=store, symmetric=memory, watchdog_ns=watchdog_ns)
     inputs = Inputs(*point.draw(SEED))
     y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
-    ep.route(inputs)
-    synchronize()
-    ep.launch_dispatch()
-    ep.activate()
-    ep.launch_combine(y)
+    ep(inputs.x, inputs.topk_idx, inputs.topk_weights, x_sf=inputs.x_sf if problem.formats.scaled else None, out=y)
     ep.synchronize()
     # Not before: on eight ranks a GPU has no room for what the activation takes in between beside all that follows.
     torch.cuda.empty_cache()
@@ -190,16 +185,14 @@ TRACED = (Variant("dispatch trace=on"), Variant("combine trace=on"))
 
 def trace_ep_point(point: Point, layer: Layer, store: ArtifactStore, watchdog_ns: int, out: Path) -> dict[str, Any]:
     """Traces both kernels; all ranks together.  Rank 0's record is of its own launches, and a file of each for Perfetto goes to `out`."""
-    problem = without_clamp(point.problem)
-    traces = {"trace": True}
-    options: dict[str, Any] = {"store": store, "watchdog_ns": watchdog_ns, "dispatch": traces, "combine": traces}
-    ep = EpMoE(problem, layer.weights_for(point.recipe), activation=swiglu, **options)
+    problem, weights, stamps = without_clamp(point.problem), layer.weights_for(point.recipe), {"trace": True}
+    ep = EpMoE(problem, weights, activation=swiglu, store=store, watchdog_ns=watchdog_ns, dispatch=stamps, combine=stamps)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     ep.route(Inputs(*point.draw(SEED)))
     synchronize()
     for _ in range(LAUNCHES):
         ep.launch_dispatch()
-    ep.activate()
+    ep.activate(ep.memory.rows_in_use())
     synchronize()
     for _ in range(LAUNCHES):
         ep.launch_combine(y)

@@ -34,7 +34,7 @@ from ..symmetric_memory import SymmetricBuffer
 from ..watchdog import check_watchdog_ns
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 from .routing import check_scatter_indices
-from .training import NO_TOTALS, train
+from .training import NO_TOTALS, Routed, train
 
 
 class EpMoE(torch.nn.Module):
@@ -193,8 +193,10 @@ class EpMoE(torch.nn.Module):
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
         check_output("out", y, shape, self.rows.device)
         self.route(inputs, scatter_indices=scatter_indices)
+        # Asked before the dispatch is launched: the host waits for the tables alone.
+        count = len(self.rows) if self.capturing else self.memory.rows_in_use()
         self.launch_dispatch()
-        self.activate()
+        self.activate(count)
         self.launch_combine(y)
         return y
 
@@ -218,8 +220,7 @@ class EpMoE(torch.nn.Module):
     @cached_property
     def _backward(self) -> tuple[CudaKernel, CudaKernel]:
         """The launches of a backward pass, whose results lie where the forward pass has its operands."""
-        dispatch, combine = (self.bind(self.store.get(one.backward)) for one in (self.dispatch_config, self.combine_config))
-        return dispatch, combine
+        return self.bind(self.store.get(self.dispatch_config.backward)), self.bind(self.store.get(self.combine_config.backward))
 
     @property
     def everywhere(self) -> list[torch.Tensor]:
@@ -231,13 +232,12 @@ class EpMoE(torch.nn.Module):
         (self._backward[0] if transposed else self._dispatch).launch()
         return [self.acts.values if transposed else self.rows]
 
-    def combine_rows(
-        self, places: list[torch.Tensor], rows: list[torch.Tensor], tokens: list[int], transposed: bool = False
-    ) -> list[torch.Tensor]:
+    def combine_rows(self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False) -> list[torch.Tensor]:
         """A combine of `train`: y, or dX where it is transposed."""
         kernel = self._backward[1] if transposed else self._combine
-        (self.rows if transposed else self.acts.values)[places[0]] = rows[0]
-        y = rows[0].new_empty(tokens[0], self.problem.hidden)
+        pool, used = self.rows if transposed else self.acts.values, routed[0].pool
+        torch.index_select(rows[0], 0, used, out=pool[: len(used)])  # twice as fast as rows to their places
+        y = rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
         self.point_at(kernel, y)
         kernel.launch()
         return [y]
@@ -256,9 +256,8 @@ class EpMoE(torch.nn.Module):
         """Linear1 of the rows that this rank receives, into `rows`."""
         self._dispatch.launch()
 
-    def activate(self) -> None:
-        """`rows` to `acts`, by way of the caller's activation."""
-        count = len(self.rows) if self.capturing else self.memory.rows_in_use()
+    def activate(self, count: int) -> None:
+        """So many of `rows` to `acts`, by way of the caller's activation."""
         found = RowActivations.of(self.activation(self.rows[:count]), self.problem.formats.activations)
         self.acts.values[:count].copy_(found.values)
         self.acts.scales[:, :count].copy_(found.scales)

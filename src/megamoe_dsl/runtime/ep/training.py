@@ -49,42 +49,49 @@ class Halves(Protocol):
     def dispatch_rows(self, transposed: bool = False) -> Tensors:
         """Tokens to the ranks of their experts, and the linear of them: rows of the pool."""
 
-    def combine_rows(self, places: Tensors, rows: Tensors, tokens: list[int], transposed: bool = False) -> Tensors:
-        """The linear of rows of the pool, packed, and the sums of so many tokens."""
+    def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> Tensors:
+        """The linear of rows, packed, and the sums of each rank's tokens."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Routed:
-    """What the backward pass has to know of a rank's rows.
+    """What both passes have to know of a rank's rows.
 
-    tokens   of this rank, with the tables that say where they went
-    places   int64 [rows]: where in the pool they are, by expert
-    ends     int32 [local experts]: where each expert's rows end
-    sources  for each rank of the group, which of these rows it sent, and of which pair (token * topk + slot)
+    topk_idx  of this rank's tokens, with the tables that say where they went
+    places    int64 [rows]: where in the pool they are, by expert
+    pool      int64 [rows of the pool that are in use]: which of these rows lies there; where none does, the first
+    ends      int32 [local experts]: where each expert's rows end
+    sources   after a dispatch: for each rank of the group, which of these rows it sent, and of which pair (token * topk + slot)
     """
 
     topk_idx: torch.Tensor
     tables: RoutingTables
     places: torch.Tensor
+    pool: torch.Tensor
     ends: torch.Tensor
-    sources: list[tuple[torch.Tensor, torch.Tensor]]
+    sources: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, buffers: EpBuffers, peers: torch.Tensor, topk_idx: torch.Tensor) -> Self:
-        """After a dispatch; waits for the device."""
-        tables, slices, results = buffers.tables(len(topk_idx)), buffers.expert_slices(), buffers.region["results"]
-        starts, counts = torch.tensor([(one.start, one.stop - one.start) for one in slices], device=peers.device).T
+    def of(cls, buffers: EpBuffers, topk_idx: torch.Tensor) -> Self:
+        """Before a dispatch, for which the host does not wait then; waits for the tables."""
+        tables, slices, device = buffers.tables(len(topk_idx)), buffers.expert_slices(), topk_idx.device
+        starts, counts = torch.tensor([(one.start, one.stop - one.start) for one in slices], device=device).T
         ends, total = counts.cumsum(0), sum(one.stop - one.start for one in slices)
         gaps = (starts - ends + counts).repeat_interleave(counts, output_size=total)
-        places = torch.arange(total, device=peers.device) + gaps
+        numbers = torch.arange(total, device=device)
+        pool = numbers.new_zeros(slices[-1].stop)
+        pool[numbers + gaps] = numbers
+        return cls(topk_idx, RoutingTables(*(one.clone() for one in vars(tables).values())), numbers + gaps, pool, ends.int())
+
+    def find_sources(self, buffers: EpBuffers, peers: torch.Tensor) -> None:
+        """After a dispatch, for which the host waits."""
+        results = buffers.region["results"]
         pairs, width = results.field.shape
-        offsets = buffers.view("destinations")[places] - peers[:, None] - results.offset
+        offsets = buffers.view("destinations")[self.places] - peers[:, None] - results.offset
         here = (offsets >= 0) & (offsets < pairs * width * 2)
         ranks, rows = here.nonzero(as_tuple=True)
         sent = here.sum(dim=1).tolist()
-        sources = list(zip(rows.split(sent), (offsets[ranks, rows] // (width * 2)).split(sent), strict=True))
-        names = ("pair_rows", "send_pairs", "recv_pairs", "expert_rows")
-        return cls(topk_idx, RoutingTables(*(getattr(tables, name).clone() for name in names)), places, ends.int(), sources)
+        self.sources = list(zip(rows.split(sent), (offsets[ranks, rows] // (width * 2)).split(sent), strict=True))
 
 
 @dataclass
@@ -126,11 +133,13 @@ class Dispatched(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """`given`: x, top-k weights and W1 of each rank, which are in its symmetric buffer by now."""
         halves = call.halves
+        call.routed = [Routed.of(one, inputs.topk_idx) for one, inputs in zip(halves.ranks, call.inputs, strict=True)]
         pools = halves.dispatch_rows()
-        call.routed = [Routed.of(one, halves.peers, inputs.topk_idx) for one, inputs in zip(halves.ranks, call.inputs, strict=True)]
         ctx.call = call
         ctx.save_for_backward(*(one.view("fc1_acts")[r.places] for one, r in zip(halves.ranks, call.routed, strict=True)))
         rows = [pool[r.places] for pool, r in zip(pools, call.routed, strict=True)]
+        for one, r in zip(halves.ranks, call.routed, strict=True):
+            r.find_sources(one, halves.peers)
         return (*rows, *map(call.weights_of_rows, call.routed))
 
     @staticmethod
@@ -142,11 +151,9 @@ class Dispatched(torch.autograd.Function):
         rows, of_weights = gradients[:count], gradients[count:]
         for routed, one in zip(call.routed, of_weights, strict=True):
             call.send_back(routed, one)
-        tokens = [len(one.topk_idx) for one in call.routed]
-        dx = halves.combine_rows([one.places for one in call.routed], list(rows), tokens, transposed=True)
-        dw = [call.sent_back(b.sym)[:n, : halves.problem.topk].clone() for b, n in zip(halves.ranks, tokens, strict=True)]
-        for one, routed in zip(dw, call.routed, strict=True):
-            one.masked_fill_(routed.tables.pair_rows < 0, 0.0)
+        dx = halves.combine_rows(call.routed, list(rows), transposed=True)
+        sent_back = (call.sent_back(one.sym)[: len(y), : halves.problem.topk] for one, y in zip(halves.ranks, dx, strict=True))
+        dw = [one.masked_fill(routed.tables.pair_rows < 0, 0.0) for one, routed in zip(sent_back, call.routed, strict=True)]
         dw1 = []
         kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
@@ -164,9 +171,7 @@ class Combined(torch.autograd.Function):
         count = len(call.routed)
         ctx.call = call
         ctx.save_for_backward(*given[: 2 * count])
-        return tuple(
-            call.halves.combine_rows([one.places for one in call.routed], list(given[:count]), [len(one.topk_idx) for one in call.routed])
-        )
+        return tuple(call.halves.combine_rows(call.routed, list(given[:count])))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -182,10 +187,10 @@ class Combined(torch.autograd.Function):
         pools, needed = halves.dispatch_rows(transposed=True), ctx.needs_input_grad[1 + 2 * count :]
         kept = zip(call.totals, call.routed, acts, weights, needed, strict=True)
         for pool, buffers, (total, routed, a, w, need) in zip(pools, halves.ranks, kept, strict=True):
-            raw = pool[routed.places].float()
-            da.append((raw * w[:, None]).bfloat16())
-            dw.append((raw * a.float()).sum(dim=1))
-            weighted = (a.float() * w[:, None]).bfloat16()
+            raw, factors = pool[routed.places], w[:, None]
+            da.append(torch.mul(raw, factors, out=torch.empty_like(raw)))  # in FP32, rounded once, without copies in FP32
+            dw.append(raw.float().mul_(a).sum(dim=1))
+            weighted = torch.mul(a, factors, out=torch.empty_like(a))
             own = weighted, buffers.view("fc1_acts"), routed.ends, routed.places.int(), True
             dw2.append(of_weight(buffers.weights.fc2, total[1], len(a), partial(add_rows, own)) if need else None)
         return (None, *da, *dw, *dw2)

@@ -36,7 +36,7 @@ class StageKernel(Kernel):
         self.stage, self.name, self.resident = stage, f"moe_{stage.name}", stage.name in ("dispatch", "combine")  # type: ignore[misc]
 
     def has(self, config: object) -> bool:
-        return super().has(config) and getattr(config, "stage", None) == self.stage.name
+        return getattr(config, "stage", None) == self.stage.name
 
     def choices(self, arch: Arch) -> set[str]:
         """Fields of the fused kernel's configuration; `num_stages` is the stage's own."""
