@@ -17,9 +17,11 @@ from megamoe_dsl.kernels import expert_layer
 from megamoe_dsl.kernels.decode.family import few_configs
 from megamoe_dsl.kernels.decode.problem import DecodeProblem
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, SumProblem, TopExpertsProblem
 from megamoe_dsl.kernels.moe.choose import measured
 from megamoe_dsl.kernels.moe.halves import family as halves
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
+from megamoe_dsl.kernels.moe.sm90.choose import choose_cluster, choose_lookahead
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.config import STAGE_NAMES, StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
@@ -41,6 +43,25 @@ def test_a_kernel_is_not_chosen_for_an_architecture_that_it_is_not_written_for()
 def test_problems_that_are_alike_have_families_of_their_own() -> None:
     problems = GemmProblem(256, 128), GatherGemmProblem(256, 128, num_groups=2), VarlenKProblem(128, 128, num_groups=2)
     assert [family_of(one).name for one in problems] == ["gemm", "gather_gemm", "varlen_k_gemm"]
+
+
+# --- the fused layer on Hopper
+def test_pairs_are_for_more_than_one_block_of_tokens_on_all_sms() -> None:
+    wide = replace(MOE, hidden=6144, intermediate=2048)
+    for problem in (PACKED, wide, replace(MOE, recipe="bf16xbf16")):
+        found = [choose_cluster(problem, *at) for at in ((129.0, 128, 132), (128.0, 128, 132), (129.0, 128, 130), (129.0, 64, 132))]
+        assert found == [2, 1, 1, 1]
+    assert choose_cluster(replace(wide, hidden=6112), 129.0, 128, 132) == 1, "tiles that are shorter by a little"
+
+
+def test_linear1_is_ahead_by_all_experts_up_to_one_block_of_tokens() -> None:
+    assert [choose_lookahead(MOE, expected, 128, 4) for expected in (128.0, 128.1, 600.0)] == [8, 2, 1]
+    assert choose_lookahead(replace(MOE, hidden=6144, intermediate=2048), 600.0, 128, 4) == 8
+
+
+def test_a_ring_of_one_block_has_a_window() -> None:
+    config = choose(MOE, Target(SM90, 132), 2048, block_m=128, pool_rows=128)
+    assert (config.ring_blocks, config.window) == (1, 1)
 
 
 # --- stages of the unfused layer
@@ -180,6 +201,29 @@ def test_a_few_tokens_are_computed_as_the_layer_says() -> None:
         assert [one.block_m for one in found] == [8, 16] and {one.num_sms for one in found} == {20}
         own = {one.name for one in fields(DecodeProblem)} & {one.name for one in fields(Problem)}
         assert all(getattr(one.problem, name) == getattr(layer, name) for one in found for name in own)
+
+
+def test_grids_of_what_goes_over_tokens() -> None:
+    """Kernels that wait for memory have four CTAs for each SM."""
+    for name, problem, per_sm in (
+        ("topk_sum", SumProblem(256, 2), 1),
+        ("quantize_both", QuantizeProblem(256), 4),
+        ("quantize_weights", QuantizeWeightsProblem(256, 128), 4),
+    ):
+        config = find_kernel(name).choose(problem, Target(SM90, 20), 128)
+        assert (config.num_sms, config.arch) == (20 * per_sm, SM90)
+
+
+@pytest.mark.parametrize("scale", [float("inf"), float("-inf"), float("nan"), "1"])
+def test_a_scale_of_weights_is_a_number(scale: Any) -> None:
+    with pytest.raises(ProblemError, match=f"scale = {scale!r}: must be a finite number"):
+        TopExpertsProblem(8, 2, scale=scale)
+
+
+def test_more_rows_than_a_kernel_counts_are_refused_before_a_launch() -> None:
+    problem = GatherGemmProblem(256, 128, num_groups=2)
+    with pytest.raises(ProblemError, match="m = 2147483648: must be between 0"):
+        family_of(problem).parameters(choose(problem, H200, 64), {"m": 1 << 31})
 
 
 # --- over nodes

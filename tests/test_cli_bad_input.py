@@ -20,6 +20,7 @@ from megamoe_dsl.artifact import workers
 from megamoe_dsl.cli import INTERRUPTED, main
 from megamoe_dsl.cli.app import app, said
 from megamoe_dsl.cli.bench import check_kernel
+from megamoe_dsl.cli.output_file import require_writable_files
 from megamoe_dsl.inspect.inspection import SECTIONS
 from megamoe_dsl.interrupts import held_interrupts
 from megamoe_dsl.options.points import BenchOptions
@@ -45,10 +46,11 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "deep").write_text(DEEP)
     (tmp_path / "list").write_text("[]")
+    (tmp_path / "link").symlink_to("same")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
     (tmp_path / "wrong").write_text(json.dumps({name: {} for name in SECTIONS} | {"smem": {"weights": {"offset": {"a": {"b": 1}}}}}))
     (tmp_path / "flat").write_text(json.dumps(dict.fromkeys(SECTIONS, 3)))
-    names = {one: str(tmp_path / one) for one in ("pipe", "loop", "deep", "list", "binary", "wrong", "flat", "missing", "same")}
+    names = {one: str(tmp_path / one) for one in ("pipe", "loop", "deep", "list", "binary", "wrong", "flat", "missing", "same", "link")}
     yield lambda text: text.format(folder=tmp_path, **names)
 
 
@@ -66,6 +68,7 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ([*INSPECT, "--sass", "{folder}/" + "n" * 300], "must be a path of a file (File name too long)"),
         ([*INSPECT, "--ptx", "{pipe}"], "--ptx = '{pipe}': must be a file, or a pipe that somebody reads"),
         ([*INSPECT, "--ptx", "{same}", "--sass", "{same}"], "--sass = '{same}': must be another file than --ptx"),
+        ([*INSPECT, "--ptx", "{same}", "--sass", "{link}"], "--sass = '{link}': must be another file than --ptx"),
         ([*INSPECT, "--sms", "100000"], "--sms = 100000: must be at most 256"),
         (["layout", "swizzle", "--svg", "{loop}"], "--svg = '{loop}': must be a path of a file"),
         (["layout", "swizzle", "--svg", "/dev/full"], "/dev/full: No space left on device"),
@@ -109,6 +112,18 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, place: Callab
     assert result.exit_code == 2, result.output
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith("error: ") and place(message) in line
+
+
+def test_a_file_is_written_where_a_new_one_can_take_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device is no file: it may be named twice, and its folder does not matter."""
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.touch()
+    for closed, refused in ((tmp_path, {there, new}), (there, {there}), (Path("/dev"), set()), (Path("/dev/null"), {Path("/dev/null")})):
+        monkeypatch.setattr(os, "access", lambda path, mode, closed=closed: Path(path) != closed)
+        for path in (there, new, Path("/dev/null")):
+            with pytest.raises(ProblemError, match=r"--ptx = .*: must be a file that can be written") if path in refused else nullcontext():
+                require_writable_files({"--ptx": path})
+    require_writable_files(dict.fromkeys(("--trace", "--svg"), Path("/dev/zero")))
 
 
 def test_a_pipe_that_somebody_reads_is_written(tmp_path: Path) -> None:

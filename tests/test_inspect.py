@@ -14,6 +14,7 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences
+from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.sass import listing as sass_module
@@ -63,6 +64,30 @@ def test_parse_gives_predicates_targets_and_lines() -> None:
     assert (code[3].predicate, code[3].opcode, code[3].target) == ("@!P0", "BRA", 0x20)
     assert code[0].source is None
     assert code[1].source == ("/p/kernels/moe/mma.py", 7)
+
+
+def test_registers_are_those_of_the_code_that_a_budget_is_for() -> None:
+    """Calls left out, which are of a trap; who uses the stack does not fit."""
+    text = """
+        /*0000*/               @P0 BRA `(.L_x_1) ;
+        /*0010*/                   USETMAXREG.DEALLOC.CTAPOOL 0x28 ;
+        /*0020*/                   FADD R39, R1, R1 ;
+        /*0030*/                   CALL.REL.NOINC R254 `(.L_x_2) ;
+        /*0040*/                   EXIT ;
+.L_x_1:
+        /*0050*/                   USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xd8 ;
+        /*0060*/                   STL [R1], R100 ;
+        /*0070*/                   LDL R7, [R1] ;
+        /*0080*/                   EXIT ;
+.L_x_2:
+        /*0090*/                   BPT.TRAP 0x1 ;
+"""
+    loader, math = register_use({"loader": 40, "math": 216}, parse(text))
+    assert (loader.used, loader.fits, math.used) == (40, True, 101)
+    assert (math.stack_loads, math.stack_stores, math.fits) == (1, 1, False)
+    assert not any(replace(math, **{one: 0}).fits for one in ("stack_loads", "stack_stores")) and not replace(loader, budget=39).fits
+    with pytest.raises(InspectionError, match=r"no USETMAXREG of 48 registers for decode; there are \[40, 216\]"):
+        register_use({"decode": 48}, parse(text))
 
 
 def test_loops_nest_and_leave_slow_paths_out() -> None:

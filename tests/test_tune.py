@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from megamoe_dsl import SM90, Target, choose
+from megamoe_dsl.arch import SM100
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact import workers as compile_workers
 from megamoe_dsl.artifact.artifact import Artifact
@@ -216,8 +217,9 @@ def test_tables_from_files(tmp_path: Path) -> None:
     assert "nothing to choose from" in first.output and "nvidia_h200.json" in first.output
     written = (tmp_path / "nvidia_h200.json").read_text()
     assert len(json.loads(written)["entries"]) >= 24
-    runner.invoke(app, ["tune", "--from", *files, "--tables", str(tmp_path)])
+    again = runner.invoke(app, ["tune", "--from", *files, "--tables", str(tmp_path)])
     assert (tmp_path / "nvidia_h200.json").read_text() == written, "the same evidence, the same table"
+    assert "wrote" in first.output and "wrote" not in again.output
 
 
 @pytest.mark.parametrize(
@@ -263,6 +265,9 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     asked.clear()
     result = runner.invoke(app, [*arguments, "--ranks", "16"])
     assert result.exit_code == 0 and {one.problem.num_ranks for one in asked} == {16}, "kernels for more GPUs than any host has"
+    asked.clear()
+    result = runner.invoke(app, [*arguments, "--recipe", "fp8xfp4"])
+    assert result.exit_code == 0 and {one.arch for one in asked} == {SM100}, result.output
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
     assert "must be installed to compile" in runner.invoke(app, arguments).stderr
 

@@ -10,6 +10,7 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import GPUS
 from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
+from megamoe_dsl.cli.predict import PredictOptions
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad, combine_bytes
 from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers
@@ -44,6 +45,12 @@ def test_channels_of_a_stage():
     assert compared.exit_code == 0 and {"block_k=128", "block_k=256"} <= set(compared.output.split())
 
 
+def test_a_configuration_is_for_the_gpu():
+    """Not for the usual one of its architecture."""
+    options = PredictOptions(hidden=1024, intermediate=512, experts=16, topk=2, ranks=2)
+    assert options.config(replace(GPUS["NVIDIA H200"], num_sms=78), 8).num_sms == 78
+
+
 def test_files(tmp_path):
     trace, svg = tmp_path / "trace.json", tmp_path / "launch.svg"
     result = predict(*SMALL, "--gpu", "B200", "--tokens", "8", "--quick", "--trace", str(trace), "--svg", str(svg))
@@ -69,6 +76,7 @@ def test_choices_are_compared():
     found = words(*SMALL, "--tokens", "8", "--compare")
     for choice, said in (
         ("block_m=8 lookahead=8 num_stages=6", "26.7 chosen, no preference"),
+        ("block_m=16 lookahead=8 num_stages=6", "27.2 no preference"),
         ("block_m=32 lookahead=8 num_stages=5", "28.4 +6.3%"),
     ):
         assert f"{choice} cluster=1 {said}" in found
