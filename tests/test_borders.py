@@ -22,7 +22,7 @@ from megamoe_dsl.kernels.moe.choose import measured
 from megamoe_dsl.kernels.moe.halves import family as halves
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.sm90.choose import choose_cluster, choose_lookahead
-from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes
 from megamoe_dsl.kernels.moe.unfused.config import STAGE_NAMES, StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.kernels.registry import family_of, find_kernel
@@ -62,6 +62,19 @@ def test_linear1_is_ahead_by_all_experts_up_to_one_block_of_tokens() -> None:
 def test_a_ring_of_one_block_has_a_window() -> None:
     config = choose(MOE, Target(SM90, 132), 2048, block_m=128, pool_rows=128)
     assert (config.ring_blocks, config.window) == (1, 1)
+
+
+def test_an_odd_grid_has_no_pairs() -> None:
+    assert [cluster_sizes(MOE, 128, num_sms) for num_sms in (132, 131)] == [(1, 2), (1,)]
+    assert {one.cluster for one in choose(MOE, Target(SM90, 131), 2048, block_m=128).siblings} == {1}
+
+
+def test_what_is_timed_beside_a_choice_has_the_deepest_ring() -> None:
+    chosen = choose(replace(MOE, recipe="mxf4xmxf4"), Target(SM100, 148), 512)
+    found = chosen.replace(num_stages=2).siblings
+    assert {one.block_k for one in found} == {128, 256} and {one.epilogue_warpgroups for one in found} == {1, 2}
+    assert all(one == one.replace(num_stages=0) for one in found)
+    assert chosen.replace(block_k=0, num_stages=0).block_k == 128
 
 
 # --- stages of the unfused layer
