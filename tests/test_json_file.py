@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.json_file import FileError, cache_folder, printable, read_json, read_json_object, read_regular, tables_folder
+from megamoe_dsl.json_file import FileError, cache_folder, printable, read_json, read_json_object, read_regular, replacing, tables_folder
 
 
 def refused(path: Path | str, read: Callable[[Path | str], object] = read_json) -> str:
@@ -76,6 +76,13 @@ def test_a_cache_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEGAMOE_CACHE_DIR", raising=False)
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     assert cache_folder() == Path.home() / ".cache" / "megamoe_dsl"
+
+
+def test_a_file_of_the_longest_name_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    with replacing(path) as partial:
+        partial.write_text("new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
 def test_an_object_is_asked_for(tmp_path: Path) -> None:

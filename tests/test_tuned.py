@@ -100,6 +100,7 @@ def test_nearest_is_a_ratio() -> None:
     found = [near.tokens for near in one.near(share, entry(142).expected)]
     assert found == [200, 100], "142 is nearer to 100 in tokens, to 200 in ratio; 300 is out of reach"
     assert [[near.tokens for near in one.near(share, entry(tokens).expected)] for tokens in (50, 600)] == [[100], [300]]
+    assert one.at(share, entry(200).expected) == entry(200) and one.at(share, entry(142).expected) is None
     assert one.near(share, 0) == one.near(Entry.share_of(entry(1), num_sms=78), entry(100).expected) == []
 
 

@@ -94,6 +94,8 @@ def test_what_lies_further_apart_is_refused(spread):
     sf[0, 77, 4:] = torch.tensor([0, spread, 0, 0])
     with pytest.raises(quant.PackedWeightsError, match=rf"fc2\[0\]: row 77, channels 128 to 255: scales 2\^{spread} apart; 1 such blocks"):
         quant.pack_tiles(packed, sf, "fc2")
+    with pytest.raises(quant.PackedWeightsError, match=r"fc2\[0\]: row 77, channels 128 to 255"):
+        quant.pack_tiles(packed, sf, "fc2", torch.arange(ROWS).flip(0))
     sf[0, 77] = torch.tensor([0, 0, 0, 0, 0, SHIFTS - 1, 0, 0])
     assert torch.equal(quant.unpack_tiles(quant.pack_tiles(packed, sf))[1], sf)
 
@@ -114,6 +116,9 @@ def test_nan_and_numbers_beyond_fp32_are_refused():
     packed[0, 9] = 0x22
     with pytest.raises(quant.PackedWeightsError, match=r"row 9, block 2 of 32: scale 255, which is NaN"):
         quant.pack_tiles(packed, sf)
+    backwards = torch.arange(ROWS).flip(0)
+    with pytest.raises(quant.PackedWeightsError, match=r"row 9, block 2 of 32: scale 255, which is NaN"):
+        quant.pack_tiles(packed, sf, rows=backwards)
     with pytest.raises(quant.PackedWeightsError, match=r"scales from 2\^-127 to"):
         quant.pack_tiles(packed, torch.zeros_like(sf))
     with pytest.raises(ValueError, match=r"w.shape = \(1, 128, 256\): must be multiples of 256 and 128"):

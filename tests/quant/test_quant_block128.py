@@ -155,6 +155,7 @@ def test_weights_whose_last_blocks_are_smaller():
     """Two matrices below one another, each with blocks of its own."""
     gate, up = torch.randn(2, 192, 320, generator=torch.Generator().manual_seed(0))
     pairs = [quant.quantize_weight_e4m3(one) for one in (gate, up)]
+    assert all(one.is_contiguous() for pair in pairs for one in pair)
     codes, sf = (torch.cat(both) for both in zip(*((one.view(torch.uint8), scale) for one, scale in pairs), strict=True))
     assert sf.shape == (4, 3)
     whole = quant.dequantize_weight_e4m3(codes.view(torch.float8_e4m3fn), sf, parts=2)

@@ -61,7 +61,7 @@ def test_ue8m0_round_trip_and_ceiling():
     codes = torch.arange(255, dtype=torch.uint8)
     # Codes 0 and 1 are 2^-127 and 2^-126: the first is a float32 subnormal, which the bit trick rounds up to code 1.
     assert torch.equal(quant.encode_ue8m0(quant.decode_ue8m0(codes).float())[1:], codes[1:])
-    assert quant.encode_ue8m0(torch.tensor([0.0, -0.0])).tolist() == [0, 0]
+    assert quant.encode_ue8m0(torch.tensor([0.0, -0.0, torch.finfo(torch.float32).max])).tolist() == [0, 0, 254]
     assert quant.encode_ue8m0(torch.tensor([1.0, 1.0000001, 2.0, 0.75])).tolist() == [127, 128, 128, 127]
     assert torch.equal(quant.inverse_scale(codes).double() * quant.decode_ue8m0(codes), torch.ones(255, dtype=torch.float64))
 

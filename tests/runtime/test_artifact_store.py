@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, describe_config, read_config
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.json_file import FOLDER_VARIABLE, cache_folder
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.problem import Problem
+from megamoe_dsl.problem import Problem, ProblemError
 
 CONFIG = choose(Problem(256, 128, 4, 2, 2, 64), Target.typical("sm_100a", 2), 16)
 SM90 = choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), Target.typical("sm_90a", 2), 16)
@@ -72,9 +74,24 @@ def test_other_sources_are_stale_and_replaced(tmp_path: Path, compiled: list[obj
     with pytest.raises(ArtifactError, match="other sources"):
         store.load(CONFIG)
     assert store.load(CONFIG, any_sources=True).cubin == ARTIFACT.cubin
+    assert store.origin(CONFIG) == {"sources": old.name.split("-")[-1][:8], "dsl": artifact_store.dsl_version()}
     store.get(CONFIG)
     assert compiled == [CONFIG]
     assert not old.exists()
+
+
+def test_a_configuration_of_values_that_are_refused_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ArtifactStore(tmp_path)
+    store.save(ARTIFACT)
+    with monkeypatch.context() as patch:
+        patch.setattr(artifact_store, "describe_config", lambda config: {**describe_config(config), "num_stages": -1})
+        store.save(replace(ARTIFACT, config=SM90))
+    assert len(list(tmp_path.iterdir())) == 2 and [*store.configs(MegaMoeConfig)] == [CONFIG]
+
+
+def test_a_dsl_is_one_that_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact_store, "find_spec", lambda name: None)
+    assert artifact_store.dsl_version.__wrapped__() is None
 
 
 def test_another_dsl_is_stale_only_where_a_dsl_is_installed(
@@ -187,6 +204,40 @@ def test_a_process_that_compiles_no_more_is_an_error(command: str, code: int, tm
     assert not done and not list(tmp_path.iterdir())
 
 
+def test_a_compiling_process_leads_a_group_and_finds_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal's interrupt does not reach it, and a path that only this process has does."""
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nread line\necho $$ $(cut -d' ' -f5 /proc/$$/stat) $PYTHONPATH\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.syspath_prepend("/only/here")
+    with pytest.raises(CompileError) as caught:
+        compile_into(tmp_path, [CONFIG, SM90], 2)
+    process, group, path = str(caught.value).split(" ", 2)
+    assert process == group and path.split(os.pathsep)[0] == "/only/here"
+
+
+ANSWERS = """
+import os
+from megamoe_dsl.artifact import workers
+workers.ArtifactStore.get = lambda *_: os.write(1, b"what the DSL prints")
+workers.main()
+"""
+
+
+def test_answers_are_all_that_a_compiling_process_says(tmp_path: Path) -> None:
+    """And it ends in silence when nobody listens."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", ANSWERS, str(tmp_path)], text=True, **pipes) as process:
+        asked = json.dumps(describe_config(CONFIG)) + "\n"
+        process.stdin.write(asked)
+        process.stdin.flush()
+        assert process.stdout.readline() == "stored\n"
+        process.stdout.close()
+        _, errors = process.stdin.write(asked), process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and errors == "what the DSL prints" * 2
+
+
 def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     ArtifactStore(tmp_path).save(ARTIFACT)
@@ -195,6 +246,9 @@ def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
+    assert cache.compile_all(tmp_path, [CONFIG, CONFIG], 2) == 1
+    with pytest.raises(ProblemError, match=r"artifacts = '.*': must be a folder that can be written"):
+        cache.compile_all(tmp_path, [CONFIG, SM90], 2)
     assert ArtifactStore(cache_folder()).get(CONFIG).cubin == ARTIFACT.cubin
     assert cache.load_or_compile_all([CONFIG])[0].cubin == ARTIFACT.cubin
     assert compiled == []

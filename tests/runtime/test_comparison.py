@@ -53,6 +53,8 @@ def test_results_are_counted_that_differ_and_that_are_too_far(
 
 def test_zeros_have_one_sign_and_other_shapes_are_refused() -> None:
     assert compared([-0.0], [0.0], 0).unequal == 0
+    none: Any = SimpleNamespace(reference=lambda: SimpleNamespace(y=[torch.zeros(0, 3)]), bound=lambda: [torch.zeros(0, 3)])
+    assert compare(none, [torch.zeros(0, 3)]) == [RankComparison(0, 0, 0, 0, 0, 0.0, 0.0)]
     with pytest.raises(ValueError, match=r"y\[0\]: shape \(1, 2\), allowed: \(1, 3\)"):
         compared([1, 2], [1, 2, 4], 0)
 

@@ -36,6 +36,7 @@ def test_sums_have_the_product_of_both_matrices_factors() -> None:
         ({"w2": 1.0}, r"w2.shape = \(\): must be \(3,\), as of w1"),
         ({"hidden": torch.ones(2)}, r"hidden.shape = \(2,\): must be \(3,\), as of w1"),
         ({"x": 0.0}, r"x = \[0.0\]: must be numbers between 2\^-60 and 2\^60"),
+        ({"x": 2.0**-61}, r"x = \[4.336.*e-19\]: must be numbers between 2\^-60 and 2\^60"),
         ({"x": torch.ones(0)}, r"x = \[\]: must be numbers"),
         ({"hidden": torch.tensor([1.0, -1.0, 1.0])}, r"hidden = \[1.0, -1.0, 1.0\]: must be numbers"),
         ({"w1": torch.tensor([1.0, torch.nan, 1.0])}, r"w1 = \[1.0, nan, 1.0\]: must be numbers"),

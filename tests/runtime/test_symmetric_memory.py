@@ -1,5 +1,7 @@
 """A group's buffer: what ranks must agree on, and who waits for whom when it is freed."""
 
+import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,13 +12,15 @@ import torch
 import torch.distributed as dist
 
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
+from megamoe_dsl.layouts.region import Region
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import symmetric_memory
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.rank_kernel import RankKernel, UnfusedKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from megamoe_dsl.runtime.watchdog import WatchdogError
+from megamoe_dsl.runtime.watchdog import WatchdogError, new_record
 
 PROBLEM = Problem(256, 128, 4, 2, 2, 8, recipe="fp8xfp8")
 
@@ -34,8 +38,13 @@ def test_every_rank_brings_the_same(name: str, theirs: tuple[Problem, int | None
 
 
 def test_a_group_maps_every_ranks_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeroed before any other rank writes into it, at the place within the mapped memory that it has."""
+    """Zeroed before any other rank writes into it, at the place within the mapped memory that it has; multicast is off unless a user's
+    variable says otherwise."""
     events: list[object] = []
+    for name, value in (("NCCL_NVLS_ENABLE", "1"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST")
+    monkeypatch.setattr(TorchOnCpu.cuda, "synchronize", lambda: events.append("device"))
     memory = torch.full((1 << 24,), 7, dtype=torch.uint8)
     addresses = [1 << 40, memory.data_ptr(), 3 << 40]
     problem = replace(PROBLEM, num_experts=6, num_ranks=3)
@@ -60,7 +69,8 @@ def test_a_group_maps_every_ranks_buffer(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.distributed._symmetric_memory, "rendezvous", lambda sym, group: handle)
     buffer_bytes = symmetric_buffer(problem, SM90, 256).size
     found = SymmetricBuffer.allocate(problem, SM90, group="group", pool_rows=256)
-    assert (found.num_bytes, found.rank, found.group, found.pool_rows, events) == (buffer_bytes, 1, "group", 256, ["group"])
+    assert (found.num_bytes, found.rank, found.group, found.pool_rows, events) == (buffer_bytes, 1, "group", 256, ["device", "group"])
+    assert (os.environ["NCCL_NVLS_ENABLE"], os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"]) == ("1", "1")
     assert found.sym.data_ptr() == memory.data_ptr() + 512
     assert found.peers.tolist() == [address + 512 for address in addresses]
     assert found.everywhere == [(rank, (buffer_bytes,), torch.uint8, 512) for rank in range(3)]
@@ -94,6 +104,23 @@ def test_the_architecture_of_a_gpu(capability: tuple[int, int], name: str | None
         return
     with pytest.raises(ProblemError, match=r"device = 'cuda, compute capability 8.0': must be a kernel's"):
         symmetric_memory.device_arch(torch.device("cuda"))
+
+
+def test_a_group_without_gpus_and_a_pool_of_no_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(dist, "all_gather_object", lambda *given, group: pytest.fail("asked the ranks"))
+    with pytest.raises(ProblemError, match="device = 'cuda': must be a CUDA device, and torch finds none here"):
+        SymmetricBuffer.allocate(PROBLEM, group="group")
+    alone = replace(PROBLEM, num_ranks=1)
+    assert SymmetricBuffer.allocate(alone, SM90, device="cpu", pool_rows=256).pool_rows == 256
+    for arch in (SM90, None):
+        with pytest.raises(ConfigError, match="pool_rows = -1: must be"):
+            SymmetricBuffer.allocate(alone, arch, device="cpu", pool_rows=-1, region=Region.stack("own"))
+
+
+def test_a_kernel_reads_its_record_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "zeros", lambda *_, **given: given)
+    assert [new_record(torch.device(name))["pin_memory"] for name in ("cuda", "cpu")] == [True, False]  # type: ignore[call-overload]
 
 
 def test_several_ranks_have_no_buffer_without_a_group() -> None:
@@ -147,9 +174,12 @@ def test_ranks_free_it_together_and_survivors_alone(monkeypatch: pytest.MonkeyPa
     waited: list[object] = []
     monkeypatch.setattr(dist, "barrier", waited.append)
     for alone in (True, False):
-        buffer = SymmetricBuffer(PROBLEM, 0, torch.zeros(8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), group="group")
+        given = PROBLEM, 0, torch.zeros(8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
+        buffer = SymmetricBuffer(*given, group="group", _handle=(mapped := torch.zeros(1)))
+        kept = weakref.ref(mapped)
+        del mapped
         buffer.close(alone=alone)
-        assert buffer.num_bytes == 0 and waited == ([] if alone else ["group"])
+        assert buffer.num_bytes == 0 and kept() is None and waited == ([] if alone else ["group"])
 
 
 def test_kernels_on_a_buffer_have_one_grid() -> None:
