@@ -77,6 +77,31 @@ def test_what_is_timed_beside_a_choice_has_the_deepest_ring() -> None:
     assert chosen.replace(block_k=0, num_stages=0).block_k == 128
 
 
+# --- its inputs
+def test_inputs_take_what_they_read() -> None:
+    """Scales of tokens that have them, factors of those that are quantized with one, and the first shared expert."""
+    kernel, always = find_kernel("pre_dispatch"), ("sym", "x", "topk_idx", "topk_weights", "num_tokens", "padded_tokens")
+    for recipe, given, more in (
+        ("nvfp4xnvfp4", {}, ("factors",)),
+        ("nvfp4xnvfp4", {"quantized": True}, ("x_sf",)),
+        ("fp8xfp4", {"quantized": True, "shared": 2}, ("x_sf", "first_shared")),
+        ("bf16xbf16", {}, ()),
+    ):
+        config = kernel.choose(replace(MOE, recipe=recipe), Target(SM100, 148), 8, **given)
+        assert kernel.arguments(config).names == (*always, *more)
+
+
+def test_a_rank_has_more_experts_than_shared_ones() -> None:
+    """And a token more slots; a launch no more tokens than the layer."""
+    kernel, target = find_kernel("pre_dispatch"), Target(SM90, 132)
+    for problem, most in ((MOE, 3), (replace(MOE, num_experts=4), 1)):
+        assert kernel.choose(problem, target, 2048, shared=most).shared == most
+        with pytest.raises(ConfigError, match=f"shared = {most + 1}: must be between 0 and {most}"):
+            kernel.choose(problem, target, 2048, shared=most + 1)
+    with pytest.raises(ProblemError, match="num_tokens = 2049"):
+        kernel.choose(MOE, target, 2049)
+
+
 # --- stages of the unfused layer
 @pytest.mark.parametrize("target", [Target(SM90, 132), Target(SM100, 148)], ids=str)
 @pytest.mark.parametrize("name", STAGE_NAMES)

@@ -12,7 +12,7 @@ from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.predict import PredictOptions
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
-from megamoe_dsl.predict.launch import RankLoad, combine_bytes
+from megamoe_dsl.predict.launch import KBlocks, RankLoad, combine_bytes
 from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers
 from megamoe_dsl.presets import preset
 from prediction_errors import recorded_load
@@ -125,7 +125,10 @@ def test_power_lowers_the_clock():
     config, load = choose(problem, Target.typical("sm_90a"), 512), RankLoad.uniform(problem, 512)
     calibration = calibration_of("NVIDIA H200")
     free = Subject.of(config, load).launch(calibration, calibration.clock)
-    found = Prediction.of(config, load, calibration).launched
+    predicted = Prediction.of(config, load, calibration)
+    found = predicted.launched
+    bytes_of_l2 = found.run.l2_bytes + calibration.l2_fill * (found.run.hbm_bytes + found.run.written)
+    assert predicted.busy["L2"] == pytest.approx(bytes_of_l2 / (calibration.l2_per_clock * found.clock * 1e3) / found.us)
     assert free.watts > calibration.power and found.clock < calibration.clock
     assert found.watts == pytest.approx(calibration.power, rel=0.01) and found.us > free.us
 
@@ -148,6 +151,11 @@ def test_results_of_eight_bits_take_less_traffic():
     found = [predict(*SMALL, "--tokens", "8", "--combine", element, "--quick", "--json") for element in ("bf16", "e4m3")]
     us, less = (json.loads(one.output)["points"][0]["us"] for one in found)
     assert less < us
+
+
+def test_k_blocks_and_tiles_that_are_not_whole_count():
+    blocks = KBlocks.of(preset("gpt-oss-120b").problem(8))  # 2880 channels
+    assert (blocks.fc1, blocks.fc2, blocks.fc1_n, blocks.fc2_n, blocks.experts) == (23, 23, 23, 12, 16)
 
 
 def test_preference_needs_a_difference():
