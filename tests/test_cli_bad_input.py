@@ -1,5 +1,6 @@
 """What strangers give the command: each is one clear line and an exit code, before anything is compiled, and nothing waits."""
 
+import errno
 import json
 import os
 import queue
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cutlass.base_dsl.common import DSLRuntimeError
 from typer.testing import CliRunner, Result
 
 from megamoe_dsl.artifact import workers
+from megamoe_dsl.artifact.compile import calling_the_dsl
 from megamoe_dsl.cli import INTERRUPTED, main
 from megamoe_dsl.cli.app import app, said
 from megamoe_dsl.cli.bench import check_kernel
@@ -207,6 +210,29 @@ def test_an_interrupt_waits_for_native_code() -> None:
         signal.raise_signal(signal.SIGINT)
         done.append("the rest")
     assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_what_the_system_refuses_the_dsl_is_no_compile_error() -> None:
+    """And an interrupt waits until a compilation has ended."""
+    with pytest.raises(OSError, match="No space left"), calling_the_dsl():
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            raise DSLRuntimeError("no files")  # noqa: B904  (as the DSL does)
+    compiled = []
+    with pytest.raises(KeyboardInterrupt), calling_the_dsl():
+        signal.raise_signal(signal.SIGINT)
+        compiled.append("the rest")
+    assert compiled
+
+
+def test_handlers_that_are_not_pythons_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a program that embeds Python."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: pytest.fail("replaced"))
+    with held_interrupts():
+        pass
 
 
 def test_an_interrupt_takes_work_from_compiling_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def test_bad_indices_are_named(given: torch.Tensor, message: str) -> None:
 
 def test_values_are_not_looked_at_where_nothing_may_wait() -> None:
     check_scatter_indices(MOE, IDX, torch.full((3, 3), 99), values=False)
+    with pytest.raises(ProblemError, match=r"scatter_indices\.device = .*meta.*: must be cpu"):
+        check_scatter_indices(MOE, IDX, torch.tensor(GOOD).to("meta"), values=False)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ def test_weights_whose_last_blocks_are_smaller():
     codes, sf = (torch.cat(both) for both in zip(*((one.view(torch.uint8), scale) for one, scale in pairs), strict=True))
     assert sf.shape == (4, 3)
     whole = quant.dequantize_weight_e4m3(codes.view(torch.float8_e4m3fn), sf, parts=2)
+    assert torch.equal(quant.dequantize(codes.view(torch.float8_e4m3fn), sf, 2), whole)
     for found, one in zip(whole.chunk(2), (gate, up), strict=True):
         filled = quant.quantize_weight_e4m3(torch.nn.functional.pad(one, (0, 64, 0, 64)))
         assert torch.equal(found, quant.dequantize_weight_e4m3(*filled)[:192, :320])

@@ -1,5 +1,7 @@
 """Weight transforms against index arithmetic written out, and their inverses."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl import quant
 from megamoe_dsl.arch import SM100
+from megamoe_dsl.cases import random_weights
 from megamoe_dsl.problem import Problem, ProblemError
 
 torch.set_num_threads(1)
@@ -94,6 +97,16 @@ def test_transform_weights_round_trip_and_shapes():
         assert torch.equal(getattr(back, name), tensor), name
     # The scale of interleaved row 8 (up row 0) of expert 1, K block 5: word 1 of K, row 8 of the atom at word 32, byte 1.
     assert moved.fc1_sf.view(torch.uint8).reshape(8, 512, 4)[4 + 1, 32, 1] == plain["fc1_sf"][1, 256, 5]
+
+
+def test_biases_in_bfloat16_are_the_same_numbers():
+    problem = Problem(256, 128, 4, 2, recipe="fp8xfp8", biases=True)
+    given = random_weights(problem, 0, 0)
+    narrow = {name: getattr(given, name).bfloat16() for name in quant.weights.BIAS_NAMES}
+    found = replace(given, **narrow)
+    found.validate(problem)
+    for name, one in narrow.items():
+        assert getattr(found, name).dtype == torch.float32 and torch.equal(getattr(found, name), one.float())
 
 
 def test_transform_errors_name_the_field():

@@ -10,12 +10,14 @@ from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, weight_names
 from megamoe_dsl.reference import LayerInputs, mega_moe_stages
 from megamoe_dsl.runtime.buffers import Inputs, check_weights
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.sim import SimError
 from sweep import sample
 
 PROBLEMS = {recipe: Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe=recipe) for recipe in ("fp8xfp4", "fp8xfp8")}
@@ -98,6 +100,35 @@ def test_nan_among_weights_is_looked_for_when_asked(case: Case) -> None:
         check_weights(case.problem, bad)
         with pytest.raises(ProblemError, match=rf"weights\.{name}\[1, 0, 0\] = (nan|255\.0): must be"):
             check_weights(case.problem, bad, finite=True)
+
+
+def simulated(case: Case) -> SimulatedMoE:
+    """Of stages that nobody compiles."""
+    return SimulatedMoE([Artifact(one, "", b"", 0.0) for one in stage_configs(CONFIGS[case.problem.recipe])], case.weights)
+
+
+def test_what_a_launch_may_read_and_write(case: Case) -> None:
+    """y and what stages leave for one another are nothing before a stage has written them; peers, maps and weights stay as they are."""
+    moe, y = simulated(case), torch.ones(TOKENS, 256, dtype=torch.bfloat16)
+    memory, (rank,) = moe.visible([y]), moe.ranks
+    for tensor in (y, moe.results[0]):
+        with pytest.raises(SimError, match="uninitialized"):
+            memory.read(tensor.data_ptr(), 2)
+    weights = [getattr(rank.weights, name) for name in weight_names(case.problem)]
+    for tensor in (moe.peers, *(one.maps for (one,) in moe.buffers), *(one for one in weights if one.numel())):
+        with pytest.raises(SimError, match="read-only"):
+            memory.writable(tensor.data_ptr(), 2)
+    for tensor in (rank.sym, rank.stats, rank.watchdog, y, moe.results[0]):
+        assert memory.writable(tensor.data_ptr(), 2)
+    assert len(memory.read(rank.sym.data_ptr(), 2)) == 2
+
+
+def test_each_rank_has_weights_of_its_own_loaded() -> None:
+    problem = replace(PROBLEMS["fp8xfp8"], num_ranks=2)
+    first, second = ([random_weights(problem, rank, seed) for rank in range(2)] for seed in (0, 1))
+    moe = SimulatedMoE(Artifact(choose(problem, Target.typical("sm_90a", 2), 8), "", b"", 0.0), first)
+    moe.load_weights(second)
+    assert all(torch.equal(one.checkpoint_weights().fc1.float(), other.fc1.float()) for one, other in zip(moe.ranks, second, strict=True))
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "nvfp4xnvfp4"])

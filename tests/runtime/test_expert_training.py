@@ -164,6 +164,15 @@ def test_logits_have_gradients(scores: str, scale: float) -> None:
     torch.testing.assert_close(logits.grad, torch.zeros_like(logits).scatter(1, idx, chosen.grad))
 
 
+def test_logits_in_bfloat16_have_gradients() -> None:
+    """Rounded once."""
+    logits, dw = torch.randn(7, 4).bfloat16(), torch.randn(7, 2)
+    wide, narrow = (logits.to(dtype).requires_grad_() for dtype in (torch.float32, torch.bfloat16))
+    for leaf in (wide, narrow):
+        (top_experts(leaf, 2)[1] * dw).sum().backward()
+    assert wide.grad is not None and narrow.grad is not None and torch.equal(narrow.grad, wide.grad.bfloat16()) and narrow.grad.any()
+
+
 def test_a_router_has_gradients() -> None:
     """Those of its logits, times tokens; and the table of ids masks slots, whose logits have none."""
     given, router = layer(*NAMES), torch.randn(4, 256, requires_grad=True)

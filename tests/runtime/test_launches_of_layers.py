@@ -35,6 +35,13 @@ def test_padding_reaches_the_kernel_that_copies_tokens() -> None:
     assert (copy["num_tokens"], copy["padded_tokens"], layer["num_tokens"]) == (2, 3, 3)
 
 
+@pytest.mark.parametrize("family", ["MegaMoE", "EpMoE"])
+def test_y_of_no_rows_is_somewhere(family: str) -> None:
+    """An empty tensor has no address, and a kernel may look at the place that it never writes."""
+    y = launches(family, "no token")[-1].arguments["y"]
+    assert y != 0 and y is not None
+
+
 PROBLEM = Problem(512, 256, 4, 2, 1, 64, recipe="fp8xfp8")
 STAGES = ["dispatch", "fc1", "swiglu", "fc2", "combine"]
 

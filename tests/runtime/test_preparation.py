@@ -14,6 +14,7 @@ from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
 from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
+from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import preparation
 from megamoe_dsl.runtime.ep.layer import EpMoE
@@ -34,8 +35,16 @@ def test_kernels_of_all_tokens_hold_those_of_any_bounds() -> None:
     assert len(layer_kernels(PROBLEM, TARGET, (), bf16_inputs=False)) == 2
     shared = layer_kernels(PROBLEM, TARGET, (), shared_experts=2)
     assert [one.problem.num_experts for one in shared] == [PROBLEM.num_experts + 2] * 3
+    few = replace(PROBLEM, recipe="fp8xmxfp4")  # which a launch of its own takes, but for layers that it does not
+    counts = [len(layer_kernels(few, TARGET, (), **one)) for one in ({}, {"shared_experts": 1}, {"fused": False}, {"bf16_inputs": False})]
+    assert counts[0] > 3 and counts[1:] == [3, len(STAGES) + 2, 2]
     stages = layer_kernels(PROBLEM, TARGET, (), fused=False)
     assert len(stages) > 3 and stages[-2:] == layer_kernels(PROBLEM, TARGET, ())[-2:]
+
+
+def test_a_gpu_that_is_given_is_not_the_one_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "target_at_hand", lambda: Target(SM90, 132))
+    assert (preparation.grid_target(TARGET, 2).num_sms, preparation.grid_target(None, 2).num_sms) == (2, 130)
 
 
 def test_each_layer_asks_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from megamoe_dsl import choose
 from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.cases import random_case
+from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.moe.unfused.config import StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs
 from megamoe_dsl.kernels.registry import kernel_of
@@ -20,7 +21,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import layer as layer_module
 from megamoe_dsl.runtime.buffers import RankBuffers
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
+from megamoe_dsl.runtime.rank_kernel import UnfusedKernel, buffers_of
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu, visible
@@ -70,10 +71,10 @@ def test_another_capacity_has_results_of_its_own() -> None:
     buffers = RankBuffers(first, case.weights[0])
     kept, grown = (buffers.rebound(one, buffers.sym).results for one in (first, larger[0]))
     assert kept is buffers.results and len(grown) > len(kept) > 0
-    record = torch.ones_like(buffers.watchdog)
-    assert (
-        buffers.rebound(first, buffers.sym, record).watchdog is record and buffers.rebound(first, buffers.sym).watchdog is buffers.watchdog
-    )
+    symmetric = SymmetricBuffer.allocate(PROBLEM, SM90, device="cpu")
+    moved = buffers_of(first, symmetric, buffers, TensorMap.encode)
+    assert moved.watchdog is symmetric.watchdog and moved.sym is symmetric.sym
+    assert buffers.rebound(first, buffers.sym).watchdog is buffers.watchdog
 
 
 def test_a_traced_kernel_has_stamps_of_its_own() -> None:
