@@ -11,10 +11,15 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
+from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, weight_names
 from megamoe_dsl.reference import LayerInputs, mega_moe_stages
 from megamoe_dsl.runtime.buffers import Inputs, check_weights
+from megamoe_dsl.runtime.ep import simulated as ep_simulated
+from megamoe_dsl.runtime.ep.buffers import RowActivations
+from megamoe_dsl.runtime.ep.routing import scatter_indices
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.simulated import SimulatedMoE
 from megamoe_dsl.sim import SimError
@@ -26,6 +31,7 @@ CONFIGS = {
     "fp8xfp8": choose(PROBLEMS["fp8xfp8"], Target.typical("sm_90a", 2), 8),
 }
 TOKENS = 5
+HALVES = ("dispatch_grouped", ""), ("grouped", "_combine")
 NAN = {torch.uint8: 0xFF, torch.float8_e4m3fn: 0x7F}  # the others take a float
 
 
@@ -121,6 +127,34 @@ def test_what_a_launch_may_read_and_write(case: Case) -> None:
     for tensor in (rank.sym, rank.stats, rank.watchdog, y, moe.results[0]):
         assert memory.writable(tensor.data_ptr(), 2)
     assert len(memory.read(rank.sym.data_ptr(), 2)) == 2
+
+
+def test_what_launches_of_halves_may_read_and_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is refused before one."""
+    problem = replace(PROBLEMS["fp8xfp8"], num_ranks=2)
+    case, target = random_case(problem, [3, 2], 0), Target.typical("sm_90a", 4)
+    kernels = [Artifact(find_kernel(f"{name}_gemm{rest}").choose(problem, target, 8), "", b"", 0.0) for name, rest in HALVES]
+    halves = SimulatedEp(*kernels, case.weights)
+    monkeypatch.setattr(ep_simulated, "simulated_launch", lambda *_: None)
+    monkeypatch.setattr(halves.simulator, "run", lambda launches: halves.simulator.memory)
+    given = [Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)]
+    rows, first = halves.dispatch(given)
+    acts = [RowActivations.empty(problem, "cpu") for _ in rows]
+    y, second = halves.combine(acts, [3, 2])
+    for memory, made, read in ((first, rows, []), (second, y, [one.values for one in acts])):
+        for tensor in made:
+            with pytest.raises(SimError, match="uninitialized"):
+                memory.read(tensor.data_ptr(), 2)
+        for tensor in (halves.peers, *read, *(getattr(one, name) for one in case.weights for name in ("fc1", "fc2"))):
+            with pytest.raises(SimError, match="read-only"):
+                memory.writable(tensor.data_ptr(), 2)
+    wrong = [scatter_indices(problem, one) + 9 for one in case.topk_idx]
+    with pytest.raises(ProblemError, match=r"scatter_indices\[\d, \d\] = \d+: must be between 0 and"):
+        halves.dispatch(given, scatter_indices=wrong)
+    with pytest.raises(ProblemError, match=r"acts\[1\]\.values\.shape"):
+        halves.combine([acts[0], RowActivations(acts[1].values[:1], acts[1].scales)], [3, 2])
+    with pytest.raises(ProblemError, match=r"^fc2\.shape"):
+        SimulatedEp(*kernels, [case.weights[0], replace(case.weights[1], fc2=case.weights[1].fc2[:, :128])])
 
 
 def test_each_rank_has_weights_of_its_own_loaded() -> None:

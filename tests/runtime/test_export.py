@@ -79,6 +79,21 @@ def test_a_launch_asks_for_what_the_manifest_says(exported: Export, recorder: Pa
     assert asked["stream"] == 77
 
 
+def test_files_are_made_beside_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same file system, where each takes its place at once; what the folder had of the name is replaced."""
+    runtime, moved, folder = tmp_path / export_module.RUNTIME, list[Path](), tmp_path / "folder"
+    runtime.write_text("runtime")
+    replacements = {"find_runtime": lambda: runtime, "link": lambda files, compiler: files.library.write_text("library")}
+    replacements["compile_object"] = lambda config, path: (path.write_text("object"), ("kernel", []))[1]
+    for name, one in replacements.items():
+        monkeypatch.setattr(export_module, name, one)
+    replaced = os.replace
+    monkeypatch.setattr(os, "replace", lambda new, path: (moved.append(Path(new)), replaced(new, path)))
+    for _ in range(2):
+        found = export_kernel(CONFIGS["sm_90a"], folder, "name")
+    assert sorted(folder.iterdir()) == sorted(found.files) and {one.parent.parent for one in moved} == {folder}
+
+
 def test_the_manifest_is_the_configurations(exported: Export) -> None:
     assert exported.files[-1] == exported.manifest  # who finds it finds the others
     kernel = ExportedKernel(exported.manifest)
