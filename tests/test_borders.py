@@ -25,8 +25,9 @@ from megamoe_dsl.kernels.moe.sm90.choose import choose_cluster, choose_lookahead
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes
 from megamoe_dsl.kernels.moe.unfused.config import STAGE_NAMES, StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
-from megamoe_dsl.kernels.registry import family_of, find_kernel
+from megamoe_dsl.kernels.registry import arch_of_recipe, family_of, find_kernel
 from megamoe_dsl.predict import nodes
+from megamoe_dsl.presets import projection
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, EpEntry, Table
 
@@ -43,6 +44,16 @@ def test_a_kernel_is_not_chosen_for_an_architecture_that_it_is_not_written_for()
 def test_problems_that_are_alike_have_families_of_their_own() -> None:
     problems = GemmProblem(256, 128), GatherGemmProblem(256, 128, num_groups=2), VarlenKProblem(128, 128, num_groups=2)
     assert [family_of(one).name for one in problems] == ["gemm", "gather_gemm", "varlen_k_gemm"]
+
+
+def test_formats_that_all_have_are_hopper_s_first() -> None:
+    found = [arch_of_recipe(find_kernel("mega_moe"), recipe) for recipe in ("bf16xbf16", "fp8xfp8", "fp8xfp4")]
+    assert found == [SM90, SM90, SM100]
+
+
+def test_projections_of_experts_are_those_of_a_rank() -> None:
+    fc1, fc2 = projection("gpt-oss-20b/fc1"), projection("gpt-oss-20b/fc2")
+    assert ((fc1.n, fc1.k), (fc2.n, fc2.k), fc1.num_groups, fc1.problem.kind) == ((5888, 2944), (2944, 2944), 4, "packed")
 
 
 # --- the fused layer on Hopper
@@ -230,6 +241,11 @@ def test_many_tokens_have_columns_of_linear2_that_fit_their_room(monkeypatch: py
         assert (found.route.indices, found.total.problem.weights) == ("i32", "bf16")
     (few,) = layer.kernels(Target(SM90, 132), 3)
     assert (few.indices, few.weights) == ("i32", "bf16")  # type: ignore[union-attr]
+
+
+def test_a_layer_of_a_few_tokens_is_the_layer() -> None:
+    layer = ExpertLayer(256, 128, 8, 2, gate_up="up_first", activation="swigluoai", activation_clamp=3.0, recipe="bf16xbf16")
+    assert all(getattr(layer.decode, one.name) == getattr(layer, one.name) for one in fields(DecodeProblem) if hasattr(layer, one.name))
 
 
 def test_a_few_tokens_are_computed_as_the_layer_says() -> None:

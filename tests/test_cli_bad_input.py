@@ -94,6 +94,7 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ([*SIMULATE, "--tokens", "1,,2"], "--tokens = '1,,2': must be numbers separated by commas"),
         ([*SIMULATE, "--tokens", "1000000"], "--yes = False: must be given to start what takes about"),
         ([*GEMM, "n=7168,k=7168", "--tokens", "100000"], "--yes = False: must be given to start what takes about"),
+        ([*GEMM, "n=7168"], "--fields = 'n=7168': must be given with n=NUMBER, k=NUMBER of --kernel gemm"),
         ([*GEMM, "n=7168,k=7_168"], "k = '7_168': must be an integer"),
         ([*GEMM, "n=128,k=128,transposed_b=1"], "transposed_b = '1': must be true or false"),
         ([*GEMM, "n=128,k=128,n=256"], "--fields = 'n=128,k=128,n=256': must be given with n once"),
@@ -154,6 +155,7 @@ class Raised:
         (MemoryError(), 2, "error: memory: there is not enough"),
         (OSError(28, "No space left on device", "here"), 2, "error: here: No space left on device"),
         (OSError(5, "Input/output error"), 2, "error: Input/output error"),
+        (OSError("no room"), 2, "error: no room"),
         (KeyboardInterrupt(), INTERRUPTED, ""),
     ],
 )

@@ -11,6 +11,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.cli.options import CompiledOptions, ConfigOptions, KernelOptions
 from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
 from megamoe_dsl.presets import projection
+from megamoe_dsl.problem import ProblemError
 
 BASE: dict[str, Any] = {"arch": "sm_90a", "hidden": 512, "intermediate": 256, "experts": 8, "topk": 2, "ranks": 2, "recipe": "fp8xfp8"}
 PROBLEM = {
@@ -79,6 +80,13 @@ def test_options_of_other_kernels_are_theirs(monkeypatch: pytest.MonkeyPatch) ->
     assert found.problem == replace(projection("deepseek-v3/o").problem, n=512, recipe="bf16xbf16")
     assert (found.arch, found.num_sms, found.group_m) == (SM90, 20, 3)
     assert replace(options, recipe=None).other(64, None).problem.recipe == "fp8xfp8"
+
+
+def test_the_variable_of_an_architecture_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEGAMOE_ARCH", "sm_80")
+    with pytest.raises(ProblemError, match="MEGAMOE_ARCH = 'sm_80': must be one of"):
+        ConfigOptions().architecture  # noqa: B018
+    assert ConfigOptions(arch="sm_90a").architecture == SM90
 
 
 def test_all_options_are_tried() -> None:

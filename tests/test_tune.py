@@ -25,6 +25,9 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.choose import measured
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes
+from megamoe_dsl.options.points import TuneOptions
+from megamoe_dsl.presets import MEASURED
+from megamoe_dsl.presets.compiled import MAX_TOKENS
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, Table
 from result_archive import read_record
 
@@ -189,6 +192,10 @@ def test_kernels_of_other_sources_are_not_timed(tmp_path: Path, monkeypatch: pyt
 
 
 # --- the command
+def test_what_is_tuned_unless_told_is_what_presets_compile() -> None:
+    assert TuneOptions().tokens.split(",")[-1] == str(MAX_TOKENS) and tuple(TuneOptions.DEFAULT_PRESETS.split(",")) == MEASURED
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -47,7 +47,9 @@ def vllm_modules(patch: pytest.MonkeyPatch, tokens: list[int] | None, group: Any
     settings = SimpleNamespace(parallel_config=SimpleNamespace(enable_dbo=dbo))
     registry: dict[str, type] = {}
     experts = type(
-        "RoutedExperts", (torch.nn.Module,), {"_get_quant_method": lambda self, *_: self.theirs, "get_expert_weights": lambda _: ()}
+        "RoutedExperts",
+        (torch.nn.Module,),
+        {"_get_quant_method": lambda self, *_: self.theirs, "get_expert_weights": lambda _: ("theirs",)},
     )
     values: dict[str, object] = {
         "vllm.config.get_current_vllm_config": lambda: settings,

@@ -39,6 +39,7 @@ def test_inspect(source: Path) -> None:
         (LAYER, "deepseek-v4", 4, 256, 128)
     ]
     assert found[0]["num_bytes"] == 4 * 3 * 256 * 128 * 17 // 32
+    assert found[0]["files"] == [f"model-{number:05d}-of-00002.safetensors" for number in (1, 2)]
 
 
 def test_layers_that_are_alike_share_a_row(tmp_path: Path) -> None:
@@ -113,6 +114,7 @@ def test_layers_of_a_range() -> None:
         (["convert", "{source}", "{out}", "--recipe", "fp8xfp4", "--layers", "3-"], "--layers = '3-': must be numbers up to 9999"),
         (["convert", "{source}", "{out}", "--recipe", "fp8xfp4", "--layers", "7"], "layer 7 has experts in no published layout"),
         (["convert", "{source}", "{out}", "--recipe", "fp8xfp4", "--device", "gpu"], "--device = 'gpu': must be cpu, cuda"),
+        (["convert", "{source}", "{out}", "--recipe", "fp8xfp4", "--device", "cuda:1x"], "--device = 'cuda:1x': must be cpu, cuda"),
         (["convert", "{source}", "{out}", "--recipe", "fp8xfp4", "--device", "meta"], "--device = 'meta': must be cpu, cuda"),
         (
             ["convert", "{source}", "{out}", "--recipe", "fp8xfp4", "--device", "cuda:99"],

@@ -233,6 +233,7 @@ def test_bad_buffers(gpu: type[SimulatedKernel]) -> None:
         ({"mma_type": "mxf4xmxf4"}, "mma_type = 'mxf4xmxf4'"),
         ({"use_fp8_dispatch": False}, "use_fp8_dispatch"),
         ({"activation": "gelu"}, "activation"),
+        ({"watchdog_ns": 0}, "watchdog_ns = 0: must be"),
     ):
         with pytest.raises(ProblemError, match=message):
             deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE, **options)

@@ -88,6 +88,7 @@ def test_calls_that_differ_in_one_thing_have_kernels_of_their_own(buffer: deep_g
         layer = (problem.activation, problem.activation_clamp, problem.fast_math, bound)
         assert layer == ("situ" if "activation" in way else "silu", way.get("clamp"), way.get("fast_math", True), way.get("bound", 16))
     assert found[-1].buffers.stats is counted and found[0].buffers.stats is None
+    assert {id(one.buffers) for one in found[:-1]} == {id(found[0].buffers)}  # tensor maps are made once
     assert [buffer.layer("swiglu", None, True, biases).biases for biases in (False, True)] == [False, True]
 
 

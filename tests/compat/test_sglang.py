@@ -157,7 +157,11 @@ def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedK
 
 def test_what_was_not_loaded_for_is_refused(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     experts = torch.nn.Module()
+    assert not sglang.is_mega_moe_experts_ready(experts) and not sglang.should_use_mega_moe(
+        SimpleNamespace(experts=experts), torch.zeros(1)
+    )
     monkeypatch.setitem(sglang.LAYERS, experts, SimpleNamespace(problem=PROBLEM))
+    assert sglang.is_mega_moe_experts_ready(experts)
     options: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "top_k": 2, "num_tokens": 3}
     run = partial(sglang.run_mega_routed_experts, experts, *random_routing(PROBLEM, 3))
     for name, value in {

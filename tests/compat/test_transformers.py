@@ -271,11 +271,17 @@ def test_what_moe_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     for name, value, why in (
         ("has_post_expert_norm", True, "a norm follows each expert"),
         ("gate_up_proj", torch.nn.Parameter(experts.gate_up_proj.float()), "its weights are torch.float32, not torch.bfloat16"),
+        ("gate_up_proj", torch.nn.Parameter(experts.gate_up_proj.half()), "its weights are torch.float16, not torch.bfloat16"),
     ):
         before = getattr(experts, name, False)
         setattr(experts, name, value)
         assert adapter.bf16_refusal(experts, x) == why
         setattr(experts, name, before)
+    asks = SimpleNamespace(**{**vars(x), "requires_grad": True})
+    for gate, why in ((("situ", None), "gradients are asked for, which its clamped activation has not"), (("silu", None), "")):
+        setattr(experts, adapter.KNOWN, gate)
+        with torch.enable_grad():
+            assert (adapter.bf16_refusal(experts, asks), adapter.bf16_refusal(experts, x)) == (why, "")
     fp8 = fp8_experts()[0]
     for name, value, why in (
         ("gate_up_proj", fp8.gate_up_proj.bfloat16(), "its weights are torch.bfloat16 with scales of torch.float32"),

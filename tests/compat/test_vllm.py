@@ -82,7 +82,7 @@ def test_vllm_computes_what_no_kernel_takes(engine: dict[str, type], caplog: pyt
     assert [one.getMessage() for one in caplog.records] == [
         "Mxfp4MoEMethod of vLLM computes its experts: has_bias = True: must be False with MEGAMOE_VLLM=1"
     ]
-    assert experts.get_expert_weights() == []
+    assert experts.get_expert_weights() == ["theirs"]
     method = experts._get_quant_method("", None, moe_config(PROBLEM))
     assert isinstance(method, ExpertsMethod) and method.theirs is experts.theirs and method.moe_kernel.output_is_reduced()
     assert method.supports_eplb and not method.is_monolithic and not method.moe_kernel.fused_experts.consumes_expert_mask

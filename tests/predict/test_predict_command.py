@@ -12,9 +12,10 @@ from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.predict import PredictOptions
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
-from megamoe_dsl.predict.launch import KBlocks, RankLoad, combine_bytes
+from megamoe_dsl.predict.launch import KBlocks, RankLoad, combine_bytes, counted
 from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers
 from megamoe_dsl.presets import preset
+from megamoe_dsl.schedule.fused_moe import HostTable
 from prediction_errors import recorded_load
 
 SMALL = ["--hidden", "1024", "--intermediate", "512", "--experts", "16", "--topk", "2", "--ranks", "2"]
@@ -117,7 +118,7 @@ def test_every_constant_has_a_source(gpu):
     calibration = calibration_of(find_gpu(gpu).name)
     sourced = [name for names in calibration.sources for name in names.split(", ")]
     assert sorted(sourced) == sorted({*vars(calibration), *calibration.kernel} - {"kernel", "sources"})
-    assert find_gpu(SHORT[gpu]) is GPUS[SHORT[gpu]]
+    assert find_gpu(SHORT[gpu]) is find_gpu(gpu.lower()) is GPUS[SHORT[gpu]]
 
 
 def test_power_lowers_the_clock():
@@ -156,6 +157,14 @@ def test_results_of_eight_bits_take_less_traffic():
 def test_k_blocks_and_tiles_that_are_not_whole_count():
     blocks = KBlocks.of(preset("gpt-oss-120b").problem(8))  # 2880 channels
     assert (blocks.fc1, blocks.fc2, blocks.fc1_n, blocks.fc2_n, blocks.experts) == (23, 23, 23, 12, 16)
+
+
+def test_tokens_of_other_ranks_come_over_nvlink():
+    """Not faster than it is, however many warps pull; those of this rank do not."""
+    problem, calibration = preset("flash").problem(64, recipe="fp8xfp8"), replace(calibration_of("NVIDIA H200"), nvlink=1.0)
+    load, blocks = RankLoad(64, (100, 28, *[0] * 30), 0.75), HostTable.of((100, 28), 128)
+    pool = KBlocks.of(problem).pool(problem, load, blocks, calibration, 10_000, 1)
+    assert (pool.pulled - counted(calibration, load)).tolist() == pytest.approx([100 * 4096 * 0.75, 128 * 4096 * 0.75])
 
 
 def test_preference_needs_a_difference():

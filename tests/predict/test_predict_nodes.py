@@ -29,7 +29,7 @@ def test_rows_of_a_token() -> None:
     assert limited.nodes <= 4 and limited.away_experts == pytest.approx(7, rel=0.02)
     assert limited.away_nodes < limited.away_ranks < limited.away_experts
     assert Spread.of(256, 8, 1, 8).away_nodes == 0
-    for fields in ({"nodes": 3}, {"groups": 8, "group_limit": 9}, {"groups": 64, "group_limit": 1}):
+    for fields in ({"nodes": 3}, {"nodes": 64}, {"groups": 8, "group_limit": 9}, {"groups": 64, "group_limit": 1}):
         with pytest.raises(ProblemError, match=r"nodes|group_limit"):
             Spread.of(**{"num_experts": 256, "topk": 8, "nodes": 4, "ranks": 8, **fields})
 
@@ -73,6 +73,6 @@ def test_the_command() -> None:
     far = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", "--tokens", "8", "--network-latency", "20", "--json"])
     times = [json.loads(one.output)["points"][0]["network_us"] for one in (near, far)]
     assert times[1] - times[0] == pytest.approx(30.0)  # of counts, rows and results
-    for bad in (["--network", "fast"], ["--nodes", "3"], ["--compare"], ["--svg", "x.svg"], ["--trace", "x.json"]):
+    for bad in (["--network", "fast"], ["--network", "0Gb"], ["--nodes", "3"], ["--compare"], ["--svg", "x.svg"], ["--trace", "x.json"]):
         refused = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", *bad])
         assert refused.exit_code != 0 and len(refused.output.splitlines()) == 1, refused.output

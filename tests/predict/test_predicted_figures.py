@@ -31,6 +31,13 @@ LAUNCHES: list[tuple[str, str, int, dict[str, Any], tuple[float, ...]]] = [
         {"block_m": 128, "cluster": 2},
         (43.71386215, 137.7501329, 0.04573380171, 0.04950166799, 0.02526695365, 0.03542529989),
     ),
+    (
+        "sm_90a",
+        "fp8xfp8",
+        800,
+        {"block_m": 128, "cluster": 2},
+        (65.69344821, 166.1038342, 0.05660144495, 0.05528540498, 0.05069096854, 0.06145918162),
+    ),
     ("sm_90a", "fp8xmxfp4", 200, {"block_m": 64}, (32.84242744, 147.2155955, 0.03877471659, 0.04649596644, 0.05142050467, 0.06441979611)),
     ("sm_90a", "fp8xmxfp4", 256, {"block_m": 128}, (58.87530054, 126.8644571, 0.02474440374, 0.02665572187, 0.01876026312, 0.05490117593)),
     ("sm_90a", "bf16xbf16", 8, {"block_m": 8}, (30.33995003, 122.9669668, 0.05963819216, 0.08871358239, 0.002903301469, 0.03268744794)),
@@ -57,7 +64,7 @@ LAUNCHES: list[tuple[str, str, int, dict[str, Any], tuple[float, ...]]] = [
 
 @pytest.mark.parametrize(("arch", "recipe", "tokens", "fields", "wanted"), LAUNCHES)
 def test_launches(arch: str, recipe: str, tokens: int, fields: dict[str, Any], wanted: tuple[float, ...]) -> None:
-    problem, target = replace(LAYER, recipe=recipe), Target.typical(arch)
+    problem, target = replace(LAYER, recipe=recipe, max_tokens_per_rank=max(256, tokens)), Target.typical(arch)
     config, load = choose(problem, target, tokens, **fields), RankLoad.uniform(problem, tokens, None if tokens < 256 else 0.25)
     found = Prediction.of(config, load, calibration_of(str(target.gpu)))
     assert (found.us, found.launched.watts, *found.busy.values()) == pytest.approx(wanted, rel=1e-9)
