@@ -23,9 +23,8 @@ def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
     artifact = compile(Problem(512, 256, 8, 2, 2, 16, recipe=recipe), arch, num_sms=4)
     assert artifact.arch.name == arch and f".target {artifact.arch.compiled_for}" in artifact.ptx and artifact.cubin[:4] == b"\x7fELF"
     assert artifact.resources.stack_bytes == 0 and artifact.resources.registers <= 168 and artifact.line_info
-    spilled = re.sub(
-        rb"(\x04\x12\x08\0....)\0{4}", rb"\1\x08\0\0\0", artifact.cubin, flags=re.DOTALL
-    )  # bytes of a stack that nothing frames
+    stack = re.compile(rb"(?<=\x04\x12\x08\0)(....)\0{4}", re.DOTALL)  # what a kernel needs of a stack, apart from its frames
+    spilled = stack.sub(lambda found: found[1] + b"\x08\0\0\0", artifact.cubin)
     assert spilled != artifact.cubin and replace(artifact, cubin=spilled).resources.stack_bytes == 8
     assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
     with pytest.raises(KeyError, match="must be one of"):
