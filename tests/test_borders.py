@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.blocks.gemm import choose as gemm_choose
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernel_cases.gather import factors_of_columns
+from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.kernels import expert_layer
 from megamoe_dsl.kernels.decode.family import few_configs
 from megamoe_dsl.kernels.decode.problem import DecodeProblem
@@ -182,6 +185,10 @@ def test_a_backward_launch_has_the_deepest_ring_of_its_own(kind: Any) -> None:
     assert forward.backward == kind(moe, num_sms=132, transposed=True) and forward.backward.num_stages > 2
 
 
+def test_sms_that_copy_fetch_nothing() -> None:
+    assert [DispatchGemmConfig(MOE, num_sms=132, tail_sms=tail).fetching_sms for tail in (0, 32)] == [132, 100]
+
+
 def test_tables_are_those_that_a_dispatch_reads() -> None:
     for given in ({"token_saving": False}, {"token_sorting": False}, {}):
         assert RoutingTablesConfig.of(DispatchGemmConfig(MOE, **given)) == RoutingTablesConfig(MOE, **given)
@@ -248,6 +255,17 @@ def test_a_layer_of_a_few_tokens_is_the_layer() -> None:
     assert all(getattr(layer.decode, one.name) == getattr(layer, one.name) for one in fields(DecodeProblem) if hasattr(layer, one.name))
 
 
+def test_gradients_are_of_the_layer_s_gate_and_up() -> None:
+    layer = ExpertLayer(256, 128, 8, 2, gate_up="interleaved", activation="swigluoai", recipe="bf16xbf16")
+    rows = layer.backward()[1]
+    assert (rows.gradient, rows.activation, rows.n, rows.k) == (layer.gate_up, layer.activation, 128, 256)
+
+
+def test_an_activation_that_is_not_there_is_named() -> None:
+    with pytest.raises(ProblemError, match="activation = 'gelu'"):
+        DecodeProblem(256, 128, 8, 2, activation="gelu")
+
+
 def test_a_few_tokens_are_computed_as_the_layer_says() -> None:
     for given in ({}, {"fast_math": False}, {"weigh_results": True}, {"activation": "situ"}):
         layer = replace(PACKED, **given)
@@ -278,6 +296,20 @@ def test_more_rows_than_a_kernel_counts_are_refused_before_a_launch() -> None:
     problem = GatherGemmProblem(256, 128, num_groups=2)
     with pytest.raises(ProblemError, match="m = 2147483648: must be between 0"):
         family_of(problem).parameters(choose(problem, H200, 64), {"m": 1 << 31})
+
+
+# --- data of a GEMM
+def test_a_case_has_factors_where_gate_and_up_lie() -> None:
+    gate, up = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    for gate_up, first in (("gate_first", [1.0, 1.0, 3.0, 3.0]), ("up_first", [3.0, 3.0, 1.0, 1.0]), ("interleaved", [1.0, 3.0, 1.0, 3.0])):
+        problem: Any = SimpleNamespace(n=4, gate_up=gate_up)
+        assert factors_of_columns(problem, gate, up).tolist() == [first, [one + 1 for one in first]]
+
+
+def test_a_case_has_no_fewer_rows_than_none() -> None:
+    for counts, match in (([8, -1], "rows = -1: must be a number of rows, 0 or more"), ([8], r"len\(rows\) = 1: must be num_groups = 2")):
+        with pytest.raises(ProblemError, match=match):
+            gemm_case(GemmProblem(208, 256, "packed", 2), counts)
 
 
 # --- over nodes

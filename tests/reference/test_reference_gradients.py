@@ -98,6 +98,15 @@ def test_the_product_is_the_forward_pass_s(activation: str) -> None:
     assert torch.equal(product, activate(problem, halves, None)) and gradient.isfinite().all()
 
 
+def test_rows_of_float32_have_the_product_of_the_forward_pass() -> None:
+    problem = Problem(256, 128, 1, 1)
+    stored, weights, metadata = (torch.randn(50, 64) * 8).bfloat16(), torch.ones(50, 1), router_metadata(torch.zeros(50, 1).int(), 1)
+    product = activate(problem, stored.float(), None)
+    rows = row_gradients(problem, torch.ones(50, 32), metadata, weights, stored.float(), (torch.clone, torch.clone))
+    assert torch.equal(rows.weighted, product)
+    assert torch.equal(rows.topk_weights.flatten(), product.double().sum(1).float())
+
+
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid", "sqrtsoftplus"])
 def test_logits_have_the_gradient_of_their_shares(scores: str) -> None:
     logits = torch.randn(6, 8, dtype=torch.float64, requires_grad=True)

@@ -286,6 +286,19 @@ def test_violations_report_place_and_nan():
         violations([y[0][:1]], want, want)
 
 
+@pytest.mark.parametrize("weigh_results", [False, True])
+def test_rows_are_weighed_once(weigh_results):
+    case = random_case(dataclasses.replace(SMALL, weigh_results=weigh_results), [5, 3], seed=4)
+    for job in case.jobs(case.check()):
+        assert (job.hidden_weight is None) == weigh_results and (weigh_results or job.hidden_weight is job.weight)
+
+
+def test_an_expert_that_is_asked_for_is_in_every_row():
+    for expert in (0, 5):
+        case = random_case(SMALL, [9, 14], seed=2, target_expert=expert)
+        assert all((idx == expert).any(dim=1).all() for idx in case.topk_idx)
+
+
 def test_transformed_weights_describe_the_same_layer():
     case = random_case(MEDIUM, [3, 3], seed=9)
     back = [quant.inverse_transform_weights(MEDIUM, SM100, quant.transform_weights(MEDIUM, SM100, w)) for w in case.weights]
@@ -302,6 +315,8 @@ def test_input_errors_name_the_field():
     ):
         with pytest.raises(ValueError, match=match):
             dataclasses.replace(case, **change).reference()
+    typed = dataclasses.replace(case, x_sf=[one.view(torch.float8_e8m0fnu) for one in case.x_sf])
+    assert same(typed.reference().y, case.reference().y)
     with pytest.raises(ProblemError, match=r"mask = 1\.5: must be between 0 and 1"):
         random_case(SMALL, [2, 2], seed=1, mask=1.5)
     with pytest.raises(ProblemError, match="target_expert = 8"):
