@@ -18,7 +18,7 @@ from result_archive import read_record
 from results_table import read
 
 RESULTS = Path(__file__).parent / "results"
-FUSED = ("mega_moe_sm90-time-20261122-075037", "mega_moe_sm90-time-20261122-075127")
+FUSED = ("mega_moe_sm90-time-20261129-131904", "mega_moe_sm90-time-20261129-131926")
 FP8_PEERS = {"DeepGEMM and its copies": "deep_gemm layer, ", "SGLang's Triton": "sorting, sglang ", "torch, BF16": "torch bf16"}
 BF16_PEERS = {"sonic-moe": "sonic-moe", "torch": "torch bf16"}
 ONE_GPU = {

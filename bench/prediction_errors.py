@@ -31,7 +31,7 @@ from megamoe_dsl.problem import Problem
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-POINTS = ("mega_moe_sm90-time-20261122-075037", "mega_moe_sm90-time-20261122-075127")
+POINTS = ("mega_moe_sm90-time-20261129-131904", "mega_moe_sm90-time-20261129-131926")
 """The records of docs/lab/performance.md and of the README."""
 VARIANTS = ("mega_moe_sm90-time-20261121-203933", "mega_moe_sm90-time-20261121-204016")
 """Of the tuned table: several configurations of each point."""
