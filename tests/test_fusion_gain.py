@@ -14,6 +14,7 @@ from fusion import line_of
 from fusion_report import WIDTH, markdown, picture, torch_markdown
 from megamoe_dsl.cases import TokenInputs
 from megamoe_dsl.problem import Problem
+from result_archive import read_record
 from unfused import Agreement, compare_kernels, mixed_batches, unequal_bits
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +28,7 @@ FAR = ("fusion_gain-20261122-174250", "fusion_gain-20261122-174321")
 
 
 def records(names: tuple[str, ...] = NAMES) -> list[dict[str, Any]]:
-    return [one for name in names for one in json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())["records"]]
+    return [one for name in names for one in json.loads(read_record(ROOT / "bench" / "results", name))["records"]]
 
 
 def test_the_page_has_the_records_table_and_picture() -> None:
