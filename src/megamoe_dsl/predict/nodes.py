@@ -40,7 +40,7 @@ class Network:
 
 
 USUAL = Network(400.0, 30.0, (800.0, 630.0))
-"""A card for each GPU; latency is an assumption, the host's times those of an H200's host (docs/howto/nodes.md)."""
+"""A card for each GPU; latency is an assumption, the host's times those of an H200's host (docs/lab/nodes.md)."""
 
 
 @dataclass(frozen=True)
