@@ -24,6 +24,8 @@ TITLES = {
     "moe-fp8-quantized": "FP8, quantized before",
     "moe-recompute": "recomputed",
     "moe-one-thread": "one thread",
+    "nodes of one GPU": "nodes",
+    "torch": "torch",
 }
 PASSES = ("forward", "backward", "both")
 

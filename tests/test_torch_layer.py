@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Barrier, Thread, local
 
 import pytest
@@ -65,3 +66,21 @@ def test_it_computes_the_layer(tokens: list[int], clamp: float | None, recipe: s
     found = difference(case, ys)
     most = 0.06 if problem.formats.scaled else 0.01
     assert 1e-4 < found < most, "the reference rounds the products of SwiGLU to E4M3, or later than this layer to BF16"
+
+
+def test_its_result_has_gradients() -> None:
+    """Of x, top-k weights and both matrices, beside those of every expert for itself in float64."""
+    problem = Problem(HIDDEN, INTERMEDIATE, EXPERTS, TOPK, 1, 16, recipe="bf16xbf16")
+    case = random_case(problem, [9], 3, exact=False)
+    weights, x, idx, given = case.weights[0], case.x[0], case.topk_idx[0], case.topk_weights[0]
+    leaves = [one.clone().requires_grad_() for one in (x, given, weights.fc1, weights.fc2)]
+    layer = TorchLayer(problem, replace(weights, fc1=leaves[2], fc2=leaves[3]))
+    layer.load(TokenInputs(leaves[0], case.x_sf[0], idx, leaves[1]))
+    dy = torch.randn(9, HIDDEN)
+    found = torch.autograd.grad(layer.result(), leaves, dy)
+    exact = [one.detach().double().requires_grad_() for one in leaves]
+    gate, up = torch.einsum("th,tknh->tkn", exact[0], exact[2][idx]).chunk(2, dim=-1)
+    rows = torch.einsum("tki,tkhi->tkh", torch.nn.functional.silu(gate) * up, exact[3][idx])
+    wanted = torch.autograd.grad((rows * exact[1][:, :, None]).sum(1), exact, dy.double())
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.double() - other).norm() < 0.01 * other.norm()

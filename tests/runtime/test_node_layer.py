@@ -100,6 +100,11 @@ def test_a_lost_rank_ends_kernels_of_nccl(monkeypatch: pytest.MonkeyPatch) -> No
     assert done == ["start", "all", "rail", "within", "end"]
 
 
-def test_rows_as_bytes_come_back() -> None:
-    parts = torch.randn(4, 6).bfloat16(), torch.randint(0, 9, (4, 3)).int(), torch.rand(4, 1)
+@pytest.mark.parametrize(
+    ("rows", "widths"), [(4, (8, 2, 2, 16)), (0, (8, 2, 2, 16)), (4, (6, 3, 1, 8)), (0, (6, 3, 1, 8)), (4, (7, 2, 4, 2)), (4, (6, 3, 1, 5))]
+)
+def test_rows_as_bytes_come_back(rows: int, widths: tuple[int, ...]) -> None:
+    """Their parts' bytes have 8, 4, 2 and 1 as the largest common divisor up to 8."""
+    bf16, int32, float32, codes = ((rows, width) for width in widths)
+    parts = torch.randn(bf16).bfloat16(), torch.randint(0, 9, int32).int(), torch.rand(float32), torch.randint(0, 256, codes).byte()
     assert all(torch.equal(one, other) for one, other in zip(split_rows(row_bytes(parts), parts), parts, strict=True))
