@@ -43,7 +43,7 @@ class EpMoE(torch.nn.Module):
     problem      the layer; its recipe is one that the kernels have for the GPU
     weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
     activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
-                 rows of the pool, else those in use, which waits for the device
+                 rows of the pool, else those in use, for whose number the host waits
     store        folder of compiled kernels, by default the cache
     symmetric    a buffer of these kernels (kernels/moe/halves/layouts/symmetric.py); None allocates one with all ranks of `group`.
                  Layers may take turns with one, where their kernels have the same fields: launches leave counters for the next one
