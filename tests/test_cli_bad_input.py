@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -227,6 +228,20 @@ def test_what_the_system_refuses_the_dsl_is_no_compile_error() -> None:
         signal.raise_signal(signal.SIGINT)
         compiled.append("the rest")
     assert compiled
+
+
+def test_another_thread_compiles_as_the_main_one() -> None:
+    """Which alone may say what an interrupt does."""
+    found = []
+
+    def compile_there() -> None:
+        with held_interrupts():
+            found.append("compiled")
+
+    thread = threading.Thread(target=compile_there)
+    thread.start()
+    thread.join()
+    assert found == ["compiled"]
 
 
 def test_handlers_that_are_not_pythons_stay(monkeypatch: pytest.MonkeyPatch) -> None:

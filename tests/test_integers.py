@@ -11,7 +11,7 @@ import torch
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
-from megamoe_dsl.config_error import ConfigError, as_integer
+from megamoe_dsl.config_error import ConfigError, as_integer, parse_integer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import weight_names
@@ -21,6 +21,11 @@ from megamoe_dsl.runtime.watchdog import check_watchdog_ns
 PROBLEM = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8)
 SM90 = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8")
 KINDS: list[Callable[[int], object]] = [np.int64, np.int32, np.uint8, np.array, torch.tensor]
+
+
+def test_a_text_of_thousands_of_digits_is_no_integer() -> None:
+    """Python would refuse to read it."""
+    assert [parse_integer(text) for text in (" -12 ", "9" * 30, "9" * 5000, "1.0", "")] == [-12, 10**30 - 1, None, None, None]
 
 
 class Small(IntEnum):

@@ -109,6 +109,11 @@ def test_biases_in_bfloat16_are_the_same_numbers():
         assert getattr(found, name).dtype == torch.float32 and torch.equal(getattr(found, name), one.float())
 
 
+def test_weights_without_scales_fit_their_problem():
+    problem = Problem(512, 128, 4, 2, recipe="bf16xbf16")
+    quant.unscaled_weights(torch.zeros(4, 256, 512).bfloat16(), torch.zeros(4, 512, 128).bfloat16()).validate(problem)
+
+
 def test_transform_errors_name_the_field():
     plain = checkpoint()
     plain["fc2_sf"] = plain["fc2_sf"][:, :, :-1]

@@ -101,6 +101,17 @@ def test_layers_on_one_buffer_have_the_same_fields(gpu: RecordedGpu) -> None:
         EpMoE(PROBLEM, replace(weights, fc2=weights.fc2[:, :, :128]), activation=torch.nn.Identity(), symmetric=symmetric)
 
 
+def test_tensors_that_do_not_fit_launch_nothing(gpu: RecordedGpu) -> None:
+    layer = layer_of()
+    given, launched = tokens(layer), len(gpu.launched())
+    for name, one in (("x", given["x"][:, :256]), ("topk_idx", given["topk_idx"][:2]), ("topk_weights", given["topk_weights"].double())):
+        with pytest.raises(ProblemError, match=rf"^{name}\.(shape|dtype) = "):
+            layer(**{**given, name: one})
+    with pytest.raises(ProblemError, match=r"^out\.shape = \(2, 512\): must be \(3, 512\)"):
+        layer(**given, out=torch.zeros(2, 512).bfloat16())
+    assert len(gpu.launched()) == launched
+
+
 def test_each_dispatch_has_tables_of_its_own(gpu: RecordedGpu) -> None:
     """Made once."""
     layer = layer_of()

@@ -124,11 +124,19 @@ def test_weights_gradients_go_to_main_grads() -> None:
     assert all(torch.allclose(found[name].bfloat16(), rounded[name], rtol=2**-7, atol=1e-5) for name in ("w1", "w2"))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_compiled_layer_has_the_same_gradients(dynamic: bool) -> None:
-    compiled = torch.compile(lambda **given: moe(**given) * 1, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+@pytest.mark.parametrize(("dynamic", "recompute"), [(False, False), (True, True)])
+def test_a_compiled_layer_has_the_same_gradients(dynamic: bool, recompute: bool) -> None:
+    compiled = torch.compile(lambda **given: moe(**given, recompute=recompute) * 1, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     expected, found = gradients(moe, layer(*NAMES)), gradients(compiled, layer(*NAMES))
     assert all(torch.equal(found[name], expected[name]) for name in NAMES)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_compilers_know_what_a_pass_keeps(recompute: bool) -> None:
+    given = layer()
+    tensors = [given[name] for name in ("x", "topk_idx", "topk_weights", "w1", "w2")]
+    arguments = *tensors, *[None] * (2 + expert_gradients.MADE), recompute, "gate_first", "silu", "bf16xbf16"
+    torch.library.opcheck(torch.ops.megamoe_dsl.moe_training.default, arguments, test_utils=("test_faketensor", "test_schema"))
 
 
 def test_main_grads_of_a_compiled_layer() -> None:

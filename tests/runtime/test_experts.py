@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from megamoe_dsl import ProblemError, moe
 from megamoe_dsl.quant import quantize_weight_e4m3
+from megamoe_dsl.runtime import experts
 from megamoe_dsl.runtime.custom_op import check_no_gradient
 from megamoe_dsl.runtime.top_experts import cut, top_experts
 
@@ -61,6 +62,7 @@ def arguments(**changes: Any) -> dict[str, Any]:
         ({"x": torch.zeros(1, 256).bfloat16().expand((1 << 26) + 1, 256)}, r"x.shape\[0\] = 67108865: must be between 0 and 67108864"),
         ({"quantized": (1, 2)}, r"quantized = \(1, 2\): must be None, or what quantize_experts makes"),
         ({"router_logits": torch.zeros(6, 4), "topk": 2}, "topk_idx = 'a tensor': must be None with router_logits"),
+        ({"router_logits": torch.zeros(6, 4), "topk": 2, "topk_idx": None}, "= 'a tensor': must be None with router_logits"),
         ({"preactivations": torch.zeros(12, 256, dtype=torch.bfloat16)}, r"preactivations.shape = \(12, 256\): must be \(12, 512\)"),
         ({"w1_sf": None}, "w1_sf = None: must be scales beside torch.float8_e4m3fn; only torch.bfloat16 has none"),
         (
@@ -132,8 +134,9 @@ def test_no_token_needs_no_kernel() -> None:
     assert moe(**arguments(**empty, topk_weights=torch.ones(0, 2))).shape == (0, 256)
 
 
-def test_fake_tensors_give_the_result_s_shape() -> None:
-    """Outside of their mode too."""
+def test_fake_tensors_give_the_result_s_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of their mode too; of an operator that says what it writes."""
+    monkeypatch.setattr(experts, "moe_op", lambda *_: pytest.fail("an operator that changes nothing"))
     with FakeTensorMode():
         given = arguments(preactivations=torch.zeros(12, 512, dtype=torch.bfloat16))
         y = moe(**given)

@@ -150,6 +150,8 @@ def test_gemms_are_chosen_as_calls_ask_and_without_rows_not_launched(monkeypatch
         for invariant in (False, True):
             assert len(gpu.call(gemm, **given, batch_invariant=invariant)) == 1
         assert asked == [False, True]
+        for dtype in (torch.bfloat16, torch.float32):
+            assert gemm(**{**given, "out": None}, out_dtype=dtype).dtype == dtype
         assert gpu.call(gemm, **{**given, **{name: given[name][:0] for name in ("a", "a_sf", "out")}}) == []
 
 

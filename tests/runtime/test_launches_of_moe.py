@@ -219,6 +219,16 @@ def test_a_stage_refuses_what_tma_cannot_read(stage: str) -> None:
         assert not gpu.launched()
 
 
+@pytest.mark.parametrize("recipe", ["bf16xbf16", "fp8xfp8"])
+def test_both_passes_of_a_step_have_the_counters_of_their_stream(recipe: str) -> None:
+    counters: dict[int, set[str]] = {}
+    with recorded_gpu() as gpu:
+        for gpu.stream in (0, 7):
+            found = gpu.call(train, **trained(recipe).arguments)
+            counters[gpu.stream] = {one.arguments["counter"] for one in found if one.arguments.get("counter")}
+    assert all(counters.values()) and not counters[0] & counters[7]
+
+
 def interrupted(call: Any, few: int = 20, many: int = 40) -> list[Any]:
     """Arguments of all launches where, in the middle of a call, another thread makes the same: each thread's rows are its own."""
 

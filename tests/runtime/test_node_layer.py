@@ -15,7 +15,23 @@ from test_nodes import problem_of
 from megamoe_dsl import Problem, ProblemError, Target, WatchdogError
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.runtime import moe_layer, nodes
-from megamoe_dsl.runtime.nodes import Rails, node_problem, row_bytes, split_rows
+from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, row_bytes, split_rows
+
+
+def test_a_layer_over_nodes_is_what_its_domain_s_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it takes a bound, scales and gradients; compilers leave a call with those alone, in which the host waits."""
+    monkeypatch.setattr(NodeLayer, "train_call", lambda layer, x: x + 1)
+    rails: Any = SimpleNamespace(traffic=None, nodes=2, ranks=2, device=torch.device("cpu"))
+    found = {}
+    for takes in (False, True):
+        weights = () if takes else (torch.zeros(1),)
+        domain = SimpleNamespace(takes_scales=takes, takes_bound=takes, trained=weights)
+        found[takes] = NodeLayer(problem_of(4, "fp8xfp8"), domain, rails, 1)
+    assert [(one.takes_scales, one.takes_bound, len(one.trained)) for one in found.values()] == [(False, False, 1), (True, True, 0)]
+    x = torch.ones(2)
+    assert torch.compile(lambda one: found[True].untraced_call(one), fullgraph=True, backend="eager")(x).eq(2).all()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(lambda one: found[False].untraced_call(one), fullgraph=True, backend="eager")(x)
 
 
 def test_the_layer_of_a_node() -> None:

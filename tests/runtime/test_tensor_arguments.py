@@ -99,6 +99,14 @@ def test_no_columns_have_no_sums() -> None:
     assert torch.equal(k_grouped_gemm(*given, total.clone()), total) and not k_grouped_gemm(*given, out_dtype=torch.float32).any()
 
 
+def test_compilers_give_operators_tensors_as_they_lie() -> None:
+    """Kernels refuse other strides than the caller's; those of `torch.library.custom_op` are kept by default."""
+    names = {one.removeprefix("megamoe_dsl::") for one in torch._C._dispatch_get_all_op_names() if one.startswith("megamoe_dsl::")}
+    assert names >= {"moe", "moe_training", "top_experts", "k_grouped_gemm", "quantize_both"}
+    for name in names - {"gemm", "gemm_out"}:
+        assert torch.Tag.needs_exact_strides in getattr(torch.ops.megamoe_dsl, name).default.tags, name
+
+
 def test_other_errors_stay_as_they_are() -> None:
     with pytest.raises(TypeError, match=r"gemm\(\) missing 1 required positional argument: 'b'"):
         gemm(A, None, b_sf=None)  # type: ignore[call-arg]

@@ -63,6 +63,16 @@ def test_a_store_that_is_gone_is_no_error() -> None:
     assert silent_ranks(Gone(), "moe", 1, 2) is None
 
 
+def test_a_host_that_looks_at_a_gpu_waits_for_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream and its pinned memory are its own, and there before anything waits."""
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: "its stream")
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, **given: asked.append(given))
+    row = SimpleNamespace(is_cuda=True)
+    host = Understudy(SimpleNamespace(view=lambda name: [row] if name == "expert_recv_count" else row), 3)
+    assert host._stream == "its stream" and asked == [{"device": "cpu", "pin_memory": True}] * (len(STATE) + 1)
+
+
 def test_a_hosts_copies_have_ended_when_it_looks_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a stream of its own: a kernel that waits holds the others."""
     fields = {name: torch.full((2,), number) for number, name in enumerate(STATE)}
