@@ -294,9 +294,10 @@ def test_choose_rejects_what_is_no_target(target):
         choose(FLASH, target, 8)
 
 
-def test_a_long_value_is_one_line_of_an_error():
+@pytest.mark.parametrize("value", [torch.zeros(40, 40), list(range(10000))], ids=["lines", "characters"])
+def test_a_long_value_is_one_line_of_an_error(value):
     with pytest.raises(ConfigError) as caught:
-        raise ConfigError("config", torch.zeros(40, 40), "short")
+        raise ConfigError("config", value, "short")
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 450
 
 

@@ -99,6 +99,24 @@ def test_no_columns_have_no_sums() -> None:
     assert torch.equal(k_grouped_gemm(*given, total.clone()), total) and not k_grouped_gemm(*given, out_dtype=torch.float32).any()
 
 
+ROWS, IDX, WIDE = torch.ones(128, 128).bfloat16(), torch.zeros(128, 2, dtype=torch.int32), torch.ones(2, 256, 128).bfloat16()
+LISTED = torch.arange(256, dtype=torch.int32) % 128
+OPERATORS = [
+    *(
+        ("quantize_both", (ROWS, sources, rows, recipe))
+        for sources, rows, recipe in ((None, True, "fp8xfp8"), (LISTED, False, "mxfp8xmxfp8"))
+    ),
+    *(("moe_route", (ROWS, IDX, 2, recipe)) for recipe in ("bf16xbf16", "fp8xfp8", "mxfp8xmxfp8")),
+    *(("moe_quantize_weights", (WIDE, turned, recipe)) for turned in (False, True) for recipe in ("fp8xfp8", "mxfp8xmxfp8")),
+    ("top_experts", (torch.rand(5, 4), None, None, None, None, 2, "softmax", 1, 1, 1.0, 0)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), OPERATORS, ids=[f"{name}-{number}" for number, (name, _) in enumerate(OPERATORS)])
+def test_compilers_know_the_shapes_of_results(name: str, arguments: tuple[Any, ...]) -> None:
+    torch.library.opcheck(getattr(torch.ops.megamoe_dsl, name).default, arguments, test_utils=("test_faketensor", "test_schema"))
+
+
 def test_compilers_give_operators_tensors_as_they_lie() -> None:
     """Kernels refuse other strides than the caller's; those of `torch.library.custom_op` are kept by default."""
     names = {one.removeprefix("megamoe_dsl::") for one in torch._C._dispatch_get_all_op_names() if one.startswith("megamoe_dsl::")}
