@@ -24,14 +24,17 @@ from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, Quantize
 from megamoe_dsl.kernels.moe.choose import measured
 from megamoe_dsl.kernels.moe.halves import family as halves
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
+from megamoe_dsl.kernels.moe.layouts.smem_plan import CombinePlan
 from megamoe_dsl.kernels.moe.sm90.choose import choose_cluster, choose_lookahead
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes
+from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk
 from megamoe_dsl.kernels.moe.unfused.config import STAGE_NAMES, StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.kernels.registry import arch_of_recipe, family_of, find_kernel
 from megamoe_dsl.predict import nodes
 from megamoe_dsl.presets import projection
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.recipe import COMBINE
 from megamoe_dsl.tuned import DEFAULT_GPU, Entry, EpEntry, Table
 
 MOE = Problem(1024, 512, 16, 4, 2, 2048, recipe="fp8xfp8")
@@ -89,6 +92,32 @@ def test_what_is_timed_beside_a_choice_has_the_deepest_ring() -> None:
     assert {one.block_k for one in found} == {128, 256} and {one.epilogue_warpgroups for one in found} == {1, 2}
     assert all(one == one.replace(num_stages=0) for one in found)
     assert chosen.replace(block_k=0, num_stages=0).block_k == 128
+
+
+def test_a_row_is_pulled_in_equal_parts_or_in_kilobytes() -> None:
+    assert [pull_chunk(row) for row in (128, 256, 768, 1024, 1152, 1280, 2048, 3072, 5376)] == [
+        128,
+        256,
+        768,
+        1024,
+        1024,
+        640,
+        1024,
+        1024,
+        896,
+    ]
+
+
+def test_results_that_do_not_fit_are_summed_in_the_smallest_pieces() -> None:
+    found = [CombinePlan(hidden, 32, 8, COMBINE["e4m3"]) for hidden in (32768, 131072)]
+    assert [(one.sets, one.chunk, one.warps * one.slots * one.slot_bytes > one.budget) for one in found] == [
+        (1, 512, False),
+        (1, 256, True),
+    ]
+
+
+def test_pieces_are_shares_of_whole_vectors_but_for_the_last() -> None:
+    assert [CombinePlan(hidden, 4, 8).chunk for hidden in (1280, 1056, 1024)] == [256, 768, 1024]
 
 
 # --- its inputs

@@ -72,6 +72,13 @@ def test_a_failure_after_which_nothing_runs_is_the_last_trial() -> None:
     assert isinstance(shrunk, FoundError) and shrunk.trial == (0,) * 12 != found.trial  # type: ignore[comparison-overlap]
 
 
+def test_the_last_trial_of_so_many_is_shrunk() -> None:
+    seen = list[Any]()
+    search = Search(lambda trial: "late" if len(seen) >= 20 else "", seen.append)
+    found = search.run(LISTS, SEED, seconds=60, most=20)
+    assert isinstance(found, FoundError) and search.count == len(seen) > 20 and len(found.trial) < len(seen[19])  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def as_installed() -> Iterator[None]:
     """Hypothesis as users have it: with a deadline and health checks."""

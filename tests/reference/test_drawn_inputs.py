@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megamoe_dsl import Problem, ProblemError, random_inputs
-from megamoe_dsl.cases import Case, TokenInputs, common, random_case
+from megamoe_dsl.cases import Case, TokenInputs, common, generators, random_case
 from megamoe_dsl.cases.generators import GENERATORS
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference import linear1, route
@@ -66,6 +66,61 @@ def test_gate_and_up_have_their_size(recipe: str, exact: bool, least: float, mos
     (job,) = one.jobs(route(problem, one.topk_idx))
     gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias, factors=job.factors)
     assert all(least < float(half.double().std()) < most for half in gate_up.chunk(2, dim=1))
+
+
+E2M1, SPARSE_E2M1 = 256, 29  # bytes of two codes, and of two of which one is zero
+DRAWN = {  # how many values there are of tokens, weights and scales: x, x_sf, fc1, fc1_sf, fc2, fc2_sf
+    "fp8xfp4": (31, 4, E2M1, 4, SPARSE_E2M1, 3),
+    "mxf4xmxf4": (E2M1, 4, E2M1, 4, SPARSE_E2M1, 3),
+    "nvfp4xnvfp4": (E2M1, 4, E2M1, 4, SPARSE_E2M1, 4),
+    "mxfp8xmxfp8": (31, 4, 21, 4, 73, 3),
+    "fp8xfp8": (9, 4, 9, 4, 17, 4),
+    "fp8xmxfp4": (9, 4, E2M1, 5, SPARSE_E2M1, 4),
+    "bf16xbf16": (63, 0, 63, 0, 17, 0),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_exact_data_have_every_value_that_sums_allow(recipe: str) -> None:
+    problem, generator, make = Problem(512, 256, 4, 2, recipe=recipe), torch.Generator().manual_seed(1), GENERATORS[recipe]
+    x, x_sf = make.exact_x(problem, 64, generator)
+    weights = make.exact_weights(problem, generator)
+    values = [one.double() for one in (x, x_sf, weights.fc1, weights.fc1_sf, weights.fc2, weights.fc2_sf)]
+    assert tuple(len(one.unique()) for one in values) == DRAWN[recipe]
+    assert all(one.min() == -one.max() for one in values if (one < 0).any())
+    if (factors := weights.factors) is not None:
+        assert [len(column.unique()) for column in factors.T] == [1, 4, 4, 4, 4] and factors[:, 0].eq(1).all()
+        assert all((of / size >= 0.75).all() and (of / size < 1.25).all() for of, size in ((factors[:, 3], 2**-4), (factors[:, 4], 2**-11)))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_sums_are_counted_in_the_largest_unit_of_their_products(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All products are multiples of it, and one is an odd one."""
+    asked = list[tuple[Any, ...]]()
+    monkeypatch.setattr(generators, "assert_sums_exact", lambda *given: asked.append(given))
+    case = random_case(Problem(256, 128, 1, 1, recipe=recipe), [20], 0)
+    for job in case.jobs(case.check()):
+        GENERATORS[recipe].check_linear1(job)
+    _, x, w, unit = asked[-1]
+    products = x[:, None].double() * w.double() / unit
+    assert (products % 1 == 0).all() and (products % 2 == 1).any()
+
+
+def test_the_last_block_of_channels_has_a_weight_where_it_is_shorter() -> None:
+    problem = Problem(256, 160, 2, 1, recipe="bf16xbf16")
+    fc2 = GENERATORS["bf16xbf16"].exact_weights(problem, torch.Generator().manual_seed(1)).fc2
+    assert [((fc2 != 0)[..., part].sum(dim=2) == 1).all() for part in (slice(128), slice(128, 160))] == [True, True]
+
+
+def test_scales_of_decoded_weights_are_within_what_one_of_hopper_s_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far apart the rows of weights are."""
+    monkeypatch.setattr(
+        generators, "normal", lambda shape, block, generator: torch.exp2(-torch.arange(shape[0]) % 30)[:, None].expand(shape)
+    )
+    problem = Problem(512, 256, 4, 2, recipe="fp8xmxfp4")
+    drawn = GENERATORS["fp8xmxfp4"].normal_weights(problem, torch.Generator().manual_seed(1))
+    for scales in (drawn.fc1_sf, drawn.fc2_sf):
+        assert int(scales.max()) - int(scales.min()) == 13
 
 
 @pytest.mark.parametrize(
