@@ -16,6 +16,7 @@ from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem, Varl
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import factors_of_columns
 from megamoe_dsl.kernel_cases.gemm import gemm_case
+from megamoe_dsl.kernel_cases.gradients import gradient_case, varlen_k_case
 from megamoe_dsl.kernels import expert_layer
 from megamoe_dsl.kernels.decode.family import few_configs
 from megamoe_dsl.kernels.decode.problem import DecodeProblem
@@ -339,6 +340,43 @@ def test_a_case_has_no_fewer_rows_than_none() -> None:
     for counts, match in (([8, -1], "rows = -1: must be a number of rows, 0 or more"), ([8], r"len\(rows\) = 1: must be num_groups = 2")):
         with pytest.raises(ProblemError, match=match):
             gemm_case(GemmProblem(208, 256, "packed", 2), counts)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sums_over_rows_are_the_two_sides_products_and_what_was_there(side: str) -> None:
+    """Of rows behind the last group's nothing may be read: they have sources, and are NaN."""
+    counts, problem = (5, 0, 9), VarlenKProblem(256, 128, num_groups=3, recipe="bf16xbf16", gathered=side, output="f32", accumulate=True)
+    case = varlen_k_case(problem, counts, 1)
+    t, (found, low, high) = case.tensors, case.compared(exact=True)["D"]
+    assert t.sources is not None and len(t.sources) == len(t.b) == 17 and t.b[14:].isnan().all() and not t.b[:14].isnan().any()
+    sides = t.a[t.sources[:14].long()].float(), t.b[:14].float()
+    left, right = (one.split(counts) for one in (sides if side == "left" else sides[::-1]))
+    sums = torch.stack([one.T @ other for one, other in zip(left, right, strict=True)])
+    assert found is t.d and torch.equal(low, sums + t.d) and torch.equal(high, low) and (t.d == t.d[0, 0, 0]).all() and t.d.any()
+
+
+@pytest.mark.parametrize(("recipe", "arch"), [("fp8xfp8", SM90), ("mxfp8xmxfp8", SM100)])
+def test_scales_behind_the_rows_of_groups_are_nan(recipe: str, arch: Any) -> None:
+    problem = VarlenKProblem(256, 128, num_groups=2, recipe=recipe, gathered="", output="f32", accumulate=True)
+    case = varlen_k_case(problem, (128, 256), 1, arch=arch)
+    for sf in (case.tensors.a_sf, case.tensors.b_sf):
+        of_blocks = sf.isnan() if recipe == "fp8xfp8" else sf == -1  # four bytes of UE8M0's NaN
+        assert of_blocks.all(dim=1).tolist() == [False, False, False, True] and not of_blocks[:3].any()
+    _, low, high = case.compared(exact=True)["D"]
+    assert torch.equal(low, high) and low.isfinite().all()
+
+
+def test_gradients_of_rows_are_compared_closely() -> None:
+    problem = GatherGemmProblem(256, 128, num_groups=2, recipe="bf16xbf16", gradient="gate_first", transposed_b=True)
+    case = gradient_case(problem, (5, 9), 1)
+    found, rows = case.compared(exact=True), case.reference(case.raw())
+    assert list(found) == ["dH", "weighted", "dots"]
+    room = [(high.float() - low.float()).abs() for _, low, high in found.values()]
+    assert (room[0] <= rows.rows.float().abs() / 32).all() and room[0].any() and not room[1].any() and 0 < room[2].max() < 1e-3
+    assert torch.equal(found["weighted"][1], rows.weighted) and found["weighted"][0] is case.tensors.weighted
+    assert found["dots"][0] is case.tensors.dots and found["dH"][0] is case.tensors.d
+    dots = found["dots"][1].sum(dim=0)
+    torch.testing.assert_close(dots, rows.topk_weights.flatten()[case.metadata.sources.long()], rtol=1e-4, atol=1e-2)
 
 
 # --- over nodes

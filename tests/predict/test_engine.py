@@ -84,6 +84,12 @@ def test_epilogues_of_other_warps_hide_behind_the_next_tile() -> None:
     assert run.end == pytest.approx(START + 2 * K_BLOCKS * MULTIPLY + EPILOGUE)
 
 
+def test_two_groups_of_epilogue_warps_store_at_once() -> None:
+    """A tile's sums wait for the accumulators of the tile before the last."""
+    alone, together = (launch(6, machine(overlaps=True, groups=groups), epilogue=100.0).end - START for groups in (1, 2))
+    assert alone == pytest.approx(32 + 6 * 100) and together == pytest.approx(32 + 3 * 100 + 2 * 32 + 32)
+
+
 @pytest.mark.parametrize(("resource", "workers"), [("hbm", 8), ("l2", 8)])
 def test_a_bandwidth_is_all_that_takes_time(resource: str, workers: int) -> None:
     rate = 2000.0
