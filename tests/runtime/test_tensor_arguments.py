@@ -146,3 +146,7 @@ def test_a_bias_is_there_where_the_problem_has_one(biases: str) -> None:
     right.check(problem)
     with pytest.raises(ProblemError, match=r"^bias = (None: must be a torch.float32 tensor|'a tensor': must be None but) of a problem"):
         wrong.check(problem)
+    shifted = torch.zeros(3 * case.problem.n + 1)[1:].view(3, -1)
+    if biases:
+        with pytest.raises(ProblemError, match=r"^bias\.data_ptr\(\) = \d+: must be a multiple of 8"):
+            replace(case.tensors, bias=shifted).check(problem)
