@@ -160,6 +160,7 @@ def test_fake_tensors_give_the_result_s_shape(monkeypatch: pytest.MonkeyPatch) -
         ({"token_ids": torch.zeros(6).long()}, r"token_ids, hash_table = \['a tensor', None\]: must be both given, or neither"),
         ({"token_ids": torch.zeros(5).long(), "hash_table": torch.zeros(9, 2).int()}, r"token_ids.shape = \(5,\): must be \(6,\)"),
         ({"token_ids": torch.zeros(6).long(), "hash_table": torch.zeros(9, 2)}, "hash_table.dtype = torch.float32: must be torch.int32"),
+        ({"token_ids": torch.zeros(6).long(), "hash_table": torch.zeros(0, 2).int()}, r"hash_table.shape\[0\] = 0: must be 1 or more"),
         ({"replicas": torch.zeros(3, 2).int()}, r"replicas.shape = \(3, 2\): must be \(4, 2\)"),
         ({"replica_shift": -1}, "replica_shift = -1: must be between 0"),
         ({"scores": "sigmoid", "score_bias": torch.zeros(3)}, r"score_bias.shape = \(3,\): must be \(4,\)"),

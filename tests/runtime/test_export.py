@@ -23,7 +23,7 @@ from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.runtime.exported_kernel import ExportedKernel
+from megamoe_dsl.runtime.exported_kernel import ExportedKernel, check_file
 from sweep import sample
 
 CONFIGS = {
@@ -77,6 +77,16 @@ def test_a_launch_asks_for_what_the_manifest_says(exported: Export, recorder: Pa
         assert asked[name] == manifest[name], name
     assert asked["arguments"] == list(range(1000, 1000 + len(manifest["arguments"])))
     assert asked["stream"] == 77
+
+
+def test_a_file_that_is_compared_is_closed(tmp_path: Path) -> None:
+    file, before = tmp_path / "library", len(os.listdir("/proc/self/fd"))
+    file.write_text("library")
+    check_file(tmp_path, file, 7, export_module.sha256(file))
+    for size, digest in ((8, ""), (7, "")):
+        with pytest.raises(ArtifactError, match="export it again"):
+            check_file(tmp_path, file, size, digest)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_files_are_made_beside_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

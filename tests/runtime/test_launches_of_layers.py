@@ -155,6 +155,16 @@ def test_gemms_are_chosen_as_calls_ask_and_without_rows_not_launched(monkeypatch
         assert gpu.call(gemm, **{**given, **{name: given[name][:0] for name in ("a", "a_sf", "out")}}) == []
 
 
+def test_bytes_of_scales_become_words() -> None:
+    """Of both operands; words are read where they are."""
+    words = gemm_call("fp8xfp4").arguments
+    given = {**words, "a_sf": torch.zeros(40, 8, dtype=torch.uint8), "b_sf": torch.zeros(208, 8, dtype=torch.uint8)}
+    with recorded_gpu("sm_100a") as gpu:
+        (made,), (kept,) = (gpu.call(gemm, **one) for one in (given, words))
+    assert [kept.arguments[name] for name in ("a_sf", "b_sf")] == ["a_sf", "b_sf"]
+    assert not {"a_sf", "b_sf"} & {made.arguments["a_sf"], made.arguments["b_sf"]}
+
+
 def test_rows_of_none_launch_nothing_and_their_sums_are_zero() -> None:
     """A kernel makes the codes that a call wants, of the rows alone or of columns."""
     x, side = torch.zeros(128, 256).bfloat16(), {name: torch.zeros(32, 0, dtype=torch.float8_e4m3fn) for name in ("left", "right")}

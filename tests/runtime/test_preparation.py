@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from megamoe_dsl import ExpertLayer, MegaMoE, prepare_moe
+from megamoe_dsl import target as target_module
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.json_file import FOLDER_VARIABLE
@@ -45,6 +46,10 @@ def test_kernels_of_all_tokens_hold_those_of_any_bounds() -> None:
 def test_a_gpu_that_is_given_is_not_the_one_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "target_at_hand", lambda: Target(SM90, 132))
     assert (preparation.grid_target(TARGET, 2).num_sms, preparation.grid_target(None, 2).num_sms) == (2, 130)
+    monkeypatch.undo()
+    monkeypatch.setattr(target_module, "local_target", lambda: Target(SM90, 132))
+    monkeypatch.setenv(target_module.ARCH_VARIABLE, "sm_100a")
+    assert target_module.target_at_hand() == Target.typical("sm_100a"), "the variable comes before the GPU"
 
 
 def test_each_layer_asks_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,8 @@ def test_what_is_checked_is_named_as_the_caller_does(recipe: str) -> None:
     assert layer(x, idx, weights, check=True).isfinite().all()
     with pytest.raises(ProblemError, match=r"^topk_idx = None: must be a tensor"):
         layer(x, None, weights)
+    with pytest.raises(ProblemError, match="padded_tokens = 0: must be between this rank's 5 tokens and max_tokens_per_rank = 16"):
+        layer(x, idx, weights, padded_tokens=0)
     for given, message in (({"bounds": 8}, "bounds = 8: must be several integers"), ({"reserved_sms": -1}, "reserved_sms = -1: must be")):
         with pytest.raises(ProblemError, match=message):
             MegaMoE(layer.problem, symmetric=layer.symmetric, **given)
