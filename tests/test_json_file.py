@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -83,6 +84,18 @@ def test_a_file_of_the_longest_name_is_replaced(tmp_path: Path) -> None:
     with replacing(path) as partial:
         partial.write_text("new")
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+
+    def fail(handle: int, mode: str) -> None:
+        os.close(handle)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdopen", fail)
+    assert refused(path) == "Input/output error"
 
 
 def test_an_object_is_asked_for(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from megamoe_dsl import Problem, ProblemError, Target, random_weights
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.runtime.ep import layer as layers
 from megamoe_dsl.runtime.ep.layer import EpMoE
@@ -119,6 +121,15 @@ def test_each_dispatch_has_tables_of_its_own(gpu: RecordedGpu) -> None:
     first, second = layer.tables_for(layer.dispatch_config), layer.tables_for(other)
     assert first is layer.tables_for(layer.dispatch_config) and second is layer.tables_for(other)
     assert (first.artifact.config.token_saving, second.artifact.config.token_saving) == (not other.token_saving, other.token_saving)
+
+
+def test_kernels_come_from_the_store_that_is_given(gpu: RecordedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, get = list[ArtifactStore](), ArtifactStore.get
+    monkeypatch.setattr(ArtifactStore, "get", lambda store, config: asked.append(store) or get(store, config))
+    store = ArtifactStore(tmp_path)
+    layer = layer_of(store=store)
+    layer(**tokens(layer, "x"))
+    assert len(asked) == 5 and all(one is store for one in asked)
 
 
 def test_kernels_of_the_backward_pass_are_prepared_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,13 +64,13 @@ def test_each_layer_asks_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [MegaMoE.prepare(PROBLEM, **one, target=TARGET) for one in others] == [1, 1]
     assert EpMoE.prepare(UNSCALED, combine={"block_m": 64}, target=TARGET, jobs=2, train=True) == 2
     router = TopExpertsProblem(8, 2)
-    assert prepare_moe(LAYER, 3, router=router, target=odd) == 3
+    assert prepare_moe(LAYER, 3, router=router, target=odd, store=store, jobs=7) == 3
     assert asked == [
         (layer_kernels(PROBLEM, TARGET, (8,)), store, 5),
         (halves_kernels(PROBLEM, replace(TARGET, num_sms=6), {"block_m": 64}), store, None),
         *((layer_kernels(PROBLEM, TARGET, **one), None, None) for one in others),
         (halves_kernels(UNSCALED, TARGET, None, {"block_m": 64}, True), None, 2),
-        (expert_kernels(LAYER, odd, (1, 2, 3), router), None, None),
+        (expert_kernels(LAYER, odd, (1, 2, 3), router), store, 7),
     ]
     assert asked[5][0][0].problem == router
     with pytest.raises(ProblemError, match=r"reserved_sms = 6: must be between 0 and 5"):

@@ -141,6 +141,11 @@ def test_what_it_has_not_is_refused() -> None:
         layer_of(PROBLEM)(torch.zeros(1, 256), torch.zeros(1, 2, dtype=torch.int64), torch.zeros(1, 2))
 
 
+def test_few_tokens_take_no_kernel_of_a_gpu() -> None:
+    layer = layer_of(Problem(256, 128, 4, 2, max_tokens_per_rank=16, recipe="fp8xmxfp4"))
+    assert layer.few is None and layer(torch.randn(3, 256).bfloat16(), torch.rand(3, 4).topk(2).indices, torch.rand(3, 2)).any()
+
+
 def test_a_layer_loads_beside_other_modules() -> None:
     """What is unexpected is said only where torch asks, and only of the layer's own."""
     model = torch.nn.ModuleDict({"ffn": layer_of(PROBLEM, 1), "ffn2": layer_of(PROBLEM, 2), "norm": torch.nn.LayerNorm(4)})

@@ -112,7 +112,8 @@ def test_a_group_without_gpus_and_a_pool_of_no_rows_are_refused(monkeypatch: pyt
     with pytest.raises(ProblemError, match="device = 'cuda': must be a CUDA device, and torch finds none here"):
         SymmetricBuffer.allocate(PROBLEM, group="group")
     alone = replace(PROBLEM, num_ranks=1)
-    assert SymmetricBuffer.allocate(alone, SM90, device="cpu", pool_rows=256).pool_rows == 256
+    found = SymmetricBuffer.allocate(alone, SM90, device="cpu", pool_rows=256)
+    assert (found.pool_rows, found.num_bytes) == (256, symmetric_buffer(alone, SM90, 256).size)
     for arch in (SM90, None):
         with pytest.raises(ConfigError, match="pool_rows = -1: must be"):
             SymmetricBuffer.allocate(alone, arch, device="cpu", pool_rows=-1, region=Region.stack("own"))
