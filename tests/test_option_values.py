@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from megamoe_dsl.arch import SM90
+from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cli.options import CompiledOptions, ConfigOptions, KernelOptions
 from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
 from megamoe_dsl.presets import projection
@@ -87,6 +87,8 @@ def test_the_variable_of_an_architecture_is_named(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ProblemError, match="MEGAMOE_ARCH = 'sm_80': must be one of"):
         ConfigOptions().architecture  # noqa: B018
     assert ConfigOptions(arch="sm_90a").architecture == SM90
+    monkeypatch.setenv("MEGAMOE_ARCH", "")
+    assert ConfigOptions().architecture == SM100
 
 
 def test_all_options_are_tried() -> None:

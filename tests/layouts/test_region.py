@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_properties import check_offsets, check_region, check_views, coexist
 
-from megamoe_dsl.layouts.region import BF16, E4M3, F32, I32, I64, U8, U32, U64, Field, Placement, Region
+from megamoe_dsl.layouts.region import BF16, E4M3, F32, I32, I64, U8, U32, U64, Field, Placement, Region, most_that_fit
 
 RECIPES = (U8, E4M3, BF16, U32, I32, F32, U64, I64)
 
@@ -180,3 +180,12 @@ def test_view_errors(buffer):
 
 def test_placement_end():
     assert Placement(Field("f", (3, 5), U32), 8).end == 68
+
+
+@pytest.mark.parametrize("second", [40, 100, 250])
+def test_most_that_fit_is_found_where_the_second_takes_less_or_more_than_others(second):
+    def num_bytes(number):
+        return 100 * number - (100 - second if number > 1 else 0)
+
+    for capacity in range(0, 800, 10):
+        assert most_that_fit(num_bytes, capacity) == sum(num_bytes(number) <= capacity for number in range(1, 20))

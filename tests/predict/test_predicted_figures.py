@@ -13,6 +13,7 @@ from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.nodes import Network, NodePrediction
 from megamoe_dsl.predict.prediction import Prediction
+from megamoe_dsl.predict.timeline import draw
 
 LAYER = Problem(1024, 512, 16, 2, 2, 256)
 LAUNCHES: list[tuple[str, str, int, dict[str, Any], tuple[float, ...]]] = [
@@ -68,6 +69,16 @@ def test_launches(arch: str, recipe: str, tokens: int, fields: dict[str, Any], w
     config, load = choose(problem, target, tokens, **fields), RankLoad.uniform(problem, tokens, None if tokens < 256 else 0.25)
     found = Prediction.of(config, load, calibration_of(str(target.gpu)))
     assert (found.us, found.launched.watts, *found.busy.values()) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_drawn_launch_fills_its_own_axis() -> None:
+    target, counts = Target.typical("sm_90a"), (8, 256)
+    problem, calibration = replace(LAYER, recipe="fp8xfp8"), calibration_of(str(target.gpu))
+    configs = [choose(problem, target, tokens) for tokens in counts]
+    found = [Prediction.of(one, RankLoad.uniform(problem, tokens), calibration) for one, tokens in zip(configs, counts, strict=True)]
+    charts: Any = draw([one.launched for one in found], counts, "NVIDIA H200").charts
+    assert [one.extent for one in charts] == [one.us for one in found] and found[0].us < found[1].us
+    assert all(one.extent == max(bar.end for lane in one.lanes for bar in lane.bars) for one in charts)
 
 
 @pytest.mark.parametrize(

@@ -217,25 +217,31 @@ def test_a_compiling_process_leads_a_group_and_finds_the_package(tmp_path: Path,
     assert process == group and path.split(os.pathsep)[0] == "/only/here"
 
 
-ANSWERS = """
+ANSWERS = r"""
 import os
 from megamoe_dsl.artifact import workers
-workers.ArtifactStore.get = lambda *_: os.write(1, b"what the DSL prints")
+wrong = ["of two\nlines"]
+def get(*_):
+    os.write(1, b"what the DSL prints")
+    if wrong:
+        raise ValueError(wrong.pop())
+workers.ArtifactStore.get = get
 workers.main()
 """
 
 
 def test_answers_are_all_that_a_compiling_process_says(tmp_path: Path) -> None:
-    """And it ends in silence when nobody listens."""
+    """Errors too have one line.  And it ends in silence when nobody listens."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", ANSWERS, str(tmp_path)], text=True, **pipes) as process:
         asked = json.dumps(describe_config(CONFIG)) + "\n"
-        process.stdin.write(asked)
-        process.stdin.flush()
-        assert process.stdout.readline() == "stored\n"
+        for answer in ("ValueError: of two lines\n", "stored\n"):
+            process.stdin.write(asked)
+            process.stdin.flush()
+            assert process.stdout.readline() == answer
         process.stdout.close()
         _, errors = process.stdin.write(asked), process.communicate(timeout=60)[1]
-    assert process.returncode == 0 and errors == "what the DSL prints" * 2
+    assert process.returncode == 0 and errors == "what the DSL prints" * 3
 
 
 def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
