@@ -15,6 +15,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.runtime.ep import layer as layers
+from megamoe_dsl.runtime.ep.buffers import EpBuffers
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from recorded_gpu import SMS, RecordedGpu, recorded_gpu
@@ -62,6 +63,20 @@ def test_a_rank_takes_part_in_both_halves_of_a_backward_pass(trained: str, gpu: 
     layer = layer_of()
     layer(**tokens(layer, trained)).sum().backward()
     assert [type(one.config).__name__ for one in gpu.launched()] == STEP
+
+
+@pytest.mark.parametrize(("asked", "trained"), [("rows_in_use", ()), ("expert_slices", ("x",))])
+def test_the_host_waits_for_tables_alone(asked: str, trained: tuple[str, ...], gpu: RecordedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for numbers of rows before the dispatch is launched."""
+    layer, found, plain = layer_of(), list[list[str]](), getattr(EpBuffers, asked)
+
+    def ask(buffers: EpBuffers) -> Any:
+        found.append([type(one.config).__name__ for one in gpu.launched()])
+        return plain(buffers)
+
+    monkeypatch.setattr(EpBuffers, asked, ask)
+    layer(**tokens(layer, *trained))
+    assert found == [STEP[:1]] and [type(one.config).__name__ for one in gpu.launched()] == STEP[:3]
 
 
 def test_gradients_of_weights_go_to_main_grads(gpu: RecordedGpu) -> None:
