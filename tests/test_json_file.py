@@ -73,8 +73,10 @@ def test_tables_of_a_user_lie_in_the_folder_of_the_cache(monkeypatch: pytest.Mon
         assert (cache_folder(), tables_folder()) == (folder, folder / "tuned")
 
 
-def test_a_cache_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MEGAMOE_CACHE_DIR", raising=False)
+@pytest.mark.parametrize("given", [None, ""])
+def test_a_cache_needs_no_package(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a variable; an empty one names no folder."""
+    monkeypatch.delenv("MEGAMOE_CACHE_DIR", raising=False) if given is None else monkeypatch.setenv("MEGAMOE_CACHE_DIR", given)
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     assert cache_folder() == Path.home() / ".cache" / "megamoe_dsl"
 

@@ -14,7 +14,8 @@ from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombin
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, no_scales, unscaled_weights
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.ep.buffers import Activation, RowActivations
+from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations
+from megamoe_dsl.runtime.ep.routing import RoutingTables
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.training import Routed, train
 from megamoe_dsl.sim import Report
@@ -155,6 +156,19 @@ def test_weight_gradients_are_added_to_totals() -> None:
     assert not any(one.any() for one in (*w1, *w2))
     for (first, second), one, other in zip(totals, *step.reference(linear_in_both)[-2:], strict=True):
         assert torch.equal(first.double(), one + 3) and torch.equal(second.double(), other + 3)
+
+
+def test_tables_of_a_call_outlive_the_next_one() -> None:
+    """Layers take turns with a buffer, and a backward pass needs its own call's tables again."""
+    step = Step(layer(1), exact=True)
+    rank, (x,), (idx,), (weights,) = EpBuffers(step.moe, step.experts[0]), step.x, step.idx, step.weights
+    (first,), (second,) = (RoutingTables.of(step.moe, [one]) for one in (idx, idx.flip(0)))
+    rank.store(Inputs(x, no_scales(x), idx, weights), first)
+    routed = Routed.of(rank, idx)
+    rank.store(Inputs(x, no_scales(x), idx.flip(0), weights), second)
+    assert not torch.equal(first.pair_rows, second.pair_rows)
+    for name, table in vars(first).items():
+        assert torch.equal(getattr(routed.tables, name), table), name
 
 
 @pytest.mark.parametrize("fields", [{}, rarely({"token_saving": False}), rarely({"tail_sms": 1})])

@@ -195,6 +195,12 @@ def test_a_file_system_without_locks_keeps_nobody_from_compiling(
     assert store.get(CONFIG).cubin == store.load(CONFIG).cubin and compiled == [CONFIG]
 
 
+def test_one_process_says_what_is_done_as_several_do(tmp_path: Path, compiled: list[object]) -> None:
+    done: list[object] = []
+    compile_into(tmp_path, [CONFIG, SM90], 1, lambda config: done.append((config, len(compiled))))
+    assert done == [(CONFIG, 1), (SM90, 2)]
+
+
 @pytest.mark.parametrize(("command", "code"), [("false", 1), ("true", 0)])
 def test_a_process_that_compiles_no_more_is_an_error(command: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[object] = []

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact import export as export_module
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.artifact.export import Export, ExportError, export_kernel
+from megamoe_dsl.artifact.export import Export, ExportError, export_kernel, find_compiler
 from megamoe_dsl.artifact.store import ArtifactError
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.cli.app import app
@@ -231,6 +231,12 @@ def test_bad_input_is_refused_before_anything_is_made(
         export_kernel(CONFIGS["sm_90a"], tmp_path / "new", name)
     assert message in str(refused.value) and "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "command"), [(None, ["cc"]), ("", ["cc"]), ("cc -m64 '-DA=1 2'", ["cc", "-m64", "-DA=1 2"])])
+def test_the_compiler_is_cc_unless_a_variable_has_another(given: str | None, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False) if given is None else monkeypatch.setenv("CC", given)
+    assert find_compiler() == command
 
 
 @pytest.fixture
