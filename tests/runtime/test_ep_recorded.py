@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from megamoe_dsl import Problem, ProblemError, Target, random_weights
 from megamoe_dsl.arch import SM90
-from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.runtime.ep import layer as layers
 from megamoe_dsl.runtime.ep.buffers import EpBuffers
@@ -102,9 +103,13 @@ def test_compilers_leave_a_training_call_alone(monkeypatch: pytest.MonkeyPatch) 
         torch.compile(lambda one: trains.untraced_call(one), fullgraph=True, backend="eager")(x)
 
 
-def test_layers_on_one_buffer_have_the_same_fields(gpu: RecordedGpu) -> None:
-    """Also the third layer, after one that was refused; and none has its weights elsewhere."""
+def test_layers_on_one_buffer_have_the_same_fields(gpu: RecordedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the third layer, after one that was refused, but not after one that could not be made; and none has its weights elsewhere."""
     symmetric = SymmetricBuffer.allocate(PROBLEM, region=symmetric_buffer(PROBLEM))
+    for error in (ArtifactError, KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(ArtifactStore, "get", Mock(side_effect=error))
+            layer_of(symmetric=symmetric, dispatch={"block_m": 128, "block_n": 64})
     layer_of(symmetric=symmetric, dispatch={"block_m": 64, "block_n": 64})
     for _ in range(2):
         with pytest.raises(ProblemError, match=r"dispatch\.block_m = 128: must be 64, as on this symmetric buffer before"):

@@ -91,6 +91,7 @@ class EpMoE(torch.nn.Module):
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
         self.untraced_call = self.train_call if problem.formats.scaled else torch.compiler.disable(self.train_call)
+        self.symmetric.halves = self.dispatch_config, self.combine_config  # last: what could not be made binds no other layer
 
     @staticmethod
     def prepare(
@@ -110,9 +111,7 @@ class EpMoE(torch.nn.Module):
     def check_others(self) -> None:
         """Raises `ProblemError` where other layers' kernels on this symmetric buffer have other fields."""
         own = self.dispatch_config, self.combine_config
-        if self.symmetric.halves is None:
-            self.symmetric.halves = own
-        for config, other in zip(own, self.symmetric.halves, strict=True):
+        for config, other in zip(own, self.symmetric.halves or own, strict=True):
             for one in fields(config):
                 value, wanted = getattr(config, one.name), getattr(other, one.name)
                 if value != wanted:
