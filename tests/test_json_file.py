@@ -88,6 +88,16 @@ def test_a_file_of_the_longest_name_is_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_what_is_not_written_to_the_end_replaces_nothing(error: type[BaseException], tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("before")
+    with pytest.raises(error), replacing(path) as partial:
+        partial.write_text("half")
+        raise error
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+
+
 def test_a_disk_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     path.write_text("{}")

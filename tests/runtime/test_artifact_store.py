@@ -195,9 +195,15 @@ def test_a_file_system_without_locks_keeps_nobody_from_compiling(
     assert store.get(CONFIG).cubin == store.load(CONFIG).cubin and compiled == [CONFIG]
 
 
-def test_one_process_says_what_is_done_as_several_do(tmp_path: Path, compiled: list[object]) -> None:
+@pytest.mark.parametrize(("jobs", "embedded"), [(1, False), (2, True)])
+def test_one_process_says_what_is_done_as_several_do(
+    jobs: int, embedded: bool, tmp_path: Path, compiled: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Python runs in another program, and there is nothing to start."""
+    if embedded:
+        monkeypatch.setattr(sys, "executable", "")
     done: list[object] = []
-    compile_into(tmp_path, [CONFIG, SM90], 1, lambda config: done.append((config, len(compiled))))
+    compile_into(tmp_path, [CONFIG, SM90], jobs, lambda config: done.append((config, len(compiled))))
     assert done == [(CONFIG, 1), (SM90, 2)]
 
 
