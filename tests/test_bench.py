@@ -313,6 +313,9 @@ def test_sampled_tokens_are_held_to_the_reference() -> None:
     wrong[4, 7] = wrong[4, 7] + 1
     wrong[5, 0] = float("nan")
     assert expected.check(wrong).violations == 2
+    masked = torch.zeros(1, 256)
+    nothing = Expected(masked, masked, bound=masked).check(masked)
+    assert nothing.passed and nothing.worst == 0
 
 
 @pytest.mark.usefixtures("cpu_group")
@@ -390,3 +393,7 @@ def test_candidates_take_turns_in_changing_order_and_warm_up_themselves(monkeypa
     assert [timing.launches_of(tokens) for tokens in (2048, 2049)] == [20, 8]
     rounds = ["".join(turn[0] for turn in turns[i : i + 3]) for i in range(0, len(turns), 3)]
     assert {"".join(sorted(one)) for one in rounds} == {"abc"} and len(set(rounds)) > 2
+    here = ran.copy()
+    ran.clear()
+    timing.time_back_to_back({name: partial(ran.append, name) for name in "abc"}, 2)
+    assert ran == here, "every rank runs the same candidate"

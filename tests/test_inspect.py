@@ -90,6 +90,21 @@ def test_registers_are_those_of_the_code_that_a_budget_is_for() -> None:
         register_use({"decode": 48}, parse(text))
 
 
+def test_groups_of_one_budget_show_the_worst_of_both() -> None:
+    text = """
+        /*0000*/               @P0 BRA `(.L_x_1) ;
+        /*0010*/                   USETMAXREG.DEALLOC.CTAPOOL 0x28 ;
+        /*0020*/                   FADD R39, R1, R1 ;
+        /*0030*/                   EXIT ;
+.L_x_1:
+        /*0040*/                   USETMAXREG.DEALLOC.CTAPOOL 0x28 ;
+        /*0050*/                   STL [R1], R7 ;
+        /*0060*/                   EXIT ;
+"""
+    for one in register_use({"loader": 40, "dispatch": 40}, parse(text)):
+        assert (one.used, one.stack_stores) == (40, 1)
+
+
 def test_loops_nest_and_leave_slow_paths_out() -> None:
     loops = Flow(parse(NESTED)).loops
     assert [sorted(loop.body) for loop in loops] == [[2, 3], [1, 2, 3, 4, 5]]

@@ -13,6 +13,7 @@ from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
 from megamoe_dsl.config_error import ConfigError, as_integer, parse_integer
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.options.option import at_least, numbers
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import weight_names
 from megamoe_dsl.runtime.preparation import Selection
@@ -26,6 +27,10 @@ KINDS: list[Callable[[int], object]] = [np.int64, np.int32, np.uint8, np.array, 
 def test_a_text_of_thousands_of_digits_is_no_integer() -> None:
     """Python would refuse to read it."""
     assert [parse_integer(text) for text in (" -12 ", "9" * 30, "9" * 5000, "1.0", "")] == [-12, 10**30 - 1, None, None, None]
+
+
+def test_the_least_number_of_an_option_is_taken() -> None:
+    assert [at_least(least)(str(least)) for least in (0, 1)] == [0, 1] == numbers("ranks", "0,1", 0)
 
 
 class Small(IntEnum):

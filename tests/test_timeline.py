@@ -48,6 +48,14 @@ def test_a_record_is_drawn_by_role(record):
     assert "multiply Linear1" in to_svg(picture)
 
 
+@pytest.mark.parametrize(("remote", "said"), [(0.0, ", 0.0% of the top-k slots on other ranks;"), (None, ", 32 experts each;")])
+def test_the_note_says_which_slots_were_remote_where_that_was_chosen(record, remote, said):
+    found = json.loads(record.read_text())
+    found["records"][0]["point"]["remote"] = remote
+    record.write_text(json.dumps(found))
+    assert said in draw_trace(record, tokens=8).note
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"records": 3}', '{"records": [{}]}', '{"records": []}', '{"traceEvents": [{}]}'])
 def test_other_files_are_an_error(tmp_path, text):
     file = tmp_path / "other.json"

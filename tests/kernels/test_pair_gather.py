@@ -238,6 +238,9 @@ def test_bad_configurations_are_refused() -> None:
         ConfigError, match=r"m = 4194304: must be at most 2088928 with block_m = 32, whose row blocks are counted in 16 bits"
     ):
         choose(GatherGemmProblem(256, 256, num_groups=256, recipe="fp8xfp4"), Target.typical("sm_100a"), 1 << 22, block_m=32)
+    with pytest.raises(ConfigError, match=r"m = 2088929: must be at most 2088928 with block_m = 32"):
+        few = choose(GatherGemmProblem(256, 256, num_groups=256, recipe="fp8xfp4"), Target.typical("sm_100a"), 64, block_m=32)
+        find_kernel("gather_gemm").parameters(few, {"m": 2088929})
     with pytest.raises(ProblemError, match="output = 'e4m3': must be e2m1 of gate and up"):
         GatherGemmProblem(256, 256, gate_up="gate_first", output="e4m3", recipe="mxf4xmxf4")
     with pytest.raises(ConfigError, match=r"block_m = 96: must be one of \[32, 64, 128, 192, 256\]"):

@@ -140,6 +140,8 @@ def test_choices_are_around_the_configuration():
     found = neighbors(config, 64, Target.typical("sm_90a"))
     assert config not in found and len(found) == len(set(found)) >= 5
     assert {config.block_m, *(one.block_m for one in found)} == {8, 16, 32, 128}
+    ring = config.replace(pool_rows=1024)
+    assert {one.pool_rows for one in neighbors(ring, 64, Target.typical("sm_90a"))} == {1024}
 
 
 def test_results_of_eight_bits_take_less_traffic():

@@ -57,6 +57,12 @@ def test_chunks_pay_where_launches_and_network_take_long() -> None:
     assert chunks_of(problem, 2, 4096, Target(SM90, 132, "NVIDIA H100 80GB HBM3")) == chunks_of(problem, 2, 5000, Target.typical("sm_90a"))
 
 
+def test_a_node_alone_waits_for_no_network() -> None:
+    gpu = find_gpu("H200")
+    alone = NodePrediction.of(Problem(1024, 512, 64, 8, 2, 8, recipe="fp8xfp8"), 8, 1, USUAL, gpu, calibration_of(gpu.name), 1, 1)
+    assert (alone.network_us, alone.sent, alone.chunks) == (0, 0, 1) and alone.us == max(alone.launch_us, sum(USUAL.host_us))
+
+
 def test_the_command() -> None:
     found = CliRunner().invoke(
         app, ["predict", *SMALL, "--nodes", "2,8", "--network", "400Gb", "--group-limit", "4", "--tokens", "8,256", "--json"]
