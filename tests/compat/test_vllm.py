@@ -163,6 +163,8 @@ def test_number_formats_by_variables(engine: dict[str, type], monkeypatch: pytes
         make(MXFP4)
     monkeypatch.setattr(symmetric_memory, "device_arch", lambda device: SM100)
     assert (make(MXFP4).recipe, make(MXFP4).combine) == ("mxf4xmxf4", "e4m3")
+    monkeypatch.setenv("MEGAMOE_COMBINE", "")
+    assert make(MXFP4).combine == "bf16"
     monkeypatch.setenv("MEGAMOE_COMBINE", "int8")
     with pytest.raises(ProblemError, match="combine = 'int8'"):
         make(MXFP4)
@@ -189,7 +191,7 @@ def test_settings(engine: dict[str, type], monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(shared_parts, "symmetric_of", lambda problem, group: group)
     monkeypatch.setattr(shared_parts, "prepared_bounds", lambda problem, target: made.update(target=target) or [8])
     monkeypatch.setattr(shared_parts, "MegaMoE", lambda problem, **options: made.update(options))
-    for ranks, text, reserved in ((1, None, 0), (2, "4", 4)):
+    for ranks, text, reserved in ((1, None, 0), (1, "", 0), (2, "4", 4)):
         monkeypatch.delenv(vllm.RESERVED, raising=False) if text is None else monkeypatch.setenv(vllm.RESERVED, text)
         vllm.layer_of(replace(PROBLEM, num_ranks=ranks), torch.device("cpu"))
         assert (made["reserved_sms"], made["target"].num_sms, made["watchdog_ns"]) == (reserved, 132 - reserved, 300 * 10**9)

@@ -47,7 +47,7 @@ def recipe_of(arch: Arch, packed: bool, w4a4: bool) -> str:
 
 def combine_element() -> str:
     """How results travel back: what `MEGAMOE_COMBINE` says, by default BF16.  A `Problem` checks it."""
-    return os.environ.get("MEGAMOE_COMBINE", BF16)
+    return os.environ.get("MEGAMOE_COMBINE") or BF16
 
 
 def new_layer(problem: Problem, device: torch.device, group: Any, reserved_sms: int, watchdog_s: float) -> MegaMoE:

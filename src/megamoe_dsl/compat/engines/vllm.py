@@ -255,7 +255,7 @@ def layer_of(problem: Problem, device: torch.device) -> MegaMoE:
 
 def reserved_sms() -> int:
     """SMs that `MEGAMOE_RESERVED_SMS` leaves to other streams, 0 by default.  Raises `ProblemError`."""
-    text = os.environ.get(RESERVED, "0")
+    text = os.environ.get(RESERVED) or "0"
     if not text.isdecimal():
         raise ProblemError(RESERVED, text, "a number of SMs")
     return int(text)
