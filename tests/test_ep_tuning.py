@@ -55,6 +55,7 @@ def test_a_winner_is_faster_by_more_than_noise() -> None:
     assert winner_of(record(), "dispatch") == {"block_wise": False}
     assert winner_of(record(), "combine") == {"cluster": 1}
     assert winner_of(record(**{"dispatch block_wise=off": 99.5}), "dispatch") == {}
+    assert winner_of(record(**{"dispatch token_saving=off": 79.0}), "dispatch") == {"token_saving": False}, "noise is of what is chosen"
     tuned = {**record(**{"dispatch block_wise=off": 120.0}), "tuned": {"dispatch": {"task_tokens": 8}}}
     assert winner_of(tuned, "dispatch") == {"task_tokens": 8}
 

@@ -101,6 +101,9 @@ def test_a_point_counts_what_it_moves() -> None:
     point = POINTS[PACKED]
     assert point.flop == 2.0 * 45 * 256 * 128
     assert point.num_bytes == pytest.approx(45 * (128 + 128 / 128 * 4) + 2 * 256 * 128 + 43 * 256 * 2, rel=0.01)
+    point = POINTS["dense"]
+    kept, added = (replace(point, problem=replace(point.problem, output="f32", accumulate=also)) for also in (False, True))
+    assert added.num_bytes - kept.num_bytes == 130 * 256 * 4, "D is read, too"
 
 
 def test_weights_beyond_l2_take_turns() -> None:

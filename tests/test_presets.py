@@ -115,6 +115,7 @@ def test_importing_a_preset_gives_its_kernels(one: Preset, arch: str, monkeypatc
     del vars(presets)[one.module]  # for the other architecture
     assert found.problem.recipe == RECIPES[arch][one.weights] and found.artifact(200).config == found.config(200)
     assert (found.problem.activation, found.problem.biases) == (("swigluoai", True) if "gpt_oss" in one.module else ("silu", False))
+    assert found.problem.weigh_results == found.problem.biases and found.problem.activation_clamp == one.clamp
     assert (found.problem.hidden, found.problem.num_experts) == (one.hidden, one.num_experts) and found.preset == one
 
 

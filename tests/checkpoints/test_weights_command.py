@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from published_files import LAYER, deepseek_v4, gpt_oss, qwen3_moe, write
+from rich.console import Console
 from typer.testing import CliRunner
 
 from expert_reading import read_experts
 from megamoe_dsl.cases import random_weights
+from megamoe_dsl.checkpoints.experts import LayerSummary
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.cli.weights import parse_layers
+from megamoe_dsl.cli.weights import parse_layers, print_summary
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import WEIGHT_NAMES, dequantize_e2m1, dequantize_weight_e4m3, quantize_weight_e4m3
 
@@ -49,6 +52,15 @@ def test_layers_that_are_alike_share_a_row(tmp_path: Path) -> None:
     assert "3 to 5" in rows and rows.count("gpt-oss") == 2
     found = json.loads(runner.invoke(app, ["weights", "inspect", str(tmp_path), "--json"]).output)
     assert {one["num_bytes"] for one in found} == {4 * 3 * 256 * 128 * 17 // 32}
+
+
+def test_layers_that_differ_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    first = LayerSummary(3, "gpt-oss", 4, 256, 128, 1, ("one",))
+    changes: list[dict[str, Any]] = [{"layout": "qwen3-moe"}, {"num_experts": 8}, {"hidden": 512}, {"intermediate": 256}]
+    each = [replace(first, **one) for change in changes for one in ({}, change)]
+    print_summary(Console(width=200), [replace(one, layer=number) for number, one in enumerate(each)])
+    shown = capsys.readouterr().out
+    assert " to " not in shown and shown.count("0.000") == len(each)
 
 
 def test_convert_fp4_to_fp8(source: Path, tmp_path: Path) -> None:
