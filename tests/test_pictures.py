@@ -15,7 +15,7 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
 from megamoe_dsl.layouts.layout import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.chart import PAPER, STYLES, style, terminal_color
+from megamoe_dsl.pictures.chart import PAPER, STYLES, Bar, Lane, Picture, style, terminal_color
 from megamoe_dsl.pictures.memory import EXPERTS, sample_counts
 from megamoe_dsl.pictures.orders import TILES
 from megamoe_dsl.pictures.svg import CHARACTER, tick_step
@@ -298,3 +298,9 @@ def test_fragments_are_those_of_the_ptx_isa():
     for grid in draw("fragments").charts:
         names = [[cell.text for cell in row] for row in grid.rows]
         assert names == [[f"{4 * (row % 8) + column // 2}.{2 * (row // 8) + column % 2}" for column in range(8)] for row in range(16)]
+
+
+def test_a_bar_at_the_end_of_an_axis_is_on_it():
+    lane = Lane("combine", (Bar(0, 50, "pull"), Bar(99.9, 100, "combine")))
+    row = printed(Picture("", "", (BarChart((lane,), 100, "µs"),)), 40).splitlines()[-2].rstrip()
+    assert row == " combine  " + "▚" * 14 + " " * 13 + "▓"

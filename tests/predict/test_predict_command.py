@@ -174,6 +174,12 @@ def test_preference_needs_a_difference():
     assert prefers(100.0, 106.0) is True and prefers(106.0, 100.0) is False
 
 
+def test_the_slowest_rank_reads_most_weights():
+    """Another one of the eight gets 126 tokens, of 31 experts."""
+    slowest = RankLoad.uniform(preset("flash").problem(16, recipe="fp8xfp8"), 16)
+    assert (slowest.touched, slowest.received) == (32, 105)
+
+
 def test_a_recorded_load_is_the_records():
     problem = preset("flash").problem(64, recipe="fp8xfp8", num_ranks=2, num_experts=64)
     load = recorded_load(problem, 8, received=50, touched=25, remote=0.875)
