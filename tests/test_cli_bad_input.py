@@ -200,8 +200,9 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_a_command_quietly_while_modules_are_imported() -> None:
     """What a shell calls 130: the exit code, or a signal's death."""
-    code = "import signal, sys; from megamoe_dsl.cli import main; signal.setitimer(signal.ITIMER_REAL, 0.03); "
-    code += "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT)); main()"
+    code = "import signal, sys; from megamoe_dsl.cli import main; "
+    code += "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT)); "
+    code += "signal.setitimer(signal.ITIMER_REAL, 0.03); main()"
     done = subprocess.run([sys.executable, "-c", code, *INSPECT], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) in [(INTERRUPTED, "", ""), (-2, "", "")]
 
