@@ -37,10 +37,9 @@ from megamoe_dsl.quant.weights import unscaled_weights
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.moe_layer import MoE
 from megamoe_dsl.runtime.preparation import expert_kernels, halves_kernels
-from moe_layers.passes import PASSES, Passes, summary, sustained
+from moe_layers.passes import Passes, summary
 from torch_layer import TorchLayer
-from training import BF16_ERROR, DENSE_SIZE, NAMES, SHAPES, TARGET, TrainingPoint, draw_layer
-from training_tables import DENSE
+from training import BF16_ERROR, NAMES, SHAPES, TARGET, TrainingPoint, draw_layer
 
 OURS, NODES, TORCH = "EpMoE", "nodes of one GPU", "torch"
 LIMIT_S, WATCHDOG_S = 150.0, 60.0
@@ -49,8 +48,8 @@ EVERY = 64
 
 
 def problem_of(point: TrainingPoint, ranks: int) -> Problem:
-    hidden, intermediate, experts, topk = SHAPES[point.name]
-    return Problem(hidden, intermediate, experts, topk, ranks, point.tokens, recipe="bf16xbf16")
+    layer = point.layer
+    return Problem(layer.hidden, layer.intermediate, layer.num_experts, layer.topk, ranks, point.tokens, recipe=layer.recipe)
 
 
 def configs(point: TrainingPoint, ranks: int) -> Iterator[Any]:
@@ -91,17 +90,15 @@ def run_point(point: TrainingPoint, ranks: int, turns: int) -> dict[str, Any]:
     }
     del expected
     same = passes.same_bits(OURS, OURS)
-    used = {way: passes.memory(way) for way in passes.forwards}
-    calls = passes.calls() | {DENSE: partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))}
-    us = sustained(calls, turns)
-    flop = {name: 2.0 * DENSE_SIZE**3 if name == DENSE else PASSES[name.rsplit(" ", 1)[1]] * point.flop for name in calls}
+    used = passes.memory()
+    us, tflops = passes.times(turns, point.flop)
     return {
-        "point": f"{point.name}:{point.tokens}",
+        "point": str(point),
         "shape": SHAPES[point.name],
         "ranks": ranks,
         "gpu": torch.cuda.get_device_name(),
         "us": {name: asdict(one) for name, one in us.items()},
-        "tflops": {name: flop[name] / one.median / 1e6 for name, one in us.items()},
+        "tflops": tflops,
         "bytes": used,
         "errors": errors,
         "same_bits": same,
@@ -133,7 +130,7 @@ def main() -> None:
     os.environ[FOLDER_VARIABLE] = str(given.folder)  # where layers find their kernels
     found = Recorded(given.out, "ep_training")
     worker = RankWorker(partial(work, ranks=given.ranks, turns=given.turns), given.ranks)
-    run_jobs(worker, given.points, LIMIT_S, lambda point, one: found.save(f"{point.name}:{point.tokens}", one, summary), WATCHDOG_S)
+    run_jobs(worker, given.points, LIMIT_S, lambda point, one: found.save(str(point), one, summary), WATCHDOG_S)
     sys.exit(not all(one.get("passed") for one in found.done().records))
 
 

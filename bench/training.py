@@ -39,7 +39,7 @@ from megamoe_dsl.runtime import expert_gradients as stages
 from megamoe_dsl.runtime.experts import FP8, moe
 from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, most_padded, padded_rows, quantize_both
 from megamoe_dsl.target import Target
-from moe_layers.passes import PASSES, Passes, summary, sustained
+from moe_layers.passes import Passes, dense_product, summary
 from moe_layers.quack_gemms import interleaved
 from moe_layers.training_layers import GROUPED_MM, QUACK, TrainingSites, training_layers
 from records import save_each
@@ -57,7 +57,6 @@ OURS, RECOMPUTED, ONE_THREAD, IN_FP8, QUANTIZED, _ = WAYS
 """`moe-one-thread` has its backward pass in the thread that asks for it, `moe-fp8-quantized` weights that are quantized before."""
 BF16_ERROR, FP8_ERROR = 0.006, 0.1
 """Relative, of gradients: BF16 rounds by 2 to 4 thousandths, E4M3 by 2 to 3 percent of each operand."""
-DENSE_SIZE = 8192
 COUNT_LIMIT_S = 240
 COUNTED_BY = {**COUNTERS, "dram": "dram__throughput.avg.pct_of_peak_sustained_elapsed"}
 
@@ -75,6 +74,9 @@ class TrainingPoint:
         if name not in SHAPES:
             raise argparse.ArgumentTypeError(f"points = {text!r}: must be one of {', '.join(SHAPES)}, a colon and tokens")
         return cls(name, int(tokens))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.tokens}"
 
     @property
     def layer(self) -> ExpertLayer:
@@ -220,11 +222,6 @@ def distances(found: list[torch.Tensor], expected: list[torch.Tensor]) -> dict[s
     return {name: ((one.double() - other).norm() / other.norm()).item() for name, one, other in pairs}
 
 
-def flop_of(name: str, point: TrainingPoint) -> float:
-    """Of a candidate's call."""
-    return 2.0 * DENSE_SIZE**3 if name == DENSE else PASSES[name.split()[1]] * point.flop
-
-
 def run_point(point: TrainingPoint, turns: int, sites: TrainingSites, ways: Sequence[str]) -> dict[str, Any]:
     layer = Layer(point, sites, ways)
     passes, expected = layer.passes, layer.in_float64()
@@ -233,15 +230,14 @@ def run_point(point: TrainingPoint, turns: int, sites: TrainingSites, ways: Sequ
     errors = {name: distances(layer.first_gradients(name), expected) for name in passes.forwards}
     most = {OURS: BF16_ERROR, IN_FP8: FP8_ERROR, QUANTIZED: FP8_ERROR}
     del expected
-    used = {name: passes.memory(name) for name in passes.forwards}
-    calls = passes.calls() | {DENSE: partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))}
-    us = time_back_to_back(layer.stages(), LAUNCHES, turns) | sustained(calls, turns)
+    used, of_stages = passes.memory(), time_back_to_back(layer.stages(), LAUNCHES, turns)
+    us, tflops = passes.times(turns, point.flop)
     return {
-        "point": f"{point.name}:{point.tokens}",
+        "point": str(point),
         "shape": SHAPES[point.name],
         "gpu": torch.cuda.get_device_name(),
-        "us": {name: asdict(one) for name, one in us.items()},
-        "tflops": {name: flop_of(name, point) / us[name].median / 1e6 for name in calls},
+        "us": {name: asdict(one) for name, one in (of_stages | us).items()},
+        "tflops": tflops,
         "bytes": used,
         "errors": errors,
         "tiles": {name: one.tiles for name, one in layer.others.items()},
@@ -254,8 +250,8 @@ def launch_once(points: list[TrainingPoint], sites: TrainingSites) -> None:
     """What the profiler sees: of every point each stage in a range of its own, warm; prints the names of the kernels that count."""
     for point in points:
         shape = point.layer
-        layer, dense = Layer(point, sites, (OURS,)), torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda")
-        runs = {"forward": layer.passes.forwards[OURS], **layer.stages(), DENSE: partial(torch.mm, *dense)}
+        layer = Layer(point, sites, (OURS,))
+        runs = {"forward": layer.passes.forwards[OURS], **layer.stages(), DENSE: dense_product()}
         if QUACK in layer.passes.forwards:
             runs[QUACK] = partial(layer.passes.gradients, QUACK)
         for stage in (one for one in KERNELS if one in runs):
@@ -268,14 +264,14 @@ def launch_once(points: list[TrainingPoint], sites: TrainingSites) -> None:
             first, *others = KERNELS[stage]
             parts = shape.hidden // shape.columns(point.tokens) if stage == "forward" else 1
             for name in (first, *others * parts):
-                print(f"{point.name}:{point.tokens} {name}", flush=True)
+                print(f"{point} {name}", flush=True)
         del layer, runs
         gc.collect()
 
 
 def count(points: list[TrainingPoint], folder: Path, sites: TrainingSites) -> Iterator[dict[str, Any]]:
     """Counters of each kernel of the points, which this script launches again under the profiler."""
-    names = [f"{point.name}:{point.tokens}" for point in points]
+    names = [str(point) for point in points]
     given = [word for name, site in sites._asdict().items() if site is not None for word in (f"--{name}", str(site))]
     command = [sys.executable, __file__, "launch", str(folder), "--points", *names, *given]
     printed, table = profiled(command, COUNT_LIMIT_S, COUNTED_BY)

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from megamoe_dsl.bench.timing import Times, time_back_to_back
+from training_tables import DENSE
 
 PASSES = {"forward": 1, "backward": 2, "both": 3}
 """Times the FLOP of a forward pass."""
+DENSE_SIZE = 8192
 SUSTAINED_US = 60_000
 
 
@@ -55,8 +57,17 @@ class Passes:
             found[f"{way} both"] = partial(self.gradients, way)
         return found
 
-    def memory(self, way: str) -> dict[str, int]:
-        """Bytes kept between the passes, y left out, and at most allocated, results left out."""
+    def times(self, turns: int, flop: float) -> tuple[dict[str, Times], dict[str, float]]:
+        """Of every way's passes and of a dense product, in turns that last; and TFLOPS, a forward pass being so many FLOP."""
+        of_calls = {f"{way} {one}": times * flop for way in self.forwards for one, times in PASSES.items()} | {DENSE: 2.0 * DENSE_SIZE**3}
+        us = sustained(self.calls() | {DENSE: dense_product()}, turns)
+        return us, {name: of_calls[name] / one.median / 1e6 for name, one in us.items()}
+
+    def memory(self) -> dict[str, dict[str, int]]:
+        """Bytes that each way keeps between the passes, y left out, and at most allocates, results left out."""
+        return {way: self._memory(way) for way in self.forwards}
+
+    def _memory(self, way: str) -> dict[str, int]:
         gc.collect()
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -65,6 +76,10 @@ class Passes:
         kept = torch.cuda.memory_allocated() - before - y.nbytes
         results = torch.autograd.grad(y, self.leaves[way], self.dy)
         return {"kept": kept, "peak": torch.cuda.max_memory_allocated() - before - sum(one.nbytes for one in (y, *results))}
+
+
+def dense_product() -> Callable[[], torch.Tensor]:
+    return partial(torch.mm, *torch.randn(2, DENSE_SIZE, DENSE_SIZE, dtype=torch.bfloat16, device="cuda"))
 
 
 def sustained(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, Times]:

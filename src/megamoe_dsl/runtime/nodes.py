@@ -173,7 +173,7 @@ def row_bytes(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 def split_rows(rows: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """What `row_bytes` joined, with the dtypes and widths of `like`."""
     widths = [one.shape[1] * one.element_size() for one in like]
-    size = math.gcd(8, *widths)  # bytes that are copied at once: of one each a copy takes four times as long
+    size = math.gcd(8, *widths)  # bytes that a copy takes at once: as many as all widths allow
     words = rows.view((torch.uint8, torch.int16, torch.int32, torch.int64)[size.bit_length() - 1])
     return [part.contiguous().view(one.dtype) for part, one in zip(words.split([n // size for n in widths], dim=1), like, strict=True)]
 

@@ -235,7 +235,7 @@ class EpMoE(torch.nn.Module):
         """A combine of `train`: y, or dX where it is transposed."""
         kernel = self._backward[1] if transposed else self._combine
         pool, used = self.rows if transposed else self.acts.values, routed[0].pool
-        torch.index_select(rows[0], 0, used, out=pool[: len(used)])  # twice as fast as rows to their places
+        torch.index_select(rows[0], 0, used, out=pool[: len(used)])  # a gather: torch puts rows to their places one element at a time
         y = rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
         self.point_at(kernel, y)
         kernel.launch()
