@@ -3,7 +3,6 @@
 import json
 from argparse import ArgumentParser
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,18 @@ import failing_worker
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.bench import host, session
 from megamoe_dsl.bench import point as point_module
-from megamoe_dsl.bench.check import Expected, sample_rows, some_tokens
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import Point, points_of, summarize
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.results import Results, is_point, packages, passed, timed_row, without_folders
 from megamoe_dsl.bench.session import Session
-from megamoe_dsl.cases import random_inputs, random_weights
+from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.kernels.moe.work import Load
 from megamoe_dsl.options.option import options_of
 from megamoe_dsl.options.points import BenchOptions, PointOptions, TuneOptions
 from megamoe_dsl.predict.machine import bound_of, measured_gpu
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from script_options import add_options, read_options
 
@@ -291,33 +289,6 @@ def test_a_point_draws_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert point.draw(5) == ((point.problem, 1, 9, 5, "cuda"), {"remote": 0.75})
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 3, 1000])
-def test_sampled_rows_are_distinct_and_include_the_ends(tokens: int) -> None:
-    rows = sample_rows(tokens, 4).tolist()
-    assert len(set(rows)) == len(rows) == min(tokens, 4)
-    assert not tokens or (rows[0], rows[-1]) == (0, tokens - 1)
-
-
-def test_sampled_tokens_are_held_to_the_reference() -> None:
-    problem = Problem(256, 128, 4, 2, 2, 9, "fp8xfp8")
-    inputs = [random_inputs(problem, rank, 9, 3) for rank in range(2)]
-    weights = [random_weights(problem, rank, 3) for rank in range(2)]
-    rows = sample_rows(9, 3)
-    expected = Expected.of(problem, [some_tokens(one, rows) for one in inputs], weights)
-    whole = Expected.of(problem, inputs, weights)
-    assert torch.equal(expected.y, torch.cat([whole.y[rows], whole.y[9 + rows]]))
-    assert not torch.equal(whole.summed.float(), whole.y.float()), "the tensor core cuts off what an exact sum has"
-    right = expected.check(expected.summed)
-    assert right.passed and right.elements == 6 * 256 and right.same_bits == 1.0 and right.worst <= 1
-    wrong = expected.summed.clone()
-    wrong[4, 7] = wrong[4, 7] + 1
-    wrong[5, 0] = float("nan")
-    assert expected.check(wrong).violations == 2
-    masked = torch.zeros(1, 256)
-    nothing = Expected(masked, masked, bound=masked).check(masked)
-    assert nothing.passed and nothing.worst == 0
-
-
 @pytest.mark.usefixtures("cpu_group")
 def test_a_failed_or_hanging_job_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megamoe_dsl.bench.process_group.GRACE_S", 0.5)
@@ -358,42 +329,3 @@ def test_report_and_verdict() -> None:
     fastest, chosen = (" ".join(one.split()) for one in timed_row(good).splitlines())
     assert fastest == "90.0 - - - - - 11.1 50 hbm 0.556 75 flop 0.833 4.44 333 1 - not checked block_m=16"
     assert chosen.startswith("flash EP8 M=8 100.0 100.0 - - - - 10.0 ") and chosen.endswith(" 300 1 - ok 0.50 1.0000 block_m=8")
-
-
-def test_timing_takes_the_slowest_rank_and_the_median() -> None:
-    from megamoe_dsl.bench.timing import over_ranks
-
-    times = over_ranks([3.0, 1.0, 2.0], device="cpu")
-    assert (times.median, times.low, times.high) == (2.0, 1.0, 3.0)
-    assert not torch.distributed.is_initialized()
-
-
-def test_candidates_take_turns_in_changing_order_and_warm_up_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    from megamoe_dsl.bench import timing
-
-    ran: list[str] = []
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            ran.append("|")
-
-        def elapsed_time(self, end: object) -> float:
-            return 1.0
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timing, "over_ranks", list)
-    repeats = timing.time_back_to_back({name: partial(ran.append, name) for name in "abc"}, 2)
-    assert repeats == dict.fromkeys("abc", [500.0] * timing.REPEATS)  # microseconds of each of two launches
-    turns = ["".join(ran[i : i + 6]) for i in range(0, len(ran), 6)]  # once uncounted, then measured
-    assert all(turn == f"{turn[:2]}|{turn[:2]}|" and turn[0] == turn[1] for turn in turns)
-    assert [timing.launches_of(tokens) for tokens in (2048, 2049)] == [20, 8]
-    rounds = ["".join(turn[0] for turn in turns[i : i + 3]) for i in range(0, len(turns), 3)]
-    assert {"".join(sorted(one)) for one in rounds} == {"abc"} and len(set(rounds)) > 2
-    here = ran.copy()
-    ran.clear()
-    timing.time_back_to_back({name: partial(ran.append, name) for name in "abc"}, 2)
-    assert ran == here, "every rank runs the same candidate"
