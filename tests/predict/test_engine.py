@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,12 +46,23 @@ def machine(workers: int = 1, **changes: object) -> Machine:
 
 
 def launch(
-    tiles: int, one: Machine, is_fc2: object = 0, shared: bool = False, multiply: object = MULTIPLY, pulled: float = 0.0, **costs: float
+    tiles: int,
+    one: Machine,
+    is_fc2: object = 0,
+    shared: bool = False,
+    multiply: object = MULTIPLY,
+    pulled: float = 0.0,
+    pools: Sequence[tuple[int, int]] = ((0, 0),),
+    **costs: float,
 ) -> Run:
-    """So many tiles of one block of the pool, each with weights of its own unless they are shared; `pulled` bytes fill the block."""
+    """So many tiles of one block of the pool, or of the blocks `pools`, each with weights of its own unless they are shared; `pulled` bytes
+    fill a block."""
     phase = np.broadcast_to(np.asarray(is_fc2, np.int64), tiles)
     each = np.zeros(tiles) if shared else np.arange(tiles) * K_BLOCKS
-    none, first = np.full(tiles, -1), tiles * K_BLOCKS
+    none, first, blocks = np.full(tiles, -1), tiles * K_BLOCKS, np.resize(np.array(pools), (tiles, 2))
+    keys = first + (2 * blocks + phase[:, None]) * K_BLOCKS
+    second = np.where(blocks[:, 1] == blocks[:, 0], -1, keys[:, 1])
+    fc1 = [sum(block in pair for pair, of_fc2 in zip(blocks, phase, strict=True) if not of_fc2) for block in range(blocks.max() + 1)]
 
     def every(name: str, usual: float) -> np.ndarray:
         return np.full(tiles, costs.get(name, usual))
@@ -58,8 +70,8 @@ def launch(
     table = TileTable(
         is_fc2=phase,
         k_blocks=np.full(tiles, K_BLOCKS),
-        keys=np.stack([each.astype(np.int64), none, first + phase * K_BLOCKS, none], 1),
-        pools=np.zeros((tiles, 2), np.int64),
+        keys=np.stack([each.astype(np.int64), none, keys[:, 0], second], 1),
+        pools=blocks,
         arrivals=np.ones(tiles, np.int64),
         l2_bytes=np.stack([every("weights", BYTES), every("tokens", 0.0)], 1),
         hbm_bytes=np.stack([every("weights", BYTES), every("tokens", 0.0)], 1),
@@ -69,7 +81,7 @@ def launch(
         written=every("written", 0.0),
         energy=every("energy", 1.0),
     )
-    pool = PoolTable(np.array([START]), np.array([pulled]), np.array([int((phase == 0).sum())]), first, 2 * K_BLOCKS, K_BLOCKS)
+    pool = PoolTable(np.full(len(fc1), START), np.full(len(fc1), pulled), np.array(fc1), first, 2 * K_BLOCKS, K_BLOCKS)
     return Engine(table, pool, one, START).run()
 
 
@@ -111,6 +123,21 @@ def test_weights_that_are_shared_come_from_hbm_once() -> None:
     assert launch(8, machine(workers=1, l2_kept=BYTES), shared=True).hbm_bytes == pytest.approx(8 * K_BLOCKS * BYTES)
 
 
+def test_what_the_launch_before_has_left_is_not_read_the_first_time() -> None:
+    """A part of the weights; later they come whole, and so do tokens, which this launch has pulled: one K block of them still is in L2."""
+    found = launch(8, machine(l2_kept=BYTES, kept=0.25), shared=True)
+    assert found.hbm_bytes == pytest.approx((0.75 + 7) * K_BLOCKS * BYTES)
+    found = launch(8, machine(l2_kept=BYTES, kept=0.25), shared=True, tokens=100.0, pulled=100.0 * K_BLOCKS)
+    assert found.hbm_bytes == pytest.approx((0.75 + 7) * K_BLOCKS * BYTES + (8 * K_BLOCKS - 1) * 100)
+
+
+def test_stamps_of_tiles() -> None:
+    """Core free, multiply began and ended, epilogue began and ended: of tiles one after another, and with an epilogue beside the next."""
+    alone, beside = (launch(2, machine(overlaps=overlaps, tile=0.5)).stamps.tolist() for overlaps in (False, True))
+    assert alone == [[10, 10.5, 42.5, 42.5, 44.5], [44.5, 45, 77, 77, 79]]
+    assert beside == [[10, 10.5, 42.5, 42.5, 44.5], [42.5, 43, 75, 75, 77]]
+
+
 def test_linear2_waits_for_all_of_linear1() -> None:
     run = launch(4, machine(workers=4, flag=0.5), is_fc2=[0, 0, 0, 1], multiply=[1.0, 1.0, 3.0, 1.0])
     assert run.stamps[3, 1] == pytest.approx(START + 3 * K_BLOCKS + EPILOGUE + 2 * 0.5)  # a signal of the pull, and one of Linear1
@@ -132,6 +159,16 @@ def test_rows_that_no_token_fills_come_from_hbm_once() -> None:
     runs = [launch(tiles, machine(workers=8), tokens=tokens, pulled=part * K_BLOCKS) for part in (tokens, filled)]
     weights = tiles * K_BLOCKS * BYTES
     assert [run.hbm_bytes for run in runs] == pytest.approx([weights, weights + K_BLOCKS * (tokens - filled)], rel=1e-9)
+
+
+def test_a_pair_of_ctas_has_two_blocks() -> None:
+    """Whose rows are each fetched, and which Linear2 waits for both of."""
+    weights = 2 * K_BLOCKS * BYTES
+    run = launch(2, machine(workers=2), tokens=100.0, pulled=60.0 * K_BLOCKS, pools=[(0, 1)])
+    assert run.hbm_bytes == pytest.approx(weights + 2 * K_BLOCKS * 40)
+    slow = [1.0, 2.0, 3.0, 1.0, 1.0, 1.0]
+    run = launch(6, machine(workers=6), [0, 0, 0, 1, 1, 1], multiply=slow, pools=[(0, 1), (1, 1), (2, 2)])
+    assert run.stamps[3:, 1] == pytest.approx(START + EPILOGUE + K_BLOCKS * np.array([2, 2, 3]))
 
 
 def test_results_leave_over_nvlink() -> None:

@@ -2,15 +2,17 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import GPUS
 from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.cli.predict import PredictOptions
+from megamoe_dsl.cli.predict import PredictOptions, print_model
 from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import KBlocks, RankLoad, combine_bytes, counted
 from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers
@@ -71,6 +73,14 @@ def words(*arguments):
 def test_figures_as_text():
     saved = "start and end 7.4%, latency 3.7%, epilogues 1.8%, tensor cores 0.9%"
     assert f" 8 8 26.7 1.98 113 3% 5% 0% 2% {saved}" in words(*SMALL, "--tokens", "8")
+
+
+def test_the_line_of_an_inspection_names_what_is_busiest():
+    problem = PredictOptions(hidden=1024, intermediate=512, experts=16, topk=2, ranks=2).layer(GPUS["NVIDIA H200"].arch, 8)
+    console = Console(file=StringIO(), width=60)
+    print_model(console, choose(problem, Target.typical("sm_90a"), 8), 8)
+    line = "The model of performance says 27 us for 8 tokens on every rank, NVIDIA H200, L2 5% busy (megamoe predict)\n"
+    assert console.file.getvalue() == line
 
 
 def test_choices_are_compared():

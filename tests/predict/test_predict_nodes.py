@@ -34,14 +34,39 @@ def test_rows_of_a_token() -> None:
             Spread.of(**{"num_experts": 256, "topk": 8, "nodes": 4, "ranks": 8, **fields})
 
 
-def test_bytes_and_overlap() -> None:
-    assert bytes_of_a_row(preset("deepseek-v3").problem(128, recipe="fp8xfp8")) == (7168 + 4 * 56 + 8 * 8, 2 * 7168)
+@pytest.mark.parametrize(
+    ("recipe", "combine", "token", "results"),
+    [
+        ("fp8xfp8", "bf16", 7168 + 4 * 56, 2 * 7168),
+        ("fp8xfp8", "e4m3", 7168 + 4 * 56, 7168 + 56),
+        ("fp8xfp4", "bf16", 7168 + 224, 2 * 7168),
+        ("mxf4xmxf4", "bf16", 3584 + 224, 2 * 7168),
+        ("nvfp4xnvfp4", "bf16", 3584 + 448, 2 * 7168),
+        ("bf16xbf16", "bf16", 2 * 7168, 2 * 7168),
+    ],
+)
+def test_bytes_of_a_row(recipe: str, combine: str, token: int, results: int) -> None:
+    """Values and their scales: FP32 of 128 channels, a byte of 32, or of 16; and 8 bytes for each of 8 experts."""
+    assert bytes_of_a_row(preset("deepseek-v3").problem(128, recipe=recipe, combine=combine)) == (token + 8 * 8, results)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "there", "launch", "back", "us"),
+    [
+        (1, 3, 5, 2, 10),
+        (2, 3, 5, 2, 15),  # the launches are the limit
+        (2, 9, 1, 9, 36),  # the network is
+        (4, 6, 10, 6, 56),  # rows, three results and a last launch's: results wait for launches, rows for results
+        (3, 1, 4, 2, 15),
+        (3, 2, 3, 4, 19),  # rows of the third chunk wait for the first results
+    ],
+)
+def test_chunks_overlap(chunks: int, there: float, launch: float, back: float, us: float) -> None:
+    assert makespan(chunks, there, launch, back) == us
+
+
+def test_a_network_moves_gigabits() -> None:
     assert Network(400.0, 10.0).us(50_000) == 1.0
-    assert makespan([3.0], 5.0, [2.0]) == 10.0
-    assert makespan([3.0, 3.0], 5.0, [2.0, 2.0]) == 15.0  # the launches are the limit
-    assert makespan([9.0, 9.0], 1.0, [9.0, 9.0]) == 36.0  # the network is
-    # Rows, three results and a last launch's: results wait for launches, rows for results.
-    assert makespan([6.0] * 4, 10.0, [6.0] * 4) == 56.0
 
 
 def test_chunks_pay_where_launches_and_network_take_long() -> None:

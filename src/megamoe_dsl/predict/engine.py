@@ -234,7 +234,7 @@ class Engine:
         self.claimed[keys[::-1]] = np.arange(len(keys))[::-1]
         first = self.claimed[keys] == np.arange(len(keys))  # of those who ask for the same at once
         miss = first & (self.into_l2 - self.touched[keys] >= machine.l2_kept)
-        cold = miss & ~self.seen[keys] & (keys < self.pool.weight_keys)
+        cold = miss & ~self.seen[keys]
         stale = np.where(first, self.stale[keys], 0.0)
         self.stale[keys] = 0.0
         read = np.where(miss, whole * np.where(cold, 1 - machine.kept, 1.0), stale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
@@ -104,7 +103,7 @@ class NodePrediction:
             there, back = (latency + network.us(part * spread.away_nodes * one) for one in (to_nodes, results))
             busy = {name: chunks * launch.us * share for name, share in launch.busy.items()}
             busy |= {NETWORK: latency + chunks * (there + back), HOST: host}  # counts of rows go first
-            us = max(latency + makespan([there] * chunks, launch.us, [back] * chunks), host)
+            us = max(latency + makespan(chunks, there, launch.us, back), host)
             limit, sent = max(busy, key=busy.__getitem__), tokens * spread.away_nodes * (to_nodes + results)
             found = cls(tokens, nodes, chunks, us, busy[NETWORK], chunks * launch.us, sent, limit, spread)
             if best is not None and not prefers(us, best.us):
@@ -138,13 +137,12 @@ def node_launch(problem: Problem, rows: int, nodes: int, spread: Spread, gpu: Gp
     return Prediction.of(config, RankLoad.uniform(node, rows), calibration)
 
 
-def makespan(there: Sequence[float], launch: float, back: Sequence[float]) -> float:
+def makespan(chunks: int, there: float, launch: float, back: float) -> float:
     """When the last results are back: the network moves a chunk's rows, then the one before's results, and computes one at a time."""
-    network = computed = arrived = 0.0
-    for chunk, rows in enumerate(there):
-        network += rows
-        arrived = network
+    network = computed = 0.0
+    for chunk in range(chunks):
+        arrived = network = network + there
         if chunk:
-            network = max(network, computed) + back[chunk - 1]
+            network = max(network, computed) + back
         computed = max(computed, arrived) + launch
-    return max(network, computed) + back[-1]
+    return max(network, computed) + back

@@ -1,0 +1,128 @@
+"""The clock that power allows, what a better resource saves, and preferences: of launches whose time and energy are formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megamoe_dsl import Problem, Target, choose
+from megamoe_dsl.predict.calibration import Calibration, calibration_of
+from megamoe_dsl.predict.engine import Run
+from megamoe_dsl.predict.launch import RankLoad
+from megamoe_dsl.predict.prediction import Launched, Prediction, Subject, at_power, gains, power, prefers
+from megamoe_dsl.predict.sm100 import shape_of
+
+GPU = replace(
+    calibration_of("NVIDIA H200"),
+    clock=2.0,
+    power=400.0,
+    static_power=100.0,
+    multiply_energy=0.06,
+    energy_exponent=1.0,
+    hbm_energy=1e-9,
+    hbm=1.0,
+    nvlink=1.0,
+    l2_per_clock=1.0,
+    tail=24.0,
+    start=0.0,
+    kernel={"tile": 9.0},
+)
+
+
+def launched(clock: float, us: float, multiplying: float = 0.0, energy: float = 1.0, calibration: Calibration = GPU) -> Launched:
+    """One of 10 workers."""
+    none = np.zeros(0, np.int64)
+    run = Run(us, 10, none, none, np.zeros((0, 5)), 2e6, 0.0, 0.0, 3e6, 10 * multiplying, energy)
+    return Launched(clock, us, power(run, us, 1e6, calibration, clock), run, 0.0, 0.0, 1e6)
+
+
+def test_power_is_energy_over_time() -> None:
+    """What multiplies, by the clock, and what moves bytes of HBM: 0.06 J and 0.006 J in 100 us."""
+    assert launched(2.0, 100.0).watts == pytest.approx(100 + 660)
+    assert launched(1.0, 100.0).watts == pytest.approx(100 + 360)
+    assert launched(1.0, 100.0, calibration=replace(GPU, energy_exponent=2.0)).watts == pytest.approx(100 + 210)
+
+
+@pytest.mark.parametrize(
+    ("limit", "multiplying", "first", "clock", "clocks"),
+    [
+        (760.0, 0.0, None, 2.0, [2.0]),  # just within the power
+        (460.0, 0.0, None, 1.0, [2.0, 1.0]),  # time stays, energy halves
+        (340.0, 50.0, None, 1.0, [2.0, 1.0]),  # half of the launch takes twice as long: 36 J in 150 us
+        (340.0, 50.0, 1.0, 1.0, [1.0]),
+        (1000.0, 0.0, 1.0, 2.0, [1.0, 2.0]),
+        (120.0, 0.0, None, 0.8, [2.0, 0.8]),  # no lower
+    ],
+)
+def test_the_clock_is_the_highest_within_the_power(
+    limit: float, multiplying: float, first: float | None, clock: float, clocks: list[float]
+) -> None:
+    """Another launch is tried for each clock but the last."""
+    tried = list[float]()
+    limited = replace(GPU, power=limit)
+
+    def launch(clock: float) -> Launched:
+        tried.append(clock)
+        return launched(clock, 100.0 - multiplying + multiplying * 2.0 / clock, multiplying * 2.0 / clock, calibration=limited)
+
+    found = at_power(launch, limited, first)
+    assert found.clock == pytest.approx(clock, abs=1e-4) and tried == pytest.approx(clocks, abs=1e-4)
+
+
+class Stub:
+    """A launch that takes so long by a calibration."""
+
+    def __init__(self, us: Callable[[Calibration], float]) -> None:
+        self.us = us
+
+    def predict(self, calibration: Calibration, first: float | None = None) -> Launched:
+        assert first is not None
+        return launched(first, self.us(calibration))
+
+
+@pytest.mark.parametrize(("clock", "of_power"), [(1.9, {"power": 0.05}), (2.0, {})])
+def test_gains_are_what_a_fifth_more_saves(clock: float, of_power: dict[str, float]) -> None:
+    """60 us of HBM are 50 with a fifth more; less than half a percent is left out, and so is power at the highest clock."""
+    subject: Any = Stub(
+        lambda one: 60 / one.hbm + 12 / one.nvlink + 2.4 / one.l2_per_clock + one.tail + one.kernel["tile"] / 6 - one.power / 16 + 25.1
+    )
+    found = gains(subject, GPU, launched(clock, 100.0))
+    wanted = {"HBM": 0.10, **of_power, "start and end": 0.04, "NVLink": 0.02}
+    assert found == pytest.approx(wanted, abs=1e-9) and list(found) == list(wanted)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wanted"),
+    [(100.0, 105.0, None), (105.0, 100.0, None), (100.0, 105.1, True), (105.1, 100.0, False), (100.0, 100.0, None)],
+)
+def test_there_is_no_preference_within_5_percent_of_the_smaller(one: float, other: float, wanted: bool | None) -> None:
+    assert prefers(one, other) is wanted
+
+
+def test_a_launch_begins_when_counts_are_known_and_pulls_warp_by_warp() -> None:
+    """A warp's later tokens take 1.6 times as long as its first; in the end every token's results are read and y is written."""
+    problem, calibration = Problem(1024, 512, 16, 2, 2, 256, recipe="fp8xfp8"), replace(calibration_of("NVIDIA H200"), nvlink=1e9)
+    config, load = choose(problem, Target.typical("sm_90a", 8), 256), RankLoad(256, (100, 0, 30, 7, 200, 60, 70, 53), 0.5)
+    found = replace(Subject.of(config, load), dispatch_warps=4, pull_rounds=3).launch(calibration, calibration.clock)
+    assert found.start == pytest.approx(calibration.start + 256 * calibration.start_per_token)
+    token = calibration.pull + 3 * calibration.pull_round + 1024 / calibration.pull_rate
+    assert found.pulled == pytest.approx(found.start + (1 + 1.6 * 16) * token)  # 520 tokens are 17 of one of 32 warps
+    assert found.combine_bytes == 256 * (2 * 2 + 2) * 1024
+    assert found.us == pytest.approx(found.run.end + found.combine_bytes / calibration.hbm + calibration.tail)
+
+
+def test_power_is_worth_something_where_it_lowers_the_clock() -> None:
+    problem, calibration = Problem(1024, 512, 16, 2, 2, 256, recipe="fp8xfp8"), calibration_of("NVIDIA H200")
+    config, load = choose(problem, Target.typical("sm_90a"), 256), RankLoad.uniform(problem, 256)
+    free, limited = (Prediction.of(config, load, one) for one in (calibration, replace(calibration, power=134.0)))
+    assert limited.launched.clock < free.launched.clock and "power" in limited.limits and "power" not in free.limits
+
+
+@pytest.mark.parametrize(("shares", "warpgroups", "groups"), [(True, 2, 1), (True, 1, 1), (False, 2, 2), (False, 1, 1)])
+def test_warpgroups_that_share_a_tile_finish_one_at_a_time(shares: bool, warpgroups: int, groups: int) -> None:
+    config: Any = choose(Problem(1024, 512, 16, 2, 2, 256), Target.typical("sm_100a"), 64)
+    assert replace(shape_of(config), shares_tile=shares, epilogue_warpgroups=warpgroups).groups == groups
