@@ -14,10 +14,12 @@ import torch
 import torch.distributed as dist
 
 from megamoe_dsl import choose
-from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench import ep, session
+from megamoe_dsl.artifact import store as store_module
+from megamoe_dsl.artifact.artifact import Artifact
+from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
+from megamoe_dsl.bench import ep, session, variant
 from megamoe_dsl.bench.ep import EpRun
-from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import CurrentLayer, Point, name_of, slowest_rank
 from megamoe_dsl.bench.session import Measurement, Session, alike, run_session
 from megamoe_dsl.bench.variant import variant_name
@@ -56,8 +58,9 @@ def test_points_of_one_shape_share_weights_and_one_without_a_kernel_costs_no_oth
             raise ValueError("no kernel")
         return [point.name]
 
-    def record(session: Session, point: Point, layer: Any, store: Any, configs: list[Any]) -> dict[str, Any]:
-        return {"layer": layer, "configs": configs}
+    def record(session: Session, point: Point, layer: Any, store: ArtifactStore, configs: list[Any]) -> dict[str, Any]:
+        assert store.folder == session.artifacts
+        return {"layer": layer, "configs": configs, "point": point.name, "watchdog": session.watchdog_ns}
 
     monkeypatch.setattr(session, "configs_of", configs)
     monkeypatch.setattr(session, "dsl_version", lambda: "4")
@@ -69,6 +72,9 @@ def test_points_of_one_shape_share_weights_and_one_without_a_kernel_costs_no_oth
     records = {one["name"]: one for one in found.records}
     assert len(records) == 5 and records[MANY.name]["error"] == "ValueError: no kernel"
     assert [records[one.name]["layer"] for one in (FEW, replace(FEW, tokens=16), WIDE, FOUR)] == [1, 1, 2, 3]
+    assert {(one["point"], one["watchdog"]) for one in records.values() if "layer" in one} == {
+        (name, 7_000_000) for name in records.keys() - {MANY.name}
+    }
     assert records[WIDE.name]["configs"] == [WIDE.name] and needed[:2] == [FEW.name, "twin"] and len(needed) == 8
     assert found.name.startswith("mega_moe_sm90-time") and len(json.loads((tmp_path / found.name).read_text())["records"]) == 5
 
@@ -92,6 +98,8 @@ def test_a_run_of_halves_times_or_traces(
     found = run.run(HOST)
     assert in_process == [(2, 0.007)] and compiled == run.configs(HOST)
     assert layers == [(one, FEW.problem) for one in (FEW, MANY)]
+    monkeypatch.setattr(ep, "dsl_version", lambda: None)
+    assert len(run.run(HOST).records) == 2 and compiled == run.configs(HOST), "kernels are made where the DSL is"
     assert [run.right(one) for one in found.records] == [trace, trace]  # other bits than the chosen kernel's are wrong
     lines = capsys.readouterr().out
     assert ("loader" in lines and "0.250" in lines and f"{FEW.name} dispatch: 8.0 us from the first" in lines) == trace
@@ -132,3 +140,69 @@ def test_the_slowest_rank_is_that_of_the_largest_bound(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: DEFAULT_GPU)
     found = slowest_rank(FEW, torch.tensor([3, 0, 5, 0]))
     assert found["name"] == "other" and list(found.values())[:2] == [8, 2]
+
+
+def saved(store: ArtifactStore, *configs: Any) -> ArtifactStore:
+    for config in configs:
+        store.save(Artifact(config, ".entry", b"cubin", 1.0))
+    return store
+
+
+def test_kernels_of_the_same_tokens_are_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside 4-bit weights those of FP8 weights, beside FP8 and BF16 none of other recipes; without `variants` the chosen one alone."""
+    monkeypatch.setattr(variant, "dsl_version", lambda: None)
+    points = {recipe: replace(FEW, recipe=recipe) for recipe in ("fp8xmxfp4", "fp8xfp8", "bf16xbf16")}
+    chosen = {recipe: choose(one.problem, HOST.target, 8) for recipe, one in points.items()}
+    others = {recipe: one.replace(num_stages=one.num_stages - 1) for recipe, one in chosen.items()}
+    store = saved(ArtifactStore(tmp_path), *chosen.values(), *others.values())
+    fp8 = {chosen["fp8xfp8"], others["fp8xfp8"]}
+    for recipe, more in {"fp8xmxfp4": fp8, "fp8xfp8": fp8, "bf16xbf16": set()}.items():
+        found = session.configs_of(store, points[recipe], HOST, variants=True)
+        assert found[0] == chosen[recipe] and len(found) == len(set(found))
+        assert set(found) == {chosen[recipe], others[recipe], *more}
+        assert session.configs_of(store, points[recipe], HOST, variants=False) == [chosen[recipe]]
+
+
+def test_one_kernel_stands_in_for_the_chosen_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several where that cannot be made; a trace has a kernel of its own."""
+    monkeypatch.setattr(variant, "dsl_version", lambda: None)
+    monkeypatch.setattr(store_module, "find_spec", lambda name: None)
+    chosen = choose(FEW.problem, HOST.target, 8)
+    others = [chosen.replace(num_stages=stages) for stages in (2, 3)]
+    store = saved(ArtifactStore(tmp_path), *others)
+    (found,) = session.configs_of(store, FEW, HOST, variants=False)
+    assert found in others and set(session.configs_of(store, FEW, HOST, variants=True)) == set(others)
+    with pytest.raises(ArtifactError, match="no kernel for it"):
+        session.configs_of(store, FEW, HOST, variants=False, trace=True)
+    decoded = replace(FEW, recipe="fp8xmxfp4")
+    assert set(session.configs_of(store, decoded, HOST, variants=True)) == set(others)
+    with pytest.raises(ArtifactError, match="no kernel for it"):
+        session.configs_of(store, decoded, HOST, variants=False)
+    traced = chosen.replace(trace=True)
+    assert session.configs_of(saved(store, chosen, traced), FEW, HOST, variants=True, trace=True) == [traced]
+
+
+def test_kernels_of_other_sources_are_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = choose(FEW.problem, HOST.target, 8)
+    other, store = chosen.replace(num_stages=2), ArtifactStore(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "source_digest", lambda kernel: "00000000")
+        saved(store, other)
+    saved(store, chosen)
+    assert session.configs_of(store, FEW, HOST, variants=True) == [chosen]
+    assert capsys.readouterr().out == f"made from other sources, left out: {variant_name(other)}\n"
+
+
+def test_what_is_timed_at_a_point_is_what_the_session_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "measure_point", lambda *given: given)
+    asked: Any = Session((FEW,), tmp_path, tmp_path, graphs=False, watchdog_ms=1), FEW, "layer", "store", ["config"]
+    assert session.time_kernels(*asked) == (FEW, "layer", "store", ["config"], 1_000_000, False)
+
+
+def test_every_points_ranks_are_counted() -> None:
+    for points in ((replace(FEW, ranks=9), FEW), (FEW, replace(FEW, ranks=9))):
+        with pytest.raises(HostError, match="ranks = 9: must be at most 8, the GPUs of this host"):
+            HOST.check(points)
+    HOST.check((FEW, replace(FEW, ranks=8)))

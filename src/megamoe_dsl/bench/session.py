@@ -136,9 +136,9 @@ TIMES, TRACES = Measurement("time", Layer, time_kernels), Measurement("trace", L
 
 
 def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[MegaMoeConfig]:
-    """Kernels to run (`kernels_to_time`), without `variants` one; those of FP8 weights are variants too.  Raises `ArtifactError`."""
+    """Kernels to run (`kernels_to_time`), without `variants` one, else beside 4-bit weights those of FP8, too.  Raises `ArtifactError`."""
     chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace, **point.pool)
-    others = [replace(point.problem, recipe=FP8)] if variants and FP8 in chosen.recipes else []
+    others = [replace(point.problem, recipe=FP8)] if variants and point.problem.formats.promoted else []  # of the same tokens
 
     def there() -> list[MegaMoeConfig]:
         kinds = (one for p in dict.fromkeys([point.problem, *others]) for one in store.configs(type(chosen), p))
