@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from megamoe_dsl.bench.gemm import session
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of
 from megamoe_dsl.bench.host import Host, HostError
-from megamoe_dsl.bench.results import ResultsError
+from megamoe_dsl.bench.results import Results, ResultsError
 from megamoe_dsl.bench.tuning import GEMMS
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.problem import ProblemError
@@ -112,6 +112,54 @@ def test_a_run_becomes_the_table(tmp_path: Path) -> None:
     assert {one.key for one in anew.entries} == {one.key for one in table.entries if one.results == name}
     done = CliRunner().invoke(app, ["tune", "--kernel", "gemm", "--from", str(RESULTS / name), "--tables", str(tmp_path)])
     assert done.exit_code == 0 and Table.read(found.gpu, tmp_path, GemmEntry).entries == anew.entries
+
+
+def timed(graph_us: float, passed: bool = True, us: float = 50.0, **fields: Any) -> dict[str, Any]:
+    """A kernel of a record, with 64 x 128 tiles unless told otherwise."""
+    config = asdict(GemmConfig(POINT.problem, **{"block_m": 64, "block_n": 128, **fields}))
+    del config["problem"]
+    return {"config": config, "check": {"passed": passed}, "us": {"median": us}, "graph_us": {"median": graph_us}}
+
+
+PAIR, DEEP = {"cluster": 2, "split_k": True}, {"warpgroups": 1, "num_stages": 3, "num_sms": 130}
+THEIRS = {**timed(1.0), "config": None}
+TILE = {"block_m": 64, "block_n": 128, "warpgroups": 2}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "present", "choice", "us", "reason"),
+    [
+        ([timed(9.0, us=1.0), timed(8.0, **PAIR), THEIRS], None, {**TILE, **PAIR}, 8.0, "measured"),  # launches back to back say nothing
+        ([timed(1.0, passed=False), timed(9.0), timed(8.0, passed=False, **PAIR)], None, TILE, 9.0, "measured"),
+        ([timed(9.04, block_m=128)], None, {"block_m": 128, "block_n": 128}, 9.0, "measured"),  # two warpgroups follow from the rows
+        ([timed(9.0, **DEEP)], None, {**TILE, "warpgroups": 1}, 9.0, "measured"),  # neither the ring nor the GPU is a choice
+        ([timed(100.0), timed(101.0, **PAIR)], {**TILE, **PAIR}, {**TILE, **PAIR}, 101.0, "stays"),
+        ([timed(100.0), timed(101.1, **PAIR)], {**TILE, **PAIR}, TILE, 100.0, "measured"),
+        ([timed(100.0), timed(100.1, passed=False, **PAIR)], {**TILE, **PAIR}, TILE, 100.0, "measured"),
+        ([timed(100.0)], {**TILE, **PAIR}, TILE, 100.0, "measured"),  # what the table has was not timed
+        ([timed(9.0, passed=False), THEIRS], None, None, 0.0, "no kernel passed, or no table has such points"),
+        ([], None, None, 0.0, "no kernel passed, or no table has such points"),
+    ],
+)
+def test_what_a_point_says_of_the_table(
+    kernels: list[dict[str, Any]], present: dict[str, Any] | None, choice: dict[str, Any] | None, us: float, reason: str
+) -> None:
+    sms = kernels[0]["config"]["num_sms"] if kernels else 132
+    before = GemmEntry(256, 384, "dense", 1, sms, 512, present or {}, 77.0, "before.json")
+    table = Table(DEFAULT_GPU, (before,) if present else (), GemmEntry)
+    record = {"name": "a point", "problem": asdict(POINT.problem), "counts": [512], "kernels": kernels}
+    _, (verdict,) = GEMMS.enter(table, Results("now.json", DEFAULT_GPU, (record,)))
+    assert (verdict.name, verdict.reason) == ("a point", reason)
+    assert verdict.entry == (None if choice is None else replace(before, choice=choice, us=us, results="now.json"))
+
+
+@pytest.mark.parametrize("change", [{"counts": [256, 128]}, {"problem": {**asdict(POINT.problem), "output": "f32"}}, {"kernels": None}])
+def test_points_that_no_table_has(change: dict[str, Any]) -> None:
+    """Unequal groups, other results, and a failure, which has no kernels."""
+    record = {"name": "a point", "problem": asdict(POINT.problem), "counts": [512], "kernels": [timed(9.0)], **change}
+    record = {name: one for name, one in record.items() if one is not None}
+    (verdict,) = GEMMS.enter(Table(DEFAULT_GPU, (), GemmEntry), Results("now.json", DEFAULT_GPU, (record,)))[1]
+    assert (verdict.entry, verdict.reason) == (None, "no kernel passed, or no table has such points")
 
 
 @pytest.mark.parametrize("recipe", MEASURED)

@@ -1,6 +1,7 @@
 """`megamoe tune`: candidates, verdicts on timed points, and the command."""
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench import session, variant
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.results import Results
+from megamoe_dsl.bench.results import Results, ResultsError
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.tuning import LAYERS, judge
 from megamoe_dsl.bench.variant import around, candidates, neighbors, read_variant, variant_name
@@ -105,6 +106,7 @@ def test_the_fastest_by_more_than_noise_wins() -> None:
     [
         (times(100), times(100)),
         (times(100, spread=0.05), times(96)),  # not below the fastest repeat
+        (times(100, spread=0.05), times(95)),
         (times(100, spread=0.001), times(99.7)),  # by less than half a percent
         (times(100), times(95, graph=99.5)),  # not as a graph
         (times(100), times(95, graph=105)),
@@ -253,6 +255,52 @@ def test_a_bad_file_after_a_good_one_changes_no_table(bad: dict[str, Any], tmp_p
     assert result.exit_code == 2 and "--tables = " in result.stderr and not result.stdout
     assert runner.invoke(app, ["tune", "--from", str(files[0]), "--tables", str(tables)]).exit_code == 0
     assert len(Table.read(DEFAULT_GPU, tables).entries) == 1
+
+
+TIMED = {"name": POINT.name, "point": asdict(POINT), "variants": {"a": times(100), "b": times(100)}}
+FIGURES = [
+    (("variants", name, kind, figure), value)
+    for name, kind, figure in (("a", "us", "median"), ("b", "us", "low"), ("b", "graph_us", "median"), ("a", "graph_us", "low"))
+    for value in (0, -1.0, math.nan, math.inf, "1", None)
+]
+
+
+def changed(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    """That record with another value at a path."""
+    found = json.loads(json.dumps(TIMED))
+    place = found
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *FIGURES,
+        *((("name",), value) for value in (5, None, ["flash"])),
+        *((("variants",), value) for value in ([1], None, "a")),
+        *((("point", name), value) for name, value in (("tokens", -1), ("tokens", "8"), ("ranks", 0), ("recipe", "fp4"), ("color", 1))),
+        *((("variants", "b", "check"), value) for value in (5, "passed", [1])),
+        (("variants", "a", "us"), None),
+    ],
+    ids=str,
+)
+def test_a_record_with_another_value_is_none_of_a_run(path: tuple[str, ...], value: object, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"gpu": DEFAULT_GPU, "records": [TIMED, changed(path, value), TIMED]}))
+    with pytest.raises(ResultsError) as refused:
+        LAYERS.read(file)
+    assert str(refused.value) == f"{file}: must be a JSON file that `megamoe bench` wrote"
+
+
+def test_what_a_record_may_lack(tmp_path: Path) -> None:
+    """Times as a graph, a check, and all that a point lacks that failed or was traced."""
+    given = [TIMED, changed(("variants", "a", "graph_us"), None), changed(("variants", "a", "check"), None), changed(("variants",), {})]
+    given += [{"name": "other", "error": "trapped"}, {"name": "other", "point": 5, "trace": {}}]
+    (tmp_path / "run.json").write_text(json.dumps({"gpu": DEFAULT_GPU, "records": given}))
+    assert LAYERS.read(tmp_path / "run.json") == Results("run.json", DEFAULT_GPU, tuple(given))
 
 
 def test_files_of_other_scripts_are_refused(tmp_path: Path) -> None:
