@@ -12,8 +12,6 @@ from functools import cache
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import cutlass.cute as cute
 import pytest
@@ -24,13 +22,13 @@ from typer.testing import CliRunner
 from megamoe_dsl import Problem, Target, __version__, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.cli import simulations, tables
+from megamoe_dsl.cli import simulations
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.cli.inspect import number, print_changes, print_inspection
-from megamoe_dsl.cli.tables import facts, ruled
+from megamoe_dsl.cli.inspect import print_inspection
+from megamoe_dsl.cli.tables import facts
 from megamoe_dsl.device import ring
 from megamoe_dsl.device.mbarrier import arrive
-from megamoe_dsl.inspect import Inspection, differences
+from megamoe_dsl.inspect import Inspection
 from megamoe_dsl.inspect.inspection import SECTIONS
 from megamoe_dsl.runtime.simulated import RankComparison, SimulatedMoE
 from megamoe_dsl.runtime.watchdog import WatchdogError
@@ -192,36 +190,6 @@ def test_inspect_json_and_files(tmp_path: Path) -> None:
     assert "…" not in narrow.output
 
 
-def test_names_of_facts_stay_on_one_line_where_words_of_values_fit() -> None:
-    rows = [("experts that Linear1 is ahead", 32), ("tile", "256 weight rows x 32 tokens x 128 channels; tokens are the wgmma's columns")]
-    for width, whole in ((80, True), (30, False)):
-        console = Console(file=StringIO(), width=width)
-        console.print(facts("Configuration", rows))
-        said = console.file.getvalue()  # type: ignore[attr-defined]
-        assert ("experts that Linear1 is ahead" in said) == whole
-        assert "wgmma's" in said and max(map(len, said.splitlines())) <= width
-
-
-def test_a_diff_counts_fields_that_only_moved() -> None:
-    before: dict[str, dict[str, dict[str, int]]] = {
-        "smem": {"a": {"offset": 0, "bytes": 8}, "b": {"offset": 8, "bytes": 8}, "gone": {"offset": 16}},
-        "tmem": {"sums": {"first": 0, "columns": 32}, "scales": {"first": 32, "columns": 4}},
-    }
-    after: dict[str, dict[str, dict[str, int]]] = {
-        "smem": {"a": {"offset": 0, "bytes": 16}, "b": {"offset": 16, "bytes": 8}},
-        "tmem": {"sums": {"first": 0, "columns": 64}, "scales": {"first": 64, "columns": 4}},
-    }
-    console = Console(file=StringIO(), width=80)
-    print_changes(console, Path("before.json"), differences(before, after))
-    said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert re.findall(r"[st]mem\.\S+", said) == ["smem.a.bytes", "tmem.sums.columns", "smem.gone.offset"]
-    assert "Fields of SMEM and TMEM at another offset: 2" in said
-
-
-def test_numbers_have_a_decimal_where_they_need_one() -> None:
-    assert [number(one) for one in (None, 0.0, 0.04, 2.25, 10.0, 120.0, 1000.5)] == ["·", "0", "0", "2.2", "10", "120", "1000.5"]
-
-
 def test_diff_with_something_else(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text("[]")
@@ -252,18 +220,6 @@ def test_narrow_tables_lose_no_digit() -> None:
         assert "…" not in text
         assert columns < 80 or text.count(f" {figure} ") == len(found.measures)
         assert "".join(re.findall(r"\d", text.partition("Facts")[2])) == str(10**60)
-
-
-@pytest.mark.parametrize("columns", [50, 60, 80])
-def test_narrow_tables_cut_no_word_that_fits(columns: int) -> None:
-    table = ruled("Title", ("name", "arrives", "waits"))
-    table.add_row("work_tile_empty (even CTA)", "tcgen05.commit, multicast to the pair", "scheduler and dispatch warps")
-    console = Console(width=columns, file=StringIO())
-    console.print(table)
-    console.print(facts("Facts", [("experts that Linear1 is ahead", "256 weight rows x 192 tokens over two CTAs")]))
-    shown = console.file.getvalue().split()  # type: ignore[attr-defined]
-    assert {"work_tile_empty", "tcgen05.commit,", "multicast", "scheduler", "dispatch", "experts", "Linear1"} <= set(shown)
-    assert max(map(len, console.file.getvalue().splitlines())) <= columns  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("compiled_once")
@@ -316,23 +272,6 @@ def test_simulate_on_random_data_uses_the_bound(combine: str) -> None:
     assert result.exit_code == 0, result.output
     assert "PASS: every element is within the error bound" in result.output
     assert "no race found" not in result.output
-
-
-def test_warnings_beside_a_pass_are_explained() -> None:
-    for warnings in ({}, {"PTX line 7: tcgen05.ld of uninitialized TMEM": 3}):
-        report: Any = SimpleNamespace(findings=[], warnings=warnings, instructions=1, seconds=0.0)
-        console = Console(record=True, width=80)
-        assert tables.conclude(console, True, [report], "all of it", race=True)
-        assert ("A warning is a read of what nobody has written" in console.export_text()) == bool(warnings)
-
-
-def test_a_finding_fails_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "print_reports", lambda *_, **__: None)
-    for first, second, right in (([], [], True), ([], ["a race"], False), (["a race"], [], False)):
-        reports: list[Any] = [SimpleNamespace(findings=first), SimpleNamespace(findings=second)]
-        console = Console(record=True, width=80)
-        assert tables.conclude(console, True, reports, "all of it", race=True) == right
-        assert ("PASS: all of it; no race found" if right else "FAIL") in console.export_text()
 
 
 @pytest.mark.usefixtures("compiled_once")

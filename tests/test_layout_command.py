@@ -48,9 +48,10 @@ def test_a_picture_is_of_the_layer_that_was_asked_for(monkeypatch):
 
 
 def test_a_file(tmp_path):
-    file = tmp_path / "smem.svg"
+    file = tmp_path / "smem[b].svg"
     result = layout("smem", *SHAPE, "--svg", str(file))
-    assert result.exit_code == 0 and "smem.svg" in result.output and file.read_text().startswith("<?xml")
+    assert result.exit_code == 0 and file.read_text().startswith("<?xml")
+    assert result.output == f"Shared memory over time: {file}\n"
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

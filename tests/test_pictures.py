@@ -3,6 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 from io import StringIO
 from itertools import combinations, pairwise
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,10 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
 from megamoe_dsl.layouts.layout import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.chart import PAPER, STYLES, Bar, Lane, Picture, style, terminal_color
-from megamoe_dsl.pictures.memory import EXPERTS, sample_counts
-from megamoe_dsl.pictures.orders import TILES
-from megamoe_dsl.pictures.svg import CHARACTER, tick_step
+from megamoe_dsl.pictures.chart import PAPER, STYLES, style, terminal_color
+from megamoe_dsl.pictures.memory import EXPERTS, in_bytes, sample_counts
+from megamoe_dsl.pictures.orders import TILES, Worker, workers
+from megamoe_dsl.pictures.svg import CHARACTER
 from megamoe_dsl.presets import preset
 from megamoe_dsl.testing import configs_sm90, configs_sm100
 
@@ -212,13 +213,25 @@ def test_a_page_of_its_own_that_follows_the_reader(name, config):
     assert all(one.get("class") or one.get("text-anchor") == "middle" for one in content.iter() if one.tag.endswith("}text"))
 
 
-@given(extent=st.floats(4, 1e9))
-def test_ticks_are_few_and_round(extent):
-    step = tick_step(extent)
-    assert 4 <= extent / step < 10 and str(int(step)).rstrip("0") in ("1", "2", "5")
-
-
 # --- schedule and pool
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1000, "1000 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (12_345, "12.1 KiB")),
+        *(
+            (999 << 10, "999 KiB"),
+            ((1 << 20) - 25_000, "1000 KiB"),
+            (1000 << 10, "1000 KiB"),
+            ((1 << 20) - 1, "1024 KiB"),
+            (1 << 20, "1 MiB"),
+        ),
+        *((1000 << 20, "1000 MiB"), (1 << 30, "1 GiB"), (5 << 40, "5120 GiB")),
+    ],
+)
+def test_sizes_have_three_digits_and_a_unit(count, text):
+    assert in_bytes(count) == text
+
+
 def test_pool_and_schedule_agree_with_the_sample():
     counts = sample_counts(SM100, 256)
     pool, schedule = draw("pool").charts[0], draw("schedule").charts[0]
@@ -227,6 +240,37 @@ def test_pool_and_schedule_agree_with_the_sample():
         assert sum(bar.end - bar.start for bar in lane.bars if bar.kind == "tokens") == count
     blocks = sum(-(-count // SM100.block_m) for count in counts) * (SM100.fc1_n_blocks + SM100.fc2_n_blocks)
     assert all(int(lane.details[0]) in (blocks // SM100.num_clusters, blocks // SM100.num_clusters + 1) for lane in schedule.lanes)
+
+
+@pytest.mark.parametrize(("rows", "ring"), [(None, False), (4096, True)])
+def test_a_pool_of_fewer_rows_is_a_ring(rows, ring):
+    problem = preset("flash").problem(8192, recipe="fp8xfp8")
+    config = choose(problem, Target.typical("sm_90a"), 8192, pool_rows=rows)
+    note = draw("pool", config, 8192).note
+    assert ("The pool is a ring: rows are used again when the results of their tokens have left." in note) == ring
+    assert not ring or " of 4,096 rows, " in note
+
+
+@EACH
+def test_no_bar_is_empty(name, config):
+    """It would be drawn as a line, or as a character."""
+    charts = [chart for chart in draw(name, config).charts if isinstance(chart, BarChart)]
+    assert all(bar.start < bar.end for chart in charts for lane in chart.lanes for bar in lane.bars)
+
+
+def test_nothing_is_scheduled_for_no_tokens():
+    (chart,) = draw("schedule", tokens=0).charts
+    assert len(chart.lanes) == 12 and all(lane.bars == () and lane.details == ("0",) for lane in chart.lanes)
+    assert printed(draw("schedule", tokens=0)) and svg_texts(draw("schedule", tokens=0))
+
+
+def test_pairs_of_sms_are_dealt_the_tiles_of_their_cluster():
+    """Two CTAs with weights of their own work on the same tokens: the second has what comes after the first one's."""
+    config = SM90_PAIRS
+    everyone = workers(config)
+    assert [(one.name, one.cluster, one.place) for one in everyone[:4]] == [("SM 0", 0, 0), ("SM 1", 0, 1), ("SM 2", 1, 0), ("SM 3", 1, 1)]
+    assert len(everyone) == config.num_sms == 132 and everyone[-1] == Worker(range(131, 132), 65, 1)
+    assert [(one.name, one.cluster, one.place) for one in workers(SM100)[:2]] == [("SM 0, 1", 0, 0), ("SM 2, 3", 1, 0)]
 
 
 def test_pool_says_how_many_experts_are_left_out():
@@ -273,6 +317,15 @@ def test_a_sample_is_what_a_rank_can_receive(config, data):
     assert all(0 <= count <= tokens * problem.num_ranks for count in counts)
 
 
+@pytest.mark.parametrize(("tokens", "mean", "deviation", "error"), [(4, 0.75, 0.85, 0.35), (256, 48.0, 6.8, 1.5)])
+def test_samples_are_of_a_uniform_routing(tokens, mean, deviation, error):
+    """6 of 32 experts of a rank for each token: an expert's tokens are binomial."""
+    samples = [sample_counts(SM100, tokens, seed) for seed in range(200)]
+    assert sample_counts(SM100, tokens) == samples[0] != samples[1]
+    for one in zip(*samples, strict=True):
+        assert fmean(one) == pytest.approx(mean, abs=error) and pstdev(one) == pytest.approx(deviation, abs=error)
+
+
 # --- tensor memory and orders
 @given(config=configs_sm100())
 def test_tmem_bars_are_labelled_by_their_columns(config):
@@ -298,9 +351,3 @@ def test_fragments_are_those_of_the_ptx_isa():
     for grid in draw("fragments").charts:
         names = [[cell.text for cell in row] for row in grid.rows]
         assert names == [[f"{4 * (row % 8) + column // 2}.{2 * (row // 8) + column % 2}" for column in range(8)] for row in range(16)]
-
-
-def test_a_bar_at_the_end_of_an_axis_is_on_it():
-    lane = Lane("combine", (Bar(0, 50, "pull"), Bar(99.9, 100, "combine")))
-    row = printed(Picture("", "", (BarChart((lane,), 100, "µs"),)), 40).splitlines()[-2].rstrip()
-    assert row == " combine  " + "▚" * 14 + " " * 13 + "▓"

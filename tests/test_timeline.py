@@ -1,13 +1,15 @@
 """Timelines of traces that `megamoe bench --trace` wrote."""
 
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from megamoe_dsl.inspect.spans import Span, summarize
 from megamoe_dsl.json_file import FileError
 from megamoe_dsl.layouts.records import Activity, Role
-from megamoe_dsl.pictures import TraceFileError, draw_trace, to_svg
+from megamoe_dsl.pictures import Bar, TraceFileError, draw_trace, render, to_svg
 
 
 def traced(sm, warp, role, *activities):
@@ -62,6 +64,35 @@ def test_other_files_are_an_error(tmp_path, text):
     file.write_text(text)
     with pytest.raises((TraceFileError, FileError), match=r"other\.json: (not a file that `megamoe|holds no trace|no JSON)"):
         draw_trace(file)
+
+
+@pytest.mark.parametrize(
+    ("launch", "first", "last", "mean"),
+    [
+        *((0.0, 0.0, 0.0, 0.0), (-100.0, 4.0, 61.0, 30.0), (float("inf"), 4.0, 61.0, 30.0), (float("nan"), 4.0, 61.0, 30.0)),
+        *((100.0, -1.0, 61.0, 30.0), (100.0, 61.0, 4.0, 30.0), (100.0, 4.0, 100.5, 30.0), (100.0, float("nan"), 61.0, 30.0)),
+        *((100.0, 4.0, 61.0, -1.0), (100.0, 4.0, 61.0, float("inf"))),
+    ],
+)
+def test_times_are_in_the_launch(record, launch, first, last, mean):
+    found = json.loads(record.read_text())
+    found["records"][1] |= {"launch_us": launch, "trace": {"math": {"multiply": {"us": mean, "first": first, "last": last}}}}
+    record.write_text(json.dumps(found))
+    with pytest.raises(TraceFileError, match=r"some-trace\.json: not a file .* us between .* are not in a launch of"):
+        draw_trace(record, tokens=8)
+
+
+def test_times_may_be_all_of_the_launch_or_nothing_and_names_are_no_markup(record):
+    found = json.loads(record.read_text())
+    sums = {"all[/b]": {"us": 50.0, "first": 0.0, "last": 100.0}, "none": {"us": 0.0, "first": 7.0, "last": 7.0}}
+    found["records"][0] |= {"launch_us": 100.0, "trace": {"math[/b]": sums}}
+    record.write_text(json.dumps(found))
+    picture = draw_trace(record, tokens=8)
+    (chart,) = picture.charts
+    assert [lane.bars for lane in chart.lanes] == [(Bar(0, 100, "other", share=0.5),), (Bar(7, 7, "other", share=1.0),)]
+    console = Console(file=StringIO(), width=80)
+    console.print(render(picture))
+    assert "math[/b]" in console.file.getvalue() and "all[/b]" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -58,4 +58,4 @@ def show(console: Console, picture: Picture, svg: Path | None) -> None:
         console.print(render(picture, console.width))
     else:
         write_whole(svg, to_svg(picture))
-        console.print(f"{picture.title}: {svg}", soft_wrap=True)
+        console.print(f"{picture.title}: {svg}", soft_wrap=True, markup=False)

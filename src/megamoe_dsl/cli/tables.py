@@ -62,22 +62,22 @@ class WholeWords(Table):
 
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     """Makes a table of two columns, names and values, under a title."""
-    table = WholeWords(title=title, title_justify="left", title_style="bold", show_header=False, box=None, padding=(0, 2))
+    table = WholeWords(title=Text(title, style="bold"), title_justify="left", show_header=False, box=None, padding=(0, 2))
     table.whole_names = True
     table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, Text(str(value)))
+        table.add_row(Text(name), Text(str(value)))
     return table
 
 
 def ruled(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]] = (), styles: Iterable[str] = ()) -> Table:
     """A table with headings; the first column is text, the others are numbers or short. `styles` are those of the rows, if any."""
-    table = WholeWords(title=title, title_justify="left", title_style="bold", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = WholeWords(title=Text(title, style="bold"), title_justify="left", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
         table.add_column(heading, style="" if place else "cyan", overflow="fold")
     for row in rows:
-        table.add_row(*(one if isinstance(one, Text) else str(one) for one in row))
+        table.add_row(*(one if isinstance(one, Text) else Text(str(one)) for one in row))
     for added, style in zip(table.rows, styles, strict=False):
         added.style = style
     return table

@@ -38,12 +38,11 @@ def sample_counts(config: MegaMoeConfig, tokens: int, seed: int = 0) -> list[int
 
 def in_bytes(count: int) -> str:
     """With a binary unit, three digits."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+    size, units = float(count), ["GiB", "MiB", "KiB", "B"]
+    while size >= 1024 and len(units) > 1:
         size /= 1024
-    raise AssertionError
+        units.pop()
+    return f"{size:.3g} {units[-1]}" if size < 999.5 else f"{size:.0f} {units[-1]}"
 
 
 KINDS = {

@@ -146,7 +146,6 @@ def _bars(sheet: _Sheet, chart: BarChart) -> None:
         for bar in lane.bars:
             _bar(sheet, bar, x + bar.start / chart.extent * axis, max(1.0, (bar.end - bar.start) / chart.extent * axis))
         sheet.y += LINE
-    sheet.width = max(sheet.width, x + axis)
 
 
 def _bar(sheet: _Sheet, bar: Bar, x: float, width: float) -> None:

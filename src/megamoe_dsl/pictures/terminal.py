@@ -49,7 +49,7 @@ def _bars(chart: BarChart, width: int) -> Table:
         if lane.group != group:
             group = lane.group
             table.add_row(Text(group, style="bold"))
-        table.add_row(indent + lane.name, *lane.details, _strip(lane, chart.extent, axis))
+        table.add_row(*map(Text, (indent + lane.name, *lane.details)), _strip(lane, chart.extent, axis))
     return table
 
 
@@ -80,13 +80,15 @@ def _cells(bar: Bar, width: int) -> list[Text]:
 
 def _grid(grid: CellGrid) -> RenderableType:
     table = Table(box=None, padding=(0, 0, 0, 0), header_style="dim")
-    table.add_column("", justify="right", no_wrap=True)
-    for heading in grid.headings:
-        table.add_column(f" {heading} ", justify="center", no_wrap=True)
+    names = max(map(len, grid.labels))
     widths = [max(len(text) for text in (heading, *(row[i].text for row in grid.rows))) + 2 for i, heading in enumerate(grid.headings)]
+    table.add_column("", no_wrap=True)
+    for heading, width in zip(grid.headings, widths, strict=True):
+        table.add_column(heading.center(width), no_wrap=True)
     for label, row in zip(grid.labels, grid.rows, strict=True):
         cells = zip(row, widths, strict=True)
         table.add_row(
-            label + " ", *(Text(cell.text.center(width), style=f"#000000 on {terminal_color(cell.kind)}") for cell, width in cells)
+            label.rjust(names) + " ",
+            *(Text(cell.text.center(width), style=f"#000000 on {terminal_color(cell.kind)}") for cell, width in cells),
         )
     return Group(table, Text(grid.caption, style="dim")) if grid.caption else table

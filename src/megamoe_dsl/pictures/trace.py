@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def read_trace(path: Path) -> list[TraceRecord]:
     try:
         records = [
             TraceRecord(
-                dict(one["point"]), str(one["name"]), str(found["gpu"]), str(found["date"]), _finite(one["launch_us"]), activities(one)
+                dict(one["point"]), str(one["name"]), str(found["gpu"]), str(found["date"]), float(one["launch_us"]), activities(one)
             )
             for one in found["records"]
         ]
@@ -44,18 +44,15 @@ def read_trace(path: Path) -> list[TraceRecord]:
     return [one for one in records if one.activities]
 
 
-def _finite(value: Any) -> float:
-    if not isfinite(number := float(value)):
-        raise ValueError(f"{number} is no time")
-    return number
-
-
 def activities(record: dict[str, Any]) -> tuple[Lane, ...]:
-    """What the warps of each role did: from the first begin to the last end, filled as high as a warp's average share of that time."""
-    lanes = []
+    """What the warps of each role did: from the first begin to the last end, filled as high as a warp's average share of that time.
+    Raises `ValueError` for times that are in no launch."""
+    lanes, launch = [], float(record["launch_us"])
     for role, names in record["trace"].items():
         for name, sums in names.items():
-            first, last, mean = (_finite(sums[one]) for one in ("first", "last", "us"))
+            first, last, mean = (float(sums[one]) for one in ("first", "last", "us"))
+            if not (0 <= first <= last <= launch < inf and 0 < launch and 0 <= mean < inf):
+                raise ValueError(f"{name}: {mean} us between {first} and {last} are not in a launch of {launch} us")
             share = min(1.0, mean / (last - first)) if last > first else 1.0
             lanes.append(Lane(str(name), (Bar(first, last, kind_of(name), share=share),), (f"{mean:.1f}",), str(role)))
     return tuple(lanes)

@@ -131,7 +131,7 @@ def bytes_of_a_row(problem: Problem) -> tuple[float, float]:
 
 def node_launch(problem: Problem, rows: int, nodes: int, spread: Spread, gpu: Gpu, calibration: Calibration) -> Prediction:
     """A node's launch of so many rows of each rank, which have the top-k entries of tokens that this node has, on average."""
-    topk = min(max(1, round(problem.topk / spread.nodes)), problem.num_experts // nodes)
+    topk = round(problem.topk / spread.nodes)
     node = replace(problem, num_experts=problem.num_experts // nodes, topk=topk, max_tokens_per_rank=rows)
     config = find_kernel("mega_moe").choose(node, Target(gpu.arch, gpu.num_sms, gpu.name), rows)
     return Prediction.of(config, RankLoad.uniform(node, rows), calibration)
