@@ -51,7 +51,7 @@ def activities(record: dict[str, Any]) -> tuple[Lane, ...]:
     for role, names in record["trace"].items():
         for name, sums in names.items():
             first, last, mean = (float(sums[one]) for one in ("first", "last", "us"))
-            if not (0 <= first <= last <= launch < inf and 0 < launch and 0 <= mean < inf):
+            if not (0 <= first <= last <= launch < inf and launch > 0 and 0 <= mean < inf):
                 raise ValueError(f"{name}: {mean} us between {first} and {last} are not in a launch of {launch} us")
             share = min(1.0, mean / (last - first)) if last > first else 1.0
             lanes.append(Lane(str(name), (Bar(first, last, kind_of(name), share=share),), (f"{mean:.1f}",), str(role)))
