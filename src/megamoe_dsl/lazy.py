@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 
-def declared_names(stub: Path) -> dict[str, str]:
-    """Name to the module it comes from, relative to the package; an empty module means that the name is a module of the package."""
-    imports = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom) and node.level]
-    return {alias.name: node.module or "" for node in imports for alias in node.names}
-
-
 def lazy_names(package: str, file: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """`__all__`, `__getattr__` and `__dir__` of the package with this `__name__` and `__file__`."""
-    homes = declared_names(Path(file).with_suffix(".pyi"))
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.level]
+    # By name the module, relative to the package; empty of a name that is a module of the package.
+    homes = {alias.name: node.module or "" for node in imports for alias in node.names}
 
     def load(name: str) -> object:
         if name not in homes:

@@ -31,19 +31,17 @@ class SharedExperts:
         if number is None or number < 0:
             raise ProblemError("shared_experts", self.count, "an integer, 0 or more")
         object.__setattr__(self, "count", number)
+        routed, experts = self.routed, number * self.routed.num_ranks
         try:
-            object.__setattr__(self, "whole", self._with_shared())
+            whole = replace(routed, num_experts=routed.num_experts + experts, topk=routed.topk + number)
         except ProblemError as error:
             raise ProblemError("shared_experts", number, f"fewer: with them {error}") from None
+        object.__setattr__(self, "whole", whole)
 
     @classmethod
     def within(cls, whole: Problem, count: int) -> SharedExperts:
         routed = replace(whole, num_experts=whole.num_experts - count * whole.num_ranks, topk=whole.topk - count)
         return cls(routed, count)
-
-    def _with_shared(self) -> Problem:
-        routed = self.routed
-        return replace(routed, num_experts=routed.num_experts + self.count * routed.num_ranks, topk=routed.topk + self.count)
 
     def first_of(self, rank: int) -> int:
         """Number, among the experts of `whole`, of a rank's first shared expert."""

@@ -76,7 +76,9 @@ def export_kernel(config: KernelConfig, folder: Path | str, name: str | None = N
         entry, arguments = compile_object(config, made.object)
         shutil.copyfile(find_runtime(), made.runtime)
         link(made, compiler)
-        manifest = {**describe_export(config, name, entry, arguments), "files": describe_files(made.library, made.runtime)}
+        # What `runtime.exported_kernel` compares before a file is mapped: one that was cut off would end the process.
+        mapped = {one.name: {"bytes": one.stat().st_size, "sha256": sha256(one)} for one in (made.library, made.runtime)}
+        manifest = {**describe_export(config, name, entry, arguments), "files": mapped}
         made.manifest.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for new, path in zip(made.files, files.files, strict=True):
             os.replace(new, path)
@@ -100,11 +102,6 @@ def describe_export(config: KernelConfig, name: str, entry: str, arguments: list
         "sources": source_digest(kernel_of(config)),
         "dsl": dsl_version(),
     }
-
-
-def describe_files(*paths: Path) -> dict[str, dict[str, Any]]:
-    """By name: what `runtime.exported_kernel` compares before a file is mapped, for one that was cut off would end the process."""
-    return {one.name: {"bytes": one.stat().st_size, "sha256": sha256(one)} for one in paths}
 
 
 def sha256(path: Path) -> str:

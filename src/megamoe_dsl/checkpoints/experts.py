@@ -27,11 +27,6 @@ _UE8M0_BLOCKS = PUBLISHED["deepseek-v4-fp8"].format
 NUMBER = "(0|[1-9][0-9]{0,5})"  # of a layer, as names have it
 
 
-def _float_scales(codes: torch.Tensor, scales: torch.Tensor) -> Weight:
-    # 2^-127, which FP32 has as a subnormal only, is no scale that weights are published with; it stays exact all the same.
-    return codes, decode_ue8m0(scales).to(torch.float32)
-
-
 def _scales_of_rows(codes: torch.Tensor, scales: torch.Tensor) -> Weight:
     """The scale of a block, for each of its rows and every 32 channels."""
     blocks = _UE8M0_BLOCKS
@@ -41,7 +36,8 @@ def _scales_of_rows(codes: torch.Tensor, scales: torch.Tensor) -> Weight:
 
 _CONVERSIONS: dict[tuple[Format, Format], Callable[..., Weight]] = {
     (MXFP4, FP8_BLOCKS): expand_e2m1,
-    (_UE8M0_BLOCKS, FP8_BLOCKS): _float_scales,
+    # 2^-127, which FP32 has as a subnormal only, is no scale that weights are published with; it stays exact all the same.
+    (_UE8M0_BLOCKS, FP8_BLOCKS): lambda codes, scales: (codes, decode_ue8m0(scales).to(torch.float32)),
     (_UE8M0_BLOCKS, MXFP8): _scales_of_rows,
     (Format(BF16), FP8_BLOCKS): lambda codes, _: quantize_weight_e4m3(codes),
     (Format(BF16), MXFP4): lambda codes, _: quantize_e2m1(codes),

@@ -160,7 +160,6 @@ class ConfigOptions(LayerOptions):
     activation: str | None = option(None, f"Activation of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
     biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
     weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
-    recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
     arch: str | None = option(None, "sm_100a (Blackwell) or sm_90a (Hopper); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG)
 
     @property

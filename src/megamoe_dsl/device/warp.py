@@ -98,14 +98,6 @@ class ClusterPlace:
     rank: Int32
     size: cutlass.Constexpr[int]
 
-    @property
-    def everyone(self) -> Int32:
-        return Int32((1 << self.size) - 1)
-
-    @property
-    def itself(self) -> Int32:
-        return Int32(1) << self.rank
-
 
 def sync_cluster() -> None:
     """All threads of all CTAs of the cluster, but for those that have exited."""

@@ -268,21 +268,16 @@ def layers(draw: st.DrawFn, sizes: Sizes, arch: str) -> MegaMoeConfig:
         reject()
 
 
-def fields_of_calls(problem: Problem) -> dict[str, st.SearchStrategy[Any]]:
-    """Strategies of a call's fields, by name."""
+@st.composite
+def calls_in_a_row(draw: st.DrawFn, problem: Problem, most: int) -> tuple[FuzzedCall, ...]:
+    """Calls of a layer, each of which differs from the one before in one thing or two."""
     count = st.one_of(st.integers(0, problem.max_tokens_per_rank), st.just(problem.max_tokens_per_rank))
-    return {
+    named: dict[str, st.SearchStrategy[Any]] = {
         "tokens": st.tuples(*[count] * problem.num_ranks),
         "routing": st.sampled_from(tuple(ROUTINGS)),
         "values": st.sampled_from(VALUES),
         "seed": st.integers(0, 999),
     }
-
-
-@st.composite
-def calls_in_a_row(draw: st.DrawFn, problem: Problem, most: int) -> tuple[FuzzedCall, ...]:
-    """Calls of a layer, each of which differs from the one before in one thing or two."""
-    named = fields_of_calls(problem)
     call, calls = draw(st.builds(FuzzedCall, **named)), []
     for field in draw(st.lists(st.sampled_from(tuple(named)), max_size=most - 1)):
         if draw(st.booleans()):  # so that a call shrinks away of which only the next, which differs in one thing, matters

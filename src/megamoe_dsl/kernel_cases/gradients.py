@@ -53,7 +53,11 @@ class VarlenKCase:
             total, error = torch.stack(sums), torch.stack(errors) * (not exact)
             low, high = (self.stored((total + end).float()) for end in (-error, error))
             return {"D": (t.d, low, high)}
-        found = self.sums_of_gathered(exact) if self.problem.gathers else self.sums_of_transposed(exact)
+        if self.problem.gathers:
+            pairs = self.rows_of_groups()
+            found = [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
+        else:  # E4M3 columns, promoted every 128
+            found = promoted_sums(*self.transposed, self.group_ends, torch.float64 if exact else "hopper")
         expected = self.stored(torch.stack(found).float())
         return {"D": (t.d, expected, expected)}
 
@@ -80,10 +84,6 @@ class VarlenKCase:
     def group_ends(self) -> list[int]:
         return list(accumulate(self.counts))
 
-    def sums_of_transposed(self, exact: bool) -> list[torch.Tensor]:
-        """Sums of E4M3 columns, promoted every 128, group by group."""
-        return promoted_sums(*self.transposed, self.group_ends, torch.float64 if exact else "hopper")
-
     def rows_of_groups(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Left and right of each group."""
         t, total = self.tensors, sum(self.counts)
@@ -91,10 +91,6 @@ class VarlenKCase:
         gathered = t.a[t.sources[:total].long()].split(self.counts)
         pairs = zip(gathered, t.b[:total].split(self.counts), strict=True)
         return [pair[::-1] if self.problem.transposes else pair for pair in pairs]
-
-    def sums_of_gathered(self, exact: bool) -> list[torch.Tensor]:
-        pairs = self.rows_of_groups()
-        return [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
 
 
 def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int, promoted: bool) -> tuple[torch.Tensor, torch.Tensor]:

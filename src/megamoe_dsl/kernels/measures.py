@@ -52,7 +52,12 @@ def measure_gemm_math(find: Measurer) -> list[Measure]:
 
 def measure_pair_gemm(find: Measurer) -> list[Measure]:
     """All measures; a K block is a stage."""
-    return [*measure_pair_warps(find, measure_pair_rows(find), find.config.consumers), *measure_gemm_passes(find)]
+    one_pass = find.tile_loop(find.accumulator_load(find.config.epilogue.function))
+    return [
+        *measure_pair_warps(find, measure_pair_rows(find), find.config.consumers),
+        find.measure("epilogue_8_rows", "epilogue", "8 rows", one_pass, PASS_ROWS / TOKENS_PER_UNIT),
+        find.measure("epilogue_tile", "epilogue", "tile", find.around(one_pass), 1, [one_pass]),
+    ]
 
 
 def measure_pair_warps(find: Measurer, rows: list[Measure], consumers: int = 1) -> list[Measure]:
@@ -83,16 +88,6 @@ def measure_pair_rows(find: Measurer) -> list[Measure]:
 
 def loads_per_k_block(find: Measurer) -> int:
     return 1 + bool(find.config.problem.formats.scaled)
-
-
-def measure_gemm_passes(find: Measurer) -> list[Measure]:
-    """Measures 8 rows and a tile of the epilogue warps."""
-    load = find.accumulator_load(find.config.epilogue.function)
-    one_pass = find.tile_loop(load)
-    return [
-        find.measure("epilogue_8_rows", "epilogue", "8 rows", one_pass, PASS_ROWS / TOKENS_PER_UNIT),
-        find.measure("epilogue_tile", "epilogue", "tile", find.around(one_pass), 1, [one_pass]),
-    ]
 
 
 def measure_sm90(find: Measurer) -> list[Measure]:
@@ -140,9 +135,11 @@ def measure_math(find: Measurer) -> list[Measure]:
     packed = "packed_share.multiply_decoded" if find.config.halves_decoding else "packed_share."
     share = packed if find.config.packed else "share."
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
-    tile = find.around(k_loop)
-    elsewhere, half = (frozenset(), []) if find.config.swap_ab else measure_half_tiles(find, k_loop)
-    tile = Loop(tile.head, tile.body - elsewhere)
+    tile, half = find.around(k_loop), list[Measure]()
+    if not find.config.swap_ab:
+        own, blocks = find.k_loop("share.", GMMA, WGMMAS_OF_A_HALF_TILE)
+        half = [find.measure("math_k_block_half_tile", "math, half tile", "K block", own, blocks)]
+        tile = Loop(tile.head, tile.body - find.flow.side(own.head, k_loop.head))
     inside = sorted(tile.body)
     first = next((i for i in inside if find.code[i].opcode == "MUFU.EX2"), None)
     sends = [i for i in inside if find.code[i].opcode in STORES and (function_of(find.code[i]) or "").endswith(SENDERS)]
@@ -158,13 +155,6 @@ def measure_math(find: Measurer) -> list[Measure]:
         find.measure("math_tile", "math", "tile", tile, 1, [k_loop, *passes]),
         *half,
     ]
-
-
-def measure_half_tiles(find: Measurer, k_loop: Loop) -> tuple[frozenset[int], list[Measure]]:
-    """With tokens as rows: what runs for half tiles, and the measure of its K loop."""
-    own, blocks = find.k_loop("share.", GMMA, WGMMAS_OF_A_HALF_TILE)
-    measure = find.measure("math_k_block_half_tile", "math, half tile", "K block", own, blocks)
-    return find.flow.side(own.head, k_loop.head), [measure]
 
 
 def measure_sm100(find: Measurer) -> list[Measure]:

@@ -94,7 +94,10 @@ class Engine:
         for _ in range(self.machine.places + self.machine.groups):
             self._fetch(self.every)
         while True:
-            weights, tokens = np.where(self.position[0] < self.fetched, self._slot(0), NEVER), self._due_tokens()
+            tile = self.history[self.every, self.position[1] % HISTORY]
+            ready = self.ready[self.tiles.is_fc2[tile, None], self.tiles.pools[tile]].max(axis=1)
+            weights = np.where(self.position[0] < self.fetched, self._slot(0), NEVER)
+            tokens = np.where(self.position[1] < self.fetched, np.maximum(self._slot(1), ready), NEVER)
             stores = self.multiplied[self.every, self.finished % ACCUMULATORS]
             earliest = min(weights.min(), tokens.min(), stores.min())
             if earliest == NEVER:
@@ -125,15 +128,6 @@ class Engine:
         stages = self.machine.stages
         free = np.maximum(self.free[self.every, self.count[role] % stages], self.last[role])
         return np.where(self.count[role] - self.count[2] < stages, free, NEVER)
-
-    def _due_tokens(self) -> Floats:
-        known = self.position[1] < self.fetched
-        tile = self._tile(1)
-        ready = self.ready[self.tiles.is_fc2[tile, None], self.tiles.pools[tile]].max(axis=1)
-        return np.where(known, np.maximum(self._slot(1), ready), NEVER)
-
-    def _tile(self, role: int) -> Ints:
-        return self.history[self.every, self.position[role] % HISTORY]
 
     # --- the steps
     def _pull(self, horizon: float) -> None:

@@ -35,10 +35,6 @@ def _joined(blocks: torch.Tensor, values: int) -> torch.Tensor:
     return blocks.flatten(-2)[..., :values].contiguous()
 
 
-def _spread(sf: torch.Tensor, block: int, values: int) -> torch.Tensor:
-    return sf.repeat_interleave(block, dim=-1)[..., :values]
-
-
 def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize floating point [..., K] to E4M3 with one FP32 scale, max(amax, 1e-4) / 448, per `block` values of the last dimension.
 
@@ -72,7 +68,7 @@ def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCA
     expected = (*x.shape[:-1], -(-x.shape[-1] // block))
     if tuple(sf.shape) != expected:
         raise ProblemError("sf.shape", tuple(sf.shape), f"{expected}, a scale for {block} values")
-    return x.to(torch.float64) * _spread(sf.to(torch.float64), block, x.shape[-1])
+    return x.to(torch.float64) * sf.to(torch.float64).repeat_interleave(block, dim=-1)[..., : x.shape[-1]]
 
 
 def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

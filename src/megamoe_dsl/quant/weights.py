@@ -43,12 +43,6 @@ _ATOM_ROWS = 128
 _WORD_BYTES = 4
 
 
-def _require_shape(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    _require_dtype(name, tensor, dtype)
-    if tuple(tensor.shape) != shape:
-        raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
-
-
 def checkpoint_layout(problem: Problem) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """dtype and shape of every field of `ExpertWeights` for the recipe of `problem`."""
     el, weights = problem.experts_per_rank, problem.formats.weights
@@ -133,7 +127,10 @@ class ExpertWeights:
                 value, allowed = (None, "a tensor") if name in layout else ("a tensor", "None")
                 raise ProblemError(name, value, f"{allowed} of a problem with {field}")
         for name, (dtype, shape) in layout.items():
-            _require_shape(name, getattr(self, name), dtype, shape)
+            tensor = getattr(self, name)
+            _require_dtype(name, tensor, dtype)
+            if tuple(tensor.shape) != shape:
+                raise ProblemError(f"{name}.shape", tuple(tensor.shape), str(shape))
 
     def expert(self, index: int) -> "ExpertWeights":
         return self.map(lambda tensor: tensor[index : index + 1])

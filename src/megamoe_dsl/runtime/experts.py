@@ -140,7 +140,10 @@ def moe(
     if not trains:
         check_no_gradient(FLOATS, variables)
     if quantizes and not torch.compiler.is_compiling():
-        check_quantized(w1, w2, (w1_sf, w2_sf), operands, gate_up, activation)
+        for name, scales in (("w1_sf", w1_sf), ("w2_sf", w2_sf)):
+            if scales is not None:
+                raise ProblemError(name, "a tensor", f"None of bfloat16 weights, which recipe = {operands} quantizes")
+        check_weights(w1, w2, operands, gate_up, activation)
     if quantized is not None:
         if not isinstance(quantized, QuantizedExperts):
             raise ProblemError("quantized", quantized, "None, or what quantize_experts makes")
@@ -208,14 +211,6 @@ def check_rows(x: torch.Tensor, router_logits: torch.Tensor) -> None:
     """Raises `ProblemError` for logits of another number of tokens."""
     if x.dim() == router_logits.dim() == 2 and len(x) != len(router_logits):
         raise ProblemError("router_logits.shape", tuple(router_logits.shape), f"({len(x)}, experts)")
-
-
-def check_quantized(w1: torch.Tensor, w2: torch.Tensor, scales: Sequence[torch.Tensor | None], recipe: str, *layout: str) -> None:
-    """Raises `ProblemError` for bfloat16 weights that no layer in the recipe has, or that have scales; `layout` is gate_up, activation."""
-    for name, one in zip(("w1_sf", "w2_sf"), scales, strict=True):
-        if one is not None:
-            raise ProblemError(name, "a tensor", f"None of bfloat16 weights, which recipe = {recipe} quantizes")
-    check_weights(w1, w2, recipe, *layout)
 
 
 def layer_of(

@@ -13,7 +13,7 @@ from ..quant import interleave_gate_up, inverse_utccp_scale_order, no_scales, pa
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import MXFP4, NVFP4, RECIPES, UE4M3
 from ..target import find_arch
-from .buffers import Wanted, check_aligned
+from .buffers import Wanted
 from .custom_op import takes_tensors
 from .symmetric_memory import device_arch
 
@@ -125,12 +125,6 @@ def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> to
     if values.dtype not in dtypes:
         raise ProblemError(f"{name.removesuffix('_sf')}.dtype", values.dtype, " or ".join(map(str, dtypes)))
     raise ProblemError(name, None, f"scales beside {values.dtype}; only {' or '.join(map(str, unscaled))} has none")
-
-
-def check_words_aligned(name: str, sf: torch.Tensor) -> None:
-    """Raises `ProblemError` for words of scales that TMA cannot read where they are; other scales are copied."""
-    if sf.dtype == torch.int32:
-        check_aligned(name, sf, TMA_ALIGNMENT)
 
 
 def capacity_step(problem: GemmProblem) -> int:

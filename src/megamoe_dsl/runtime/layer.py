@@ -105,7 +105,8 @@ class MegaMoE(torch.nn.Module):
         device = self.symmetric.sym.device
         if weights is not None and weights.fc1.device != device:
             raise ProblemError("weights.device", weights.fc1.device, f"{device}, where the symmetric buffer is")
-        target = self._target(device, reserved_sms)
+        at_hand = Target.typical(arch_of_recipe(problem).name) if self.symmetric.reference else gpu_target(device)
+        target = grid_target(at_hand, reserved_sms)
         configs = self.selection.configs(target, pool_rows=self.symmetric.pool_rows)
         kernels: dict[Any, LayerKernel | ReferenceKernel] = {}
         memory: GivenWeights = new_weights(whole, target.arch, device) if weights is None else weights
@@ -129,11 +130,6 @@ class MegaMoE(torch.nn.Module):
         self._plans = CallPlans(self._plan)
         self._cuda_index = device.index if device.type == "cuda" else None
         self.number = register(self)
-
-    def _target(self, device: torch.device, reserved_sms: int) -> Target:
-        if self.symmetric.reference:
-            return grid_target(Target.typical(arch_of_recipe(self.problem).name), reserved_sms)
-        return grid_target(gpu_target(device), reserved_sms)
 
     @staticmethod
     def prepare(

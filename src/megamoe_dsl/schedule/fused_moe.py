@@ -125,7 +125,7 @@ class FusedMoeOrder:
         return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> Any:
-        return PhaseSizes(self._size(zero, self.config.fc1_n_blocks), zero)
+        return PhaseSizes(self._blocks(zero) * self.config.fc1_n_blocks, zero)
 
     def part(self, step: Int, before: Any) -> Any:
         """The step's two experts: Linear1's, and Linear2's, which is `experts_per_rank` where there is none."""
@@ -135,10 +135,10 @@ class FusedMoeOrder:
     def sizes(self, part: Any) -> Any:
         config, (fc1_expert, fc2_expert) = self.config, part
         fc1_expert = minimum(fc1_expert, config.problem.experts_per_rank)
-        return PhaseSizes(self._size(fc1_expert, config.fc1_n_blocks), self._size(fc2_expert, config.fc2_n_blocks))
+        return PhaseSizes(self._blocks(fc1_expert) * config.fc1_n_blocks, self._blocks(fc2_expert) * config.fc2_n_blocks)
 
-    def _size(self, expert: Int, n_blocks: int) -> Int:
-        return ceil_div(self.table.tokens(expert), self.config.block_m) * n_blocks
+    def _blocks(self, expert: Int) -> Int:
+        return ceil_div(self.table.tokens(expert), self.config.block_m)
 
     def block(self, step: Int, local: Int, sizes: Any) -> Block:
         config = self.config
@@ -238,9 +238,6 @@ class RingOrder(FusedMoeOrder):
 
     def _band(self, expert: Int, first: Int) -> Int:
         return minimum(self._blocks(expert) - first, min(self.config.group_m, self.config.window))
-
-    def _blocks(self, expert: Int) -> Int:
-        return ceil_div(self.table.tokens(expert), self.config.block_m)
 
     def block(self, step: Int, local: Int, sizes: RingStep) -> Block:
         """The block, its phase and expert included."""

@@ -108,10 +108,6 @@ class Allocation(ByteStore):
         return self.label
 
 
-def _address(buffer: Any) -> int:
-    return int(buffer.data_ptr() if hasattr(buffer, "data_ptr") else buffer.ctypes.data)
-
-
 class GlobalMemory:
     """The global buffers of all ranks, by address."""
 
@@ -124,9 +120,9 @@ class GlobalMemory:
         `initialized=False` reading a byte that nothing wrote is an error, with `read_only=True` a write is, and no races are looked for."""
         if not (buffer.is_contiguous() if hasattr(buffer, "is_contiguous") else buffer.flags.c_contiguous):
             raise SimError(f"buffer {name} is not contiguous")
-        base, size = _address(buffer), buffer.nbytes
+        base, size = int(buffer.data_ptr() if hasattr(buffer, "data_ptr") else buffer.ctypes.data), buffer.nbytes
         if size == 0:
-            return int(base)
+            return base
         at = bisect.bisect(self.bases, base)
         if (at and self.allocations[at - 1].end > base) or (at < len(self.bases) and self.bases[at] < base + size):
             raise SimError(f"buffer {name} overlaps one already registered")

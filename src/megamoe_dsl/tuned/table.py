@@ -140,11 +140,8 @@ class Entry(LayerEntry):
 
 @dataclass(frozen=True)
 class EpEntry(LayerEntry):
-    """Which fields the halves of an expert-parallel layer are faster with; measured with so many tokens of each rank.
-
-    results   name of the file in bench/results that this comes from
-    dispatch, combine   fields with which these halves are faster than with those that are chosen without a table
-    """
+    """Which fields the halves of an expert-parallel layer are faster with than with those that are chosen without a table; measured with so
+    many tokens of each rank.  `results` as in `Entry`."""
 
     SUFFIX = "-ep"
     SHARE = (*LAYER, "topk", "recipe")
@@ -162,8 +159,7 @@ class GemmEntry(Measured):
 
     choice    fields of the configuration that are not their defaults
     us        its median time in microseconds, in a CUDA graph
-    results   name of the file in bench/results that this comes from
-    recipe    number formats
+    results, recipe  as in `Entry`
     """
 
     SUFFIX = "-gemm"

@@ -27,15 +27,12 @@ class WholeRows:
     arrivals: ClassVar[int] = 1  # at a stage's barrier, of those that bring B
     boxes: ClassVar[int] = 1  # that a K block of a tile takes
     mn_major: ClassVar[tuple[bool, bool]] = (False, False)  # whether rows of shared memory are K, of A and of B
+    tables: ClassVar[tuple[Field, ...]] = ()
 
     def num_bytes(self, columns: int) -> int:
         return columns * ROW_BYTES
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
-        return ()
-
-    @property
-    def tables(self) -> tuple[Field, ...]:
         return ()
 
     def barriers(self, ring: Sequence[MBarrier], num_stages: int) -> tuple[MBarrier, ...]:
@@ -144,13 +141,10 @@ class PackedWeights(WholeRows):
     """Codes and records of packed FP4 tiles, which math warps decode in registers, with a table of decoded values (device/e2m1.py)."""
 
     map_names: ClassVar[tuple[str, ...]] = ("codes", "records")
+    tables: ClassVar[tuple[Field, ...]] = (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
 
     def num_bytes(self, columns: int) -> int:
         return PackedPart(columns).num_bytes
-
-    @property
-    def tables(self) -> tuple[Field, ...]:
-        return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         problem = config.problem

@@ -61,7 +61,8 @@ def finish_passes(part: ResultPart, rows: ActivatedRows, form: cutlass.Constexpr
         passed = rows.activated(first, load_columns(part.column + first, part.tokens // 8))
         packed: list[Any] = []
         if cutlass.const_expr(shares_scales(form)):
-            peaks = [peaks_of_warp(values) for values in passed]
+            # The warp's maximum of each of a thread's two tokens.
+            peaks = [[cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)] for values in passed]
             share_maxima(maxima[0], lane, peaks)
         elif cutlass.const_expr(factors is not None):
             code, divisor = factors.scale(passed, lane)
@@ -140,11 +141,6 @@ class Bf16Outputs:
 
 
 OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs | Bf16Outputs] = {E4M3: E4m3Outputs(), E2M1: E2m1Outputs(), BF16: Bf16Outputs()}
-
-
-def peaks_of_warp(values: Sequence[Any]) -> list[Any]:
-    """The warp's maximum of each of a thread's two tokens."""
-    return [cast.max_over_rows(cast.abs_max(values[q], values[2 + q])) for q in range(2)]
 
 
 def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int = 0) -> list[Any]:

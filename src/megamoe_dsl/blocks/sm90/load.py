@@ -82,7 +82,7 @@ class Fetch:
         return Fetch(
             select(shared | half, maps.part, maps.whole),
             select(shared, place.rank * maps.part_rows, Int32(0)),
-            select(shared, place.everyone, place.itself),
+            select(shared, Int32((1 << place.size) - 1), Int32(1) << place.rank),
             True,
         )
 

@@ -35,7 +35,7 @@ def transform_weights_for_mega_moe_sm90(l1_weights: Weights, l2_weights: Weights
         return (tile_sm90(order_rows_sm90(fc1)), fc1_sf.contiguous(), *ordered), (tile_sm90(fc2), fc2_sf.contiguous(), *bias2)
     rows = order_rows_sm90(torch.arange(fc1.shape[1], device="cpu").view(-1, 1)).flatten()
     tiles = [
-        pack_tiles(codes.view(torch.uint8), _ue8m0(scales), name, order)
+        pack_tiles(codes.view(torch.uint8), scale_bytes(scales) if scales.dtype == torch.int32 else ue8m0_bytes(scales), name, order)
         for codes, scales, name, order in ((fc1, fc1_sf, "l1_weights", rows), (fc2, fc2_sf, "l2_weights", None))
     ]
     return (tiles[0], tiles[0].new_empty(0), *ordered), (tiles[1], tiles[1].new_empty(0), *bias2)
@@ -67,11 +67,6 @@ def transform_weights_for_mega_moe(
     tiles = [tile_sm100(one.view(torch.uint8) if one.dtype == torch.int8 else one) for one in (interleave_gate_up(fc1), fc2)]
     ordered = (interleave_gate_up(one.unsqueeze(-1)).squeeze(-1) for one in bias)
     return (tiles[0], _utccp(interleave_gate_up(scale_bytes(fc1_sf))), *ordered), (tiles[1], _utccp(scale_bytes(fc2_sf)), *bias2)
-
-
-def _ue8m0(scales: torch.Tensor) -> torch.Tensor:
-    """Scales of checkpoints and of `transform_sf_into_required_layout`, as bytes [E, rows, K/32]."""
-    return scale_bytes(scales) if scales.dtype == torch.int32 else ue8m0_bytes(scales)
 
 
 def _utccp(scales: torch.Tensor) -> torch.Tensor:

@@ -101,6 +101,5 @@ def run(ctx: DecodeContext, warp: Any, thread: Int32):
 def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> None:
     """One CTA, from its place in the grid on."""
     warp, thread = cute.arch.warp_idx(), Int32(cute.arch.thread_idx()[0])
-    places = addresses(config.map_names, maps)
-    cta = Int32(cute.arch.block_idx()[0])
+    places, cta = addresses(config.map_names, maps), Int32(cute.arch.block_idx()[0])
     run(DecodeContext(config, args, places, shared_memory(config.region), cta, args.memory), warp, thread)

@@ -60,18 +60,13 @@ def initialize(ctx: GemmContext, warp: Any):
                 fill_tables(ctx)
             set_up_together(ctx)
     elif cutlass.const_expr(ctx.config.prefetch_weights):
-        begin_with_weights(warp)
+        # The scheduler reads where rows of groups lie, and deals tiles from a counter that the launch before has not; the weight loader
+        # reads B.  Neither reads what the launch before writes, nor writes what it reads: they do not wait for it.
+        if warp != SCHEDULER_WARP:
+            if warp != WEIGHTS_WARP:
+                begin_after_others()
     else:
         begin()
-
-
-@cute.jit
-def begin_with_weights(warp: Any):
-    """All warps but two wait for the launches before.  The scheduler reads where rows of groups lie, and deals tiles from a counter that
-    the launch before has not; the weight loader reads B.  Neither reads what the launch before writes, nor writes what it reads."""
-    if warp != SCHEDULER_WARP:
-        if warp != WEIGHTS_WARP:
-            begin_after_others()
 
 
 @cute.jit

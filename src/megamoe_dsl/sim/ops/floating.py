@@ -20,13 +20,6 @@ from . import Binder, Inline, PtxInstruction, SimError, register
 MODES = ("rm", "rp", "rz")
 
 
-def _sum(x: Any, y: Any) -> tuple[Any, Any]:
-    """x + y in float64, and what rounding lost (Knuth's two-sum)."""
-    s = x + y
-    t = s - x
-    return s, (x - (s - t)) + (y - t)
-
-
 def directed(base: str, mode: str) -> Callable[..., Any]:
     """The operation `base` (add, sub, mul, fma or mad) on float32 arrays, rounded once in the direction of `mode`.  Products are exact in
     float64, sums are kept with their error, so that every result is rounded from the exact one.  Raises SimError for another operation."""
@@ -39,7 +32,9 @@ def directed(base: str, mode: str) -> Callable[..., Any]:
             exact, error = x * y, np.zeros_like(x)
         else:
             x, y = (x * y, rest[0]) if rest else (x, -y if base == "sub" else y)
-            exact, error = _sum(x, y)
+            exact = x + y
+            kept = exact - x
+            error = (x - (exact - kept)) + (y - kept)  # what rounding lost (Knuth's two-sum)
             if mode == "rm":  # the zero that addends of opposite signs give when rounding down is negative
                 exact = np.where((exact == 0) & (error == 0) & (np.signbit(x) != np.signbit(y)), -0.0, exact)
         return _round(exact, error, mode)

@@ -208,6 +208,9 @@ class SmemPlan(ABC):
     """
 
     work_tiles: ClassVar[int]  # places of the queue of tiles (device/ring.py)
+    # fields that the architecture adds to the tail, before the queue of tiles and at its end
+    before_tiles: ClassVar[tuple[Field, ...]] = ()
+    after_barriers: ClassVar[tuple[Field, ...]] = ()
 
     config: Any
     num_stages: int
@@ -234,15 +237,6 @@ class SmemPlan(ABC):
     @abstractmethod
     def barriers(self) -> tuple[MBarrier, ...]:
         """All mbarriers, in SMEM order."""
-
-    @property
-    def before_tiles(self) -> tuple[Field, ...]:
-        """Fields that the architecture adds to the tail, before the queue of tiles."""
-        return ()
-
-    @property
-    def after_barriers(self) -> tuple[Field, ...]:
-        return ()
 
     # --- what is the same
     @property

@@ -26,6 +26,7 @@ class Sm100SmemPlan(SmemPlan):
     """Adds to what is always live the TMEM address.  A dispatch warp has one slot, of a whole row."""
 
     work_tiles: ClassVar[int] = 2
+    after_barriers: ClassVar[tuple[Field, ...]] = (Field("tmem_address", (1,), U32),)  # the column that the TMEM allocation starts at
 
     @property
     def stage(self) -> PairStage:
@@ -59,11 +60,6 @@ class Sm100SmemPlan(SmemPlan):
     @property
     def pull_chunk(self) -> int:
         return self.config.problem.formats.activations.row_bytes(self.config.problem.hidden)
-
-    @property
-    def after_barriers(self) -> tuple[Field, ...]:
-        """tmem_address: the column that the TMEM allocation starts at."""
-        return (Field("tmem_address", (1,), U32),)
 
     @cached_property
     def barriers(self) -> tuple[MBarrier, ...]:

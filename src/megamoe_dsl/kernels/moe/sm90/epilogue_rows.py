@@ -109,10 +109,6 @@ def pass_of(form: Bf16Results | E4m3Results, acc: Parts, part: int) -> Bf16Pass 
     return E4m3Pass.of(acc, part) if form.row.scaled else Bf16Pass(partial(result_words, acc, part))
 
 
-def channels_of(form: Bf16Results | E4m3Results) -> int:
-    return E4m3Pass.channels if form.row.scaled else Bf16Pass.channels
-
-
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
 STEPS = range(0, WARP_ROWS, ROWS_PER_STEP)
 
@@ -226,7 +222,8 @@ def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     destinations = ctx.result_rows(ctx.result_place(first), STEPS)
     value_bytes = form.row.value_bytes
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.first_chunk * (value_bytes * CHUNK_ROWS) + (me.lane & 7) * 16)
-    passes = [partial(pass_of, form, acc, part) for part in range(me.chunks * CHUNK_ROWS // channels_of(form))]
+    channels = (E4m3Pass if form.row.scaled else Bf16Pass).channels
+    passes = [partial(pass_of, form, acc, part) for part in range(me.chunks * CHUNK_ROWS // channels)]
     freed = partial(free_rows, ctx, tile, me.lane, destinations)
     exponents = send_passes(mine, me.lane, form.row, destinations, channel_bytes, passes, freed)
     if cutlass.const_expr(form.row.scaled):

@@ -116,7 +116,7 @@ class Sm90SmemPlan(SmemPlan):
         return Field("amax", (self.config.epilogue_warps, tokens if self.config.scaled else 0), U32, 16)
 
     @property
-    def before_tiles(self) -> tuple[Field, ...]:
+    def before_tiles(self) -> tuple[Field, ...]:  # type: ignore[override]
         """decoded: the table of packed weights (device/e2m1.py)."""
         return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),) if self.config.packed else ()
 
