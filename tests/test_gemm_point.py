@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,17 @@ import torch
 from megamoe_dsl import GemmConfig, choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm import session
-from megamoe_dsl.bench.gemm.point import GemmPoint, candidates, dense, grouped
+from megamoe_dsl.bench.gemm.point import (
+    GemmPoint,
+    all_points,
+    candidates,
+    decoded_points,
+    dense,
+    estimate,
+    grouped,
+    unscaled_points,
+    within_reach,
+)
 from megamoe_dsl.bench.gemm.session import Others, PointInputs, in_rotation, run_point, table
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, MASKED, PACKED
@@ -30,6 +42,7 @@ POINTS = {
     "bf16": GemmPoint(replace(dense(130, 256, 384).problem, recipe="bf16xbf16"), (130,)),
     "masked bf16": GemmPoint(replace(grouped(MASKED, [3, 0, 42], 256, 128).problem, recipe="bf16xbf16"), (3, 0, 42)),
 }
+PAGE = Path(__file__).parents[1] / "docs" / "lab" / "gemms.md"
 MICROSECONDS = 2.0, 1.0, 4.0  # of the right kernel, the wrong one, and another project's
 
 
@@ -123,6 +136,129 @@ def test_weights_beyond_l2_take_turns() -> None:
         and len({one.tensors.b.data_ptr() for one in copies}) == 3
         and len({one.tensors.a.data_ptr() for one in copies}) == 1
     )
+
+
+def on_the_page(heading: str) -> list[str]:
+    """Names of the points of the first table under a heading."""
+    (section,) = [one for one in PAGE.read_text().split("\n## ") if one.startswith(f"{heading}\n")]
+    return re.findall(r"^\| ((?:dense|contiguous|packed|masked) \d\S+)", section, re.MULTILINE)
+
+
+def test_points_are_those_of_the_page() -> None:
+    """Of weights of 4 bits the page has a few; all are measured with more numbers of rows."""
+    assert [one.name for one in all_points()] == on_the_page("How fast it is")
+    assert [one.name for one in unscaled_points()] == [f"{name} bf16xbf16" for name in on_the_page("BF16")]
+    shapes = ["7168x2048", "24576x1536", "32768x512", "7168x16384", "4096x7168", "2112x7168"]
+    groups = [f"{kind} {one}x4096x4096" for one in ("256x64", "32x16", "32x384") for kind in ("masked", "packed")]
+    names = [*(f"dense {m}x{one}" for m in (4096, 512, 128, 64, 32, 8) for one in shapes), *groups]
+    assert [one.name for one in decoded_points()] == [f"{name} fp8xmxfp4" for name in names]
+    assert set(on_the_page("Weights of 4 bits")) <= set(names)
+
+
+def test_a_point_is_named_by_its_rows() -> None:
+    names = ("dense 130x256x384", "packed 3xskewedx256x128", "contiguous 3xskewedx256x128", "masked 3xskewedx256x128")
+    assert tuple(one.name for one in POINTS.values())[:4] == names
+    assert (POINTS["bf16"].name, POINTS["masked bf16"].name) == ("dense 130x256x384 bf16xbf16", f"{names[3]} bf16xbf16")
+    assert [grouped(PACKED, [7] * count, 256, 128).name for count in (1, 2)] == ["packed 1x7x256x128", "packed 2x7x256x128"]
+
+
+def test_operands_of_a_point_are_the_same_again() -> None:
+    """Weights of later groups are larger, up to three times; scales of A lie by column; D is checked in some groups and rows of each."""
+    point = grouped(PACKED, [0, *[40] * 15], 128, 256)
+    first, again = (PointInputs.draw(point, "cpu") for _ in range(2))
+    for name in ("a", "a_sf", "b", "b_sf", "groups"):
+        one, other = (getattr(found.tensors, name).float() for found in (first, again))
+        assert torch.equal(one, other), name
+    sizes = [float(dequantize(*one).std()) for one in zip(first.tensors.b, first.tensors.b_sf, strict=True)]
+    assert [size / sizes[0] for size in sizes] == pytest.approx([1 + group / 8 for group in range(16)], rel=0.05)
+    assert first.tensors.a_sf.stride() == (1, 600) and first.tensors.a_sf.shape == (600, 2)
+    assert [len(rows) for rows, _ in first.samples] == [32] * 8  # every other group that has rows
+    assert [int(rows[0]) // 40 for rows, _ in first.samples] == list(range(0, 15, 2))
+    for rows, wanted in first.samples:
+        a = dequantize(first.tensors.a.view(torch.uint8)[rows].view(torch.float8_e4m3fn), first.tensors.a_sf[rows].contiguous())
+        group = int(rows[0]) // 40 + 1
+        assert torch.equal(wanted, a @ dequantize(first.tensors.b[group], first.tensors.b_sf[group]).T)
+        assert len(set(rows.tolist())) == 32 and wanted.dtype == torch.float64
+
+
+def test_the_worst_group_is_what_an_error_is_of() -> None:
+    wanted = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    samples = tuple((torch.tensor([row]), wanted) for row in (2, 0, 3))
+    d = torch.tensor([[3.0, 3.0], [9.0, 9.0], [3.0, 4.0], [3.5, 4.0]])
+    inputs = PointInputs(GemmTensors(*(torch.zeros(1) for _ in range(5))), samples)
+    assert inputs.error(d) == inputs.error(d.view(2, 2, 2)) == pytest.approx(0.2)
+
+
+def test_every_launch_of_decoded_weights_has_another_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are checked on the first, and timed on ten that are equal."""
+    point = dense(8, 256, 128).having("fp8xmxfp4")
+    launched, draw = list[GemmTensors](), PointInputs.draw
+
+    def loaded(configs: Any, store: Any, tensors: GemmTensors) -> dict[str, Callable[[], None]]:
+        assert (configs, store) == ([config], "store")
+        return {"one": lambda: launched.append(tensors)}
+
+    def time(launches: dict[str, Callable[[], None]], *_: int) -> dict[str, Times]:
+        for _ in range(11):
+            launches["one"]()
+        return {"one": Times(1.0, 1.0, 1.0)}
+
+    for name, one in {"loaded": loaded, "time_graphs": time, "time_back_to_back": time, "variant": str}.items():
+        monkeypatch.setattr(session, name, one)
+    config: Any = SimpleNamespace()
+    monkeypatch.setattr(session, "asdict", lambda one: {} if one is config else asdict(one))
+    monkeypatch.setattr(session.PointInputs, "draw", lambda point: draw(point, "cpu"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    (kernel,) = run_point(point, [config], "store")["kernels"]  # type: ignore[arg-type]
+    assert not kernel["check"]["passed"], "nothing was written"
+    checked, *timed = launched
+    places = [one.b.data_ptr() for one in timed]
+    assert len(set(places)) == 10 and places == [*places[:10], *places[:10], *places[:2]] and places[0] == checked.b.data_ptr()
+    assert all(torch.equal(one.b, checked.b) and one.a is checked.a and one.d is checked.d for one in timed)
+    assert checked.b.dtype == torch.uint8 and checked.b.shape == (1, 1, 17408), "tiles as the kernel reads them"
+
+
+def test_kernels_are_named_by_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a folder must not have one name."""
+    monkeypatch.setattr(session, "LoadedGemm", lambda config, store, device: lambda tensors: (config, store, device, tensors))
+    problem = dense(512, 512, 1024).problem
+    base = {"block_m": 128, "block_n": 256, "num_stages": 3}
+    named = {
+        "128x256 w2 c1 s3 g8 k1": base,
+        "128x128 w2 c1 s3 g8 k1": {**base, "block_n": 128},
+        "128x256 w2 c2 s3 g8 k1": {**base, "cluster": 2},
+        "128x256 w2 c1 s2 g8 k1": {**base, "num_stages": 2},
+        "128x256 w2 c1 s3 g4 k1": {**base, "group_m": 4},
+        "128x256 w2 c1 s3 g8 k1 half_tiles": {**base, "half_tiles": True},
+        "128x256 w2 c1 s3 g8 k1 dynamic_schedule": {**base, "dynamic_schedule": True},
+        "64x64 w1 c1 s3 g8 k4": {"block_m": 64, "block_n": 64, "warpgroups": 1, "num_stages": 3, "k_in_flight": 4},
+        "64x64 w1 c2 s3 g8 k1 split_k": {"block_m": 64, "block_n": 64, "warpgroups": 1, "num_stages": 3, "cluster": 2, "split_k": True},
+        "64x128 w1 c1 s4 g8 k1 b2": {"block_m": 64, "block_n": 128, "warpgroups": 1, "num_stages": 4, "burst": 2},
+        "64x128 w2 c1 s3 g8 k1": {"block_m": 64, "block_n": 128, "warpgroups": 2, "num_stages": 3},
+        "8x128 w2 c1 s3 g8 k1 swap_ab": {"block_m": 8, "block_n": 128, "warpgroups": 2, "num_stages": 3, "swap_ab": True},
+    }
+    configs = [GemmConfig(problem, **fields) for fields in named.values()]
+    tensors = GemmTensors(*(torch.zeros(1) for _ in range(5)))
+    launches = session.loaded(configs, "store", tensors)  # type: ignore[arg-type]
+    assert {name: one() for name, one in launches.items()} == {
+        name: (config, "store", torch.device("cpu"), tensors) for name, config in zip(named, configs, strict=True)
+    }
+
+
+def test_an_estimate_is_of_the_rows_of_each_group() -> None:
+    """With 16 of them a tile of 64 rows has more to do than one of 16, with 64 four of those have."""
+    for rows, narrow in ((16, True), (64, False)):
+        point = grouped(PACKED, [rows] * 32, 4096, 4096).having("fp8xmxfp4")
+        few, many = (GemmConfig(point.problem, m, 256, swap_ab=True) for m in (16, 64))
+        assert (estimate(point, few) < estimate(point, many)) == narrow
+        assert within_reach(point, [few]) == [few] and within_reach(point, []) == []
+
+
+def test_tiles_of_bf16_are_not_asked_for_blocks_in_flight() -> None:
+    """Which are those of FP8: its sums stay in the tensor core."""
+    fp8, bf16 = (candidates(dense(512, 4096, 7168).having(recipe), 100) for recipe in ("fp8xfp8", "bf16xbf16"))
+    assert {one.k_in_flight for one in bf16} == {1} != {one.k_in_flight for one in fp8}
+    assert {(one.block_m, one.block_n) for one in bf16} == {(one.block_m, one.block_n) for one in fp8}
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16", "fp8xmxfp4"])

@@ -18,7 +18,7 @@ from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench import variant as variant_module
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
-from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, dense, find_points
+from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, candidates, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.results import Results, ResultsError
@@ -76,6 +76,8 @@ def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monke
         configs_of(store, POINT, H200, variants=False)
     there += [far, near]
     assert configs_of(store, POINT, H200, variants=False) == [near]
+    there.reverse()
+    assert configs_of(store, POINT, H200, variants=False) == [near]
     there.append(chosen)
     assert configs_of(store, POINT, H200, variants=False) == [chosen]
     assert configs_of(store, POINT, H200, variants=True) == [chosen, near]
@@ -92,14 +94,35 @@ def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.M
         return {**asdict(point), "kernels": [{"check": {"passed": True}}], "refused": {}}
 
     monkeypatch.setattr(session, "run_point", run_point)
-    monkeypatch.setattr(run_module, "configs_of", lambda *_: [])
+    monkeypatch.setattr(run_module, "configs_of", lambda store, point, *given: asked.append((store.folder, point, *given)) or [])
+    asked: list[Any] = []
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(session, "table", lambda one: shown.append(one) or "")
     run = GemmRun(tuple(points), tmp_path, tmp_path)
-    found = run.run(Host(DEFAULT_GPU, 132, 1))
+    host = Host(DEFAULT_GPU, 132, 1)
+    found = run.run(host)
+    assert asked == [(tmp_path, point, host.target, False) for point in points]
     assert [run.right(one) for one in found.records] == [False, True] and shown == [found.records[1]]
     assert found.records[0]["error"] == "RuntimeError: illegal instruction" and seen == [0, 1]
     assert [one["name"] for one in json.loads((tmp_path / found.name).read_text())["records"]] == [point.name for point in points]
+
+
+def test_a_run_is_right_where_all_its_kernels_are() -> None:
+    """Those of others may be not checked."""
+    good, bad, unknown = {"check": {"passed": True}}, {"check": {"passed": False}}, {"check": None}
+    for kernels, well in (([bad, good], False), ([good, bad], False), ([unknown, good], True), ([], True)):
+        assert GemmRun.right({"kernels": kernels}) is well
+    assert GemmRun.right({"kernels": [good], "error": "trapped"}) is False
+
+
+def test_candidates_of_all_points_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(run_module, "compile_all", lambda folder, configs, jobs: made.append((folder, list(configs), jobs)) or 7)
+    points = POINT, dense(64, 256, 384)
+    run = GemmRun(points, tmp_path, tmp_path)
+    assert run.compile(Host(DEFAULT_GPU, 132, 1), 5) == 7
+    assert run_module.compile_candidates(points, tmp_path, 5, most=1) == 7
+    assert made == [(tmp_path, [config for point in points for config in candidates(point, most)], 5) for most in (8, 1)]
 
 
 def test_a_run_becomes_the_table(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class PointInputs:
 
     def error(self, d: torch.Tensor) -> float:
         """The largest relative error of a sampled group in D, by norm."""
-        rows = d.flatten(0, -2) if d.dim() == 3 else d
+        rows = d.flatten(0, -2)
         return max(float((rows[at].double() - want).norm() / want.norm()) for at, want in self.samples)
 
 
