@@ -19,10 +19,11 @@ import pytest
 from cutlass.base_dsl.common import DSLRuntimeError
 from typer.testing import CliRunner, Result
 
+from megamoe_dsl import __version__
 from megamoe_dsl.artifact import workers
 from megamoe_dsl.artifact.compile import calling_the_dsl
 from megamoe_dsl.cli import INTERRUPTED, main
-from megamoe_dsl.cli.app import app, said
+from megamoe_dsl.cli.app import app, fail, said
 from megamoe_dsl.cli.bench import check_kernel
 from megamoe_dsl.cli.output_file import require_writable_files
 from megamoe_dsl.inspect.inspection import SECTIONS
@@ -170,6 +171,21 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megamoe_dsl.cli.app.__version__", Raised(RuntimeError("a bug")))
     assert isinstance(run("--version").exception, RuntimeError)
     assert said(RuntimeError("a bug")) is None
+
+
+def test_the_first_line_stands_out_and_no_line_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = ["no warp can make progress: " + "long " * 20, "  warp 3 [waits] " + "at a barrier " * 9, "  warp 4"]
+    with pytest.raises(SystemExit) as ended:
+        fail("\n".join(lines))
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", "\n".join([f"error: {lines[0]}", *lines[1:], ""]))
+
+
+@pytest.mark.parametrize(("dsl", "text"), [("4.5.0", "nvidia-cutlass-dsl 4.5.0"), (None, "no nvidia-cutlass-dsl")])
+def test_the_version_says_whether_there_is_a_compiler(dsl: str | None, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megamoe_dsl.cli.app.dsl_version", lambda: dsl)
+    assert run("--version").output == f"megamoe_dsl {__version__}, {text}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--version"], rarely([*INSPECT, "--tokens", "4", "--sms", "4", "--json"])])

@@ -33,7 +33,14 @@ def test_gpus_that_have_the_kernel_are_used(monkeypatch: pytest.MonkeyPatch, arc
     result = runner.invoke(app, ["demo"])
     assert result.exit_code == 0, result.output
     assert list(calls) == [asked]
+    (options,) = calls.values()
     if asked == "bench":
-        options = calls["bench"]
-        assert (options["ranks"], options["experts_per_rank"], options["artifacts"]) == ("4", 32, Path(".megamoe"))
-        assert "4 GPU(s)" in result.output
+        folder = Path(".megamoe")
+        points = {"preset": "flash", "tokens": "8,512,2048", "ranks": "4", "experts_per_rank": 32}
+        assert options == {**points, "artifacts": folder, "out": folder / "demo"}
+        assert "DeepSeek-V4-Flash, 32 experts per rank, on 4 GPU(s)" in result.output and "What this showed" in result.output
+    else:
+        layer = {"ranks": 2, "hidden": 512, "intermediate": 512, "experts": 8, "topk": 2}
+        assert options == {**layer, "tokens": "13,7", "seed": 0, "mask": 0.2, "launches": 2}
+        assert "2 ranks: 8 experts, hidden 512, intermediate 512, top-2, 13 and 7 tokens, two launches" in result.output
+        assert "What this proved" in result.output

@@ -140,6 +140,8 @@ def test_a_run_is_what_was_asked_for() -> None:
             places = Path("a"), Path("b"), candidates if variants else (), trace
             assert found == EpRun((point,), *places, watchdog_ms=7)
     tuned = TuneOptions(**{name: getattr(given, name) for name in vars(given) if hasattr(TuneOptions, name)})
+    for kernel, candidates in CANDIDATES.items():
+        assert run_of(kernel, None, tuned) == EpRun((point,), Path("a"), Path("b"), candidates, watchdog_ms=7)
     found = run_of("mega_moe", None, tuned)
     assert isinstance(found, Session) and (found.variants, found.watchdog_ms, found.points) == (True, 7, [point])
     with pytest.raises(ProblemError, match="tokens = 0: must be at least 1"):

@@ -109,7 +109,12 @@ def test_the_estimate_is_shown_and_a_long_one_says_what_makes_it_shorter(monkeyp
     short = runner.invoke(app, ["simulate", "--preset", "flash", "--experts", "8", "--ranks", "2", "--tokens", "3"]).output
     assert re.search(r"A rough estimate: about .* after compiling\.", short) and "--experts" not in short
     long = runner.invoke(app, ["simulate", "--preset", "pro", "--tokens", "13", "--random"]).output
-    assert "A rough estimate: about" in long and "fewer --experts, --ranks or --tokens make it shorter" in long
+    assert [long.count(f"\n{title}") + long.startswith(title) for title in ("Problem", "Configuration", "A rough estimate: about")] == [
+        1,
+        1,
+        1,
+    ]
+    assert "fewer --experts, --ranks or --tokens make it shorter" in long
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])

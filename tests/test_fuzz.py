@@ -304,6 +304,8 @@ def test_without_hypothesis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "hypothesis", None)
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz"])
     assert result.exit_code == 2 and "pip install 'megamoe_dsl[testing]'" in result.output, result.output
+    monkeypatch.setitem(__import__("sys").modules, "megamoe_dsl.fuzz.run", None)
+    assert isinstance(CliRunner().invoke(app, ["fuzz"]).exception, ImportError), "of another module it is a bug"
 
 
 def test_a_printed_trial_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:

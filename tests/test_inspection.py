@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -18,7 +19,8 @@ from megamoe_dsl.cli import inspect as command
 from megamoe_dsl.cli.inspect import measure_columns, measure_table, number, print_changes, print_inspection, tables_of
 from megamoe_dsl.hardware.cta_pair import TmemField
 from megamoe_dsl.inspect import Inspection, differences
-from megamoe_dsl.inspect.inspection import RegisterUse, annotate
+from megamoe_dsl.inspect.inspection import SECTIONS, RegisterUse, annotate, read_inspection
+from megamoe_dsl.json_file import FileError
 from megamoe_dsl.layouts.region import U8, U64, Field, MBarrier, Region
 from megamoe_dsl.sass.measurer import Measure
 
@@ -203,6 +205,35 @@ def test_ptx_has_a_line_and_a_function_before_each_location(tmp_path: Path) -> N
 
 
 # --- against an earlier one
+PLAIN = [1, 1.5, "text", True, None, [], [1, "a"], {"a": 1}, {"a": "x", "b": None}]
+"""Values of a section; one by name may hold several of them."""
+
+
+@pytest.mark.parametrize("value", [*PLAIN, {"kinds": {"mma": 4.0, "tma": 1}, "shape": [1, 2]}])
+def test_what_an_inspection_holds_is_read(value: object, tmp_path: Path) -> None:
+    path, sections = tmp_path / "before.json", {**{name: {} for name in SECTIONS}, "smem": {"weights": value}}
+    path.write_text(json.dumps({"arch": "sm_100a", **sections}))
+    assert read_inspection(path) == {"arch": "sm_100a", **sections}
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": {"b": 1, "c": {}}}, {"a": {"b": [], "c": 1}}, {"a": [1, []]}, [1, {}], [[]], {"a": 1, "b": {"c": [1]}}]
+)
+def test_what_is_nested_deeper_is_refused(value: object, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({**{name: {} for name in SECTIONS}, "smem": {"weights": value}}))
+    with pytest.raises(FileError, match=r"other.json: not a file that .* wrote: smem\.weights must hold numbers, texts or lists of them"):
+        read_inspection(path)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_section_must_be_there(section: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({name: {} for name in SECTIONS if name != section}))
+    with pytest.raises(FileError, match=rf"other.json: not a file that .* wrote: {section} must be an object"):
+        read_inspection(path)
+
+
 def test_a_diff_counts_fields_that_only_moved() -> None:
     before: dict[str, dict[str, dict[str, int]]] = {
         "smem": {"a": {"offset": 0, "bytes": 8}, "b": {"offset": 8, "bytes": 8}, "gone": {"offset": 16}},

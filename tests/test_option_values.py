@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from megamoe_dsl import GemmProblem
 from megamoe_dsl.arch import SM90, SM100
-from megamoe_dsl.cli.options import CompiledOptions, ConfigOptions, KernelOptions
+from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem
+from megamoe_dsl.cli.options import CompiledOptions, ConfigOptions, KernelOptions, parse_fields
 from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
 from megamoe_dsl.presets import projection
 from megamoe_dsl.problem import ProblemError
@@ -80,6 +82,41 @@ def test_options_of_other_kernels_are_theirs(monkeypatch: pytest.MonkeyPatch) ->
     assert found.problem == replace(projection("deepseek-v3/o").problem, n=512, recipe="bf16xbf16")
     assert (found.arch, found.num_sms, found.group_m) == (SM90, 20, 3)
     assert replace(options, recipe=None).other(64, None).problem.recipe == "fp8xfp8"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        *((None, {}), ("", {}), ("n=128,k=-7", {"n": 128, "k": -7}), ("kind=packed,,output=f32,", {"kind": "packed", "output": "f32"})),
+        *(("accumulate=true", {"accumulate": True}), ("accumulate=TRUE,transposed_b=False", {"accumulate": True, "transposed_b": False})),
+        ("gate_up=", {"gate_up": ""}),
+    ],
+)
+def test_fields_are_of_their_types(text: str | None, found: dict[str, Any]) -> None:
+    assert parse_fields("--fields", text, GatherGemmProblem if "gate_up" in (text or "") else GemmProblem) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n=1.5", "n = '1.5': must be an integer"),
+        ("n", "n = '': must be an integer"),
+        ("accumulate=yes", "accumulate = 'yes': must be true or false"),
+        ("n=1,m=2", "--fields = 'm=2': must be FIELD=VALUE with one of n, k, "),
+        ("n=1,n=1", "--fields = 'n=1,n=1': must be given with n once"),
+    ],
+)
+def test_other_fields_and_values_are_named(text: str, message: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse_fields("--fields", text, GemmProblem)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_kernel_without_recipes_takes_none() -> None:
+    fields = "num_experts=8,topk=2"
+    assert KernelOptions(kernel="top_experts", fields=fields).other(64, None).problem.topk == 2
+    with pytest.raises(ProblemError, match="--recipe = 'fp8xfp8': must be left out with --kernel top_experts"):
+        KernelOptions(kernel="top_experts", fields=fields, recipe="fp8xfp8").other(64, None)
 
 
 def test_the_variable_of_an_architecture_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

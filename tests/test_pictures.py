@@ -16,8 +16,8 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
 from megamoe_dsl.layouts.layout import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
-from megamoe_dsl.pictures.chart import PAPER, STYLES, style, terminal_color
-from megamoe_dsl.pictures.memory import EXPERTS, in_bytes, sample_counts
+from megamoe_dsl.pictures.chart import PAPER, STYLES, Bar, style, terminal_color
+from megamoe_dsl.pictures.memory import EXPERTS, FieldSpan, in_bytes, sample_counts
 from megamoe_dsl.pictures.orders import TILES, Worker, workers
 from megamoe_dsl.pictures.svg import CHARACTER
 from megamoe_dsl.presets import preset
@@ -135,6 +135,22 @@ def test_smem_lanes_are_lifetimes_and_all_bytes_are_named(config):
         free = tuple(bar for bar in bars if bar.kind == "free")
         assert phase["free"].bars == free and all(bar.label == "free" for bar in free)
     assert "free" in svg_texts(draw("smem", config)) and "free" in printed(draw("smem", config))
+
+
+@pytest.mark.parametrize(
+    ("parts", "size", "edges", "split"),
+    [
+        (1, 1024, [(0, 1024)], ""),
+        (4, 32768, [(0, 8192), (8192, 16384), (16384, 24576), (24576, 32768)], "4 x 8 KiB"),
+        (2, 3100, [(0, 1550), (1550, 3100)], "2 x 1.51 KiB"),
+        (2, 3098, [(0, 3098)], "2 x 1.51 KiB"),  # parts of less than a 150th of SMEM are one bar
+    ],
+)
+def test_parts_of_a_field_are_bars_where_they_are_large_enough(parts, size, edges, split):
+    lane = FieldSpan("weights", 2048, 2048 + size, "weights", "before combine", parts).lane("a group")
+    labels = [str(part) for part in range(parts)] if len(edges) > 1 else [""]
+    assert lane.bars == tuple(Bar(2048 + a, 2048 + b, "weights", label) for (a, b), label in zip(edges, labels, strict=True))
+    assert (lane.name, lane.group, lane.details) == ("weights", "a group", ("2,048", split, in_bytes(size)))
 
 
 def test_smem_says_where_it_is_not_to_scale():

@@ -4,9 +4,10 @@ import json
 from io import StringIO
 
 import pytest
+import torch
 from rich.console import Console
 
-from megamoe_dsl.inspect.spans import Span, summarize
+from megamoe_dsl.inspect.spans import Span, spans_of, summarize, write_perfetto
 from megamoe_dsl.json_file import FileError
 from megamoe_dsl.layouts.records import Activity, Role
 from megamoe_dsl.pictures import Bar, TraceFileError, draw_trace, render, to_svg
@@ -24,6 +25,43 @@ SPANS = [
     *traced(0, 5, Role.MATH, (Activity.WAIT_COUNTS, 0, 4.0), (Activity.MULTIPLY, 0, 61.0), (Activity.COMBINE, 1, 100.0)),
     *traced(1, 4, Role.MATH, (Activity.WAIT_COUNTS, 0, 6.0), (Activity.MULTIPLY, 1, 80.0)),
 ]
+
+
+def test_a_role_has_its_activities_in_the_order_of_their_first_begins():
+    """Microseconds and spans are of a warp, on average over those of the role."""
+    found = summarize(SPANS)
+    assert {role: list(activities) for role, activities in found.items()} == {
+        "dispatch": ["count", "pull", "clean"],
+        "math": ["wait counts", "multiply Linear1", "multiply Linear2", "combine"],
+    }
+    assert found["math"]["multiply Linear2"] == pytest.approx({"us": (30 + 74) / 3, "spans": 2 / 3, "first": 6.0, "last": 90.0})
+    later = [*traced(0, 1, Role.DISPATCH, (Activity.CLEAN, 0, 5.0), (Activity.PULL, 0, 9.0), (Activity.CLEAN, 0, 10.0))]
+    assert list(summarize(later)["dispatch"]) == ["clean", "pull"]
+
+
+def test_perfetto_has_the_first_four_sms(tmp_path):
+    spans = [one for sm in range(6) for one in traced(sm, 7, Role.MATH, (Activity.MULTIPLY, 5, 4.0), (Activity.COMBINE, 0, 6.5))]
+    write_perfetto(tmp_path / "trace.json", spans)
+    found = json.loads((tmp_path / "trace.json").read_text())
+    assert found["traceEvents"] == [
+        {"name": name, "ph": "X", "ts": start, "dur": duration, "pid": sm, "tid": "07 math", "args": {"block": block}}
+        for sm in range(4)
+        for name, start, duration, block in (("multiply Linear2", 0.0, 4.0, 2), ("combine", 4.0, 2.5, 0))
+    ]
+
+
+def test_spans_are_between_stamps():
+    """A warp's first stamp names its role, the others what it did until then; 0 ends them."""
+    stamps = torch.zeros(2, 2, 4, 2, dtype=torch.int64)
+    stamps[1, 0, :3] = torch.tensor([[1000, Role.MATH << 32], [3000, Activity.WAIT_COUNTS], [7500, Activity.MULTIPLY | 3 << 32]])
+    stamps[0, 1, :2] = torch.tensor([[2500, Role.DISPATCH << 32], [3500, Activity.COUNT]])
+    stamps[0, 1, 3] = torch.tensor([9000, Activity.COUNT])  # behind a stamp that nobody wrote
+    assert list(spans_of(stamps)) == [
+        Span(0, 1, Role.DISPATCH, Activity.COUNT, 0, 1.5, 2.5),
+        Span(1, 0, Role.MATH, Activity.WAIT_COUNTS, 0, 0.0, 2.0),
+        Span(1, 0, Role.MATH, Activity.MULTIPLY, 3, 2.0, 6.5),
+    ]
+    assert list(spans_of(torch.zeros(2, 2, 4, 2, dtype=torch.int64))) == []
 
 
 @pytest.fixture

@@ -63,6 +63,14 @@ def test_layers_that_differ_have_rows_of_their_own(capsys: pytest.CaptureFixture
     assert " to " not in shown and shown.count("0.000") == len(each)
 
 
+def test_a_row_is_of_layers_in_a_row_with_the_size_of_one_and_the_files_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    layers = [(0, ("a", "b")), (1, ("b",)), (2, ("c", "a")), (5, ("d",)), (7, ("d",)), (8, ("e", "d"))]
+    print_summary(Console(width=200), [LayerSummary(n, "gpt-oss", 4, 256, 128, 3 << 29, files) for n, files in layers])
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if "gpt-oss" in line]
+    shape = "gpt-oss 4 256 128 1.500"
+    assert rows == [f"0 to 2 {shape} 3", f"5 {shape} 1", f"7 to 8 {shape} 2"]
+
+
 def test_convert_fp4_to_fp8(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "converted"
     asked = ["weights", "convert", str(source), str(folder), "--recipe", "fp8xfp8"]

@@ -122,6 +122,15 @@ def test_power_is_worth_something_where_it_lowers_the_clock() -> None:
     assert limited.launched.clock < free.launched.clock and "power" in limited.limits and "power" not in free.limits
 
 
+def test_the_shape_of_our_kernel_is_its_configurations() -> None:
+    """Tiles are handed out at run time, each to one warpgroup, and weights of a stage are contiguous."""
+    config: Any = choose(Problem(1024, 512, 16, 2, 2, 256), Target.typical("sm_100a", 8), 256, block_m=96, num_stages=3)
+    found = shape_of(config)
+    names = ("problem", "num_sms", "block_m", "store_block_m", "epilogue_warpgroups", "num_stages", "k_block")
+    assert [getattr(found, name) for name in names] == [getattr(config, name) for name in names]
+    assert (found.handed_out, found.shares_tile, found.tiles_weights) == (True, False, True)
+
+
 @pytest.mark.parametrize(("shares", "warpgroups", "groups"), [(True, 2, 1), (True, 1, 1), (False, 2, 2), (False, 1, 1)])
 def test_warpgroups_that_share_a_tile_finish_one_at_a_time(shares: bool, warpgroups: int, groups: int) -> None:
     config: Any = choose(Problem(1024, 512, 16, 2, 2, 256), Target.typical("sm_100a"), 64)

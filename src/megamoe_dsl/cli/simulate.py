@@ -62,9 +62,10 @@ def simulate_gemm(console: Console, given: SimulateOptions) -> bool:
     leave_out(given, ("mask", "skew"), f"--kernel {given.kernel}")
     from .simulations import SEEDS, rows_of, run_gemm
 
-    config = given.other(sum(numbers("tokens", given.tokens, 0)), given.sms)
+    problem = given.other(sum(numbers("tokens", given.tokens, 0)), given.sms).problem
     integer_between("seed", given.seed, *SEEDS, "between -2^63 and 2^64 - 1")
-    counts = rows_of(config.problem, given.tokens)
+    counts = rows_of(problem, given.tokens)
+    config = given.other(sum(counts), given.sms)
     estimate = Estimate.of_gemm(config, sum(counts), given.num_launches)
     estimate.require_memory(physical_memory(), ("--fields", given.fields), ("tokens", given.tokens))
     estimate.require_yes(given.yes)

@@ -46,7 +46,7 @@ def rows_of(problem: GemmProblem, text: str) -> list[int]:
 def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: bool) -> GemmCase | GatherCase | VarlenKCase | GradientCase:
     """Data.  Raises `ProblemError` for rows that do not fit."""
     if isinstance(config.problem, VarlenKProblem):
-        return varlen_k_case(config.problem, counts, seed, exact=exact)
+        return varlen_k_case(config.problem, counts, seed, exact=exact, arch=config.arch)
     if isinstance(config.problem, GatherGemmProblem) and config.problem.gradient:
         return gradient_case(config.problem, counts, seed, exact=exact)
     if isinstance(config.problem, GatherGemmProblem):
