@@ -353,6 +353,29 @@ def test_tmem_bars_are_labelled_by_their_columns(config):
         assert bar.label == lane.details[0] == f"{bar.start}-{bar.end - 1}"
 
 
+@pytest.mark.parametrize(
+    ("recipe", "kinds"),
+    [
+        ("fp8xfp4", ["accumulators", "accumulators", "scales", "scales", "free"]),
+        ("nvfp4xnvfp4", ["accumulators", "accumulators", "scales", "scales", "free"]),
+        ("bf16xbf16", ["accumulators", "accumulators"]),  # 2 x 32 columns, which are a power of two
+    ],
+)
+def test_tensor_memory_has_scales_where_operands_have_some(recipe, kinds):
+    config = choose(preset("flash").problem(256, recipe=recipe), Target.typical("sm_100a"), 256, block_m=32)
+    (chart,) = draw("tmem", config).charts
+    assert [lane.bars[0].kind for lane in chart.lanes] == kinds
+
+
+@pytest.mark.parametrize(("recipe", "channels"), [("fp8xfp4", 32), ("mxf4xmxf4", 32), ("nvfp4xnvfp4", 16)])
+def test_scales_are_of_their_channels(recipe, channels):
+    config = choose(preset("flash").problem(256, recipe=recipe), Target.typical("sm_100a"), 256)
+    assert f"128 rows x 4 scales of {channels} channels" in draw("scales", config).note
+    plain = choose(preset("flash").problem(256, recipe="bf16xbf16"), Target.typical("sm_100a"), 256)
+    with pytest.raises(ConfigError, match="recipe = 'bf16xbf16': must be one with scales for a picture of scales"):
+        draw("scales", plain)
+
+
 def test_orders_name_every_word_and_chunk_once():
     (scales,) = draw("scales").charts
     assert sorted(int(cell.text.split()[1]) for row in scales.rows for cell in row) == list(range(128))

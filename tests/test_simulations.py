@@ -20,6 +20,7 @@ from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, VarlenKProblem
 from megamoe_dsl.cli import simulations
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.options import SimulateOptions
+from megamoe_dsl.cli.simulate import rotate
 from megamoe_dsl.cli.simulations import BOUNDED, EQUAL, Compared, compared, rows_of
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel, kernel_of
@@ -310,6 +311,19 @@ def test_data_that_rounds_are_added_as_hopper_adds(monkeypatch: pytest.MonkeyPat
 
 
 # --- inputs
+def test_inputs_are_those_of_the_seed() -> None:
+    config = PreDispatchConfig(LAYER, 2, SM90.name)
+    first, same, other = (simulations.draw_inputs(config, [3, 0], SimulateOptions(seed=seed, mask=0.5)) for seed in (7, 7, 8))
+    assert [len(one["x"]) for one in first] == [3, 0]
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(first, same, strict=True) for name in a)
+    assert not any(torch.equal(first[0][name], other[0][name]) for name in ("x", "topk_weights", "topk_idx"))
+
+
+@pytest.mark.parametrize(("by", "counts"), [(0, [5, 7, 9]), (1, [7, 9, 5]), (2, [9, 5, 7]), (3, [5, 7, 9]), (7, [7, 9, 5])])
+def test_later_launches_give_a_rank_anothers_tokens(by: int, counts: list[int]) -> None:
+    assert rotate([5, 7, 9], by) == counts
+
+
 @pytest.mark.parametrize(("no_race", "last"), [(False, "; no race found"), (True, "")])
 def test_every_byte_of_a_symmetric_buffer_is_counted_and_inputs_are_only_read(
     no_race: bool, last: str, monkeypatch: pytest.MonkeyPatch

@@ -96,6 +96,15 @@ def test_the_note_says_which_slots_were_remote_where_that_was_chosen(record, rem
     assert said in draw_trace(record, tokens=8).note
 
 
+def test_the_note_says_whose_shape_it_is(record):
+    """A preset's, or else what the record calls itself."""
+    found = json.loads(record.read_text())
+    found["records"][0] |= {"name": "512x256 E8 EP2 M=8", "point": {"preset": None, "tokens": 8, "ranks": 2}}
+    record.write_text(json.dumps(found))
+    assert ": 512x256 E8, 8 tokens a rank, 2 ranks; rank 0's launch of 100 µs" in draw_trace(record, tokens=8).note
+    assert ": flash, 64 tokens a rank, 2 ranks, 32 experts each, 87.5% of" in draw_trace(record, tokens=64).note
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"records": 3}', '{"records": [{}]}', '{"records": []}', '{"traceEvents": [{}]}'])
 def test_other_files_are_an_error(tmp_path, text):
     file = tmp_path / "other.json"

@@ -115,6 +115,18 @@ def test_a_launch_begins_when_counts_are_known_and_pulls_warp_by_warp() -> None:
     assert found.us == pytest.approx(found.run.end + found.combine_bytes / calibration.hbm + calibration.tail)
 
 
+@pytest.mark.parametrize(
+    ("arch", "recipe", "rounds"),
+    [("sm_90a", "fp8xfp8", 4), ("sm_90a", "bf16xbf16", 4), ("sm_100a", "fp8xfp4", 1), ("sm_100a", "bf16xbf16", 1)],
+)
+def test_a_row_moves_in_rounds(arch: str, recipe: str, rounds: int) -> None:
+    """Of 2 or 4 chunks of 1024 bytes on SM90; a warp of SM100 has room for a whole row."""
+    problem = Problem(7168, 512, 16, 2, 2, 256, recipe=recipe)
+    config = choose(problem, Target.typical(arch), 256)
+    assert Subject.of(config, RankLoad.uniform(problem, 256)).pull_rounds == rounds
+    assert config.smem.pull_chunk * config.smem.pull_slots * rounds >= problem.formats.activations.row_bytes(7168)
+
+
 def test_power_is_worth_something_where_it_lowers_the_clock() -> None:
     problem, calibration = Problem(1024, 512, 16, 2, 2, 256, recipe="fp8xfp8"), calibration_of("NVIDIA H200")
     config, load = choose(problem, Target.typical("sm_90a"), 256), RankLoad.uniform(problem, 256)

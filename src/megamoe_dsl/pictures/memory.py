@@ -202,7 +202,7 @@ def draw_tmem(config: MegaMoeConfig, tokens: int) -> Picture:
     """Raises `ConfigError` for SM90, which has none."""
     config = require_sm100(config, "tmem", "its accumulators are in tensor memory, those of sm_90a in registers")
     plan = config.tmem
-    kinds = ("accumulators",) * (len(plan.fields) - 2) + ("scales", "scales")
+    kinds = ["scales" if one.name.endswith("scales") else "accumulators" for one in plan.fields]
     parts = [(one.name, one.first, one.first + one.columns, kind) for one, kind in zip(plan.fields, kinds, strict=True)]
     parts += [("allocated, unused", plan.used, plan.allocated, "free")] if plan.used < plan.allocated else []
     lanes = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..config_error import require
 from ..hardware.fragments import WINDOW, fragment, tmem_16x256b, wavefronts
 from ..hardware.operand_tile import CHUNK, CORE_ROWS, SF_ATOM_ROWS, Swizzle, utccp_row
 from ..kernels.moe.config import MegaMoeConfig
@@ -19,8 +20,9 @@ COLUMNS = SF_ATOM_ROWS // QUARTER
 
 
 def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
-    """Each cell is a word: the row whose four scales it holds.  Raises `ConfigError` for SM90, whose scales are plain rows."""
+    """Each cell is a word: the row whose four scales it holds.  Raises `ConfigError` for SM90, whose scales are plain rows, and BF16."""
     require_sm100(config, "scales", "those of sm_90a are FP32 in the order of the pool")
+    require(config.problem.formats.scaled, "recipe", config.problem.recipe, "one with scales for a picture of scales")
     row_of = {utccp_row(row): row for row in range(SF_ATOM_ROWS)}
     rows = tuple(
         tuple(Cell(f"row {(row := row_of[COLUMNS * lane + column])}", str(row // QUARTER)) for column in range(COLUMNS))
@@ -33,8 +35,8 @@ def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
         caption=f"Layout of words: {Layout((QUARTER, COLUMNS), (COLUMNS, 1))}. Memory runs from left to right, then down.",
     )
     note = (
-        "512 bytes: 128 rows x 4 scales of 32 channels. tcgen05.cp (UTCCP) copies 16 bytes a lane and repeats them in the four quarters of "
-        "the lanes of tensor memory, so row m lands in lane m % 32, column m / 32."
+        f"512 bytes: 128 rows x 4 scales of {config.problem.formats.activations.channels} channels. tcgen05.cp (UTCCP) copies 16 bytes a "
+        "lane and repeats them in the four quarters of the lanes of tensor memory, so row m lands in lane m % 32, column m / 32."
     )
     return Picture("Scale factors in UTCCP order", note, (grid,))
 

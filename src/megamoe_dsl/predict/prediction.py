@@ -82,8 +82,8 @@ def expected_clock(found: Launched, calibration: Calibration) -> float:
 Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]  # What tiles take, and what they run on, at a clock.
 
 
-def pull_rounds(config: MegaMoeConfig) -> int:
-    """Rounds in which a dispatch warp of one of this package's kernels moves a token's row."""
+def pull_rounds(config: Sm90Config) -> int:
+    """Rounds in which a dispatch warp moves a token's row; the kernels of SM100 move it whole."""
     row, plan = config.problem.formats.activations.row_bytes(config.problem.hidden), config.smem
     return ceil_div(row, plan.pull_chunk * plan.pull_slots)
 
@@ -105,7 +105,7 @@ class Subject:
     def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
         """A launch of this package's kernel."""
         if isinstance(config, Sm100Config):
-            return replace(cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load), pull_rounds=pull_rounds(config))
+            return cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load)
         assert isinstance(config, Sm90Config)
         sizes = config.block_m, config.block_k, config.num_sms, partial(sm90.costs, config, load)
         return cls(config.problem, load, *sizes, pull_rounds(config), config.warps.dispatch)
