@@ -83,13 +83,9 @@ def _x_e2m1(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
     return codes, _token_scales(problem, count, generator)
 
 
-def _powers_e4m3(shape: tuple[int, ...], low: int, generator: torch.Generator) -> torch.Tensor:
-    return quant.encode_e4m3(_powers(shape, low, generator))
-
-
 def _x_nvfp4(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
     codes, _ = _x_e2m1(problem, count, generator)
-    return codes, _powers_e4m3((count, problem.hidden // quant.NVFP4_BLOCK), -_STEPS, generator)
+    return codes, quant.encode_e4m3(_powers((count, problem.hidden // quant.NVFP4_BLOCK), -_STEPS, generator))
 
 
 def _factors(problem: Problem, generator: torch.Generator, **factors: float) -> torch.Tensor:
@@ -102,7 +98,7 @@ def _factors(problem: Problem, generator: torch.Generator, **factors: float) -> 
 def _exact_nvfp4(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
     el, h, i = problem.experts_per_rank, problem.hidden, problem.intermediate
     drawn, size = _exact_e2m1(problem, generator, _E2M1_RMS), 2.0 ** _exponent(h, _E2M1_RMS**2 * _WEIGHT_SCALE)
-    sf = [_powers_e4m3((el, rows, k // quant.NVFP4_BLOCK), 0, generator) for rows, k in ((2 * i, h), (h, i))]
+    sf = [quant.encode_e4m3(_powers((el, rows, k // quant.NVFP4_BLOCK), 0, generator)) for rows, k in ((2 * i, h), (h, i))]
     return replace(
         drawn, fc1_sf=sf[0], fc2_sf=sf[1], factors=_factors(problem, generator, gate=size, up=size, hidden=2.0**-4, fc2=2.0**-11)
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import cutlass
 import cutlass.cute as cute
@@ -95,15 +95,8 @@ class Stage(RingPlace):
     def token_scales(self) -> Any:
         return self.shared("sfa")
 
-    @property
-    def scale_step(self) -> int:
-        """Bytes from a token's scale to the next one's."""
-        return SCALE_BYTES
-
-    @property
-    def scales_in_pairs(self) -> bool:
-        """Whether those of two tokens, the first of which is even, lie at a multiple of 8 bytes."""
-        return True
+    scale_step: ClassVar[int] = SCALE_BYTES  # from a token's scale to the next one's
+    scales_in_pairs: ClassVar[bool] = True  # whether those of two tokens, the first of which is even, lie at a multiple of 8 bytes
 
     def reader_releases(self, lane: Any) -> Any:
         """The CTA of the cluster whose stage a lane of a reader gives back, below as many lanes as there are CTAs."""

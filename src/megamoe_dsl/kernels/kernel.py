@@ -146,7 +146,6 @@ class Kernel(ABC):
         return self.code
 
     def arguments_type(self, config: Any) -> type[Any]:
-        """The dataclass of its run-time arguments."""
         return self.takes_arguments
 
     # --- what a kernel may have

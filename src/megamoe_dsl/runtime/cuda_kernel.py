@@ -110,7 +110,7 @@ def check_resident(config: Any, clusters: int) -> None:
     """CTAs wait for one another, so all must run at once; a GPU whose parts have odd numbers of SMs may hold fewer than half as many
     clusters of two as it has SMs.  Raises `ConfigError`."""
     allowed = f"at most {clusters * config.cluster}: so many CTAs, in clusters of {config.cluster}, run at once on this GPU"
-    require(clusters >= config.num_clusters, "num_sms", config.num_sms, allowed)
+    require(clusters >= config.num_sms // config.cluster, "num_sms", config.num_sms, allowed)
 
 
 def current_stream(device: int) -> int:

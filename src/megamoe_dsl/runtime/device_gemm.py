@@ -101,7 +101,4 @@ class DeviceGemm:
         return self._by_rows[rows]
 
 
-@lru_cache
-def device_gemm(problem: GemmProblem, device: torch.device, batch_invariant: bool = False) -> DeviceGemm:
-    """Those of a problem on a device."""
-    return DeviceGemm(problem, device, batch_invariant)
+device_gemm = lru_cache(DeviceGemm)

@@ -51,9 +51,7 @@ class Scratch:
         return kept
 
 
-@lru_cache
-def scratch(device: torch.device) -> Scratch:
-    return Scratch(device)
+scratch = lru_cache(Scratch)
 
 
 class PreparedLaunches(NamedTuple):
@@ -258,7 +256,6 @@ class ExpertPlan:
 
 @lru_cache
 def layer_kernels(layer: ExpertLayer, tokens: int, device: torch.device) -> LayerConfigs | tuple[DecodeConfig]:
-    """For so many tokens on a device."""
     return layer.kernels(gpu_target(device), tokens)
 
 

@@ -10,23 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from ..kernels.moe.layouts.smem_plan import ONE_REPORT, RankBarrier
+from .buffers import RankBuffers
 from .symmetric_memory import SymmetricBuffer
 from .watchdog import WatchdogError, name_silent
 
 STATE = ("launch_epoch", "rank_signal", "expert_recv_count_sum", "expert_counts_seen")
 STILL_S, POLL_S = 0.5, 0.02
 """How long nothing may change before the parts of the lost ranks are played: live ranks take microseconds between two writes."""
-
-
-class Memory(Protocol):
-    """A rank's symmetric buffer, by field."""
-
-    def view(self, name: str) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ class Understudy:
 
     Made before anything waits: to allocate pinned memory may wait for a kernel."""
 
-    def __init__(self, memory: Memory, ranks: int) -> None:
+    def __init__(self, memory: RankBuffers, ranks: int) -> None:
         self._memory, self._ranks = memory, ranks
         cuda = memory.view(STATE[0]).is_cuda
         self._stream = torch.cuda.Stream() if cuda else None

@@ -62,10 +62,8 @@ class TileCounters:
         return counter + turn * BYTES
 
 
-@lru_cache
-def tile_counters(device: torch.device) -> TileCounters:
-    """The counters of a device, made outside of a capture when its first kernel is loaded."""
-    return TileCounters(device)
+tile_counters = lru_cache(TileCounters)
+"""The counters of a device, made outside of a capture when its first kernel is loaded."""
 
 
 class DecodeMemory:
@@ -98,8 +96,6 @@ class DecodeMemory:
         return memory
 
 
-@lru_cache
-def decode_memory(size: int, device: torch.device) -> DecodeMemory:
-    """That all kernels share that take so many bytes: launches of a stream follow one another, and how a launch leaves the memory for the
-    next one depends on its size alone."""
-    return DecodeMemory(size, device)
+decode_memory = lru_cache(DecodeMemory)
+"""That all kernels share that take so many bytes: launches of a stream follow one another, and how a launch leaves the memory for the next
+one depends on its size alone."""

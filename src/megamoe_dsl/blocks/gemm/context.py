@@ -76,7 +76,7 @@ class GemmStage(Stage):
         return first + (self.row & (SCALE_STEP - 1)) * 4 if self.any_row else first
 
     @property
-    def scales_in_pairs(self) -> bool:
+    def scales_in_pairs(self) -> bool:  # type: ignore[override]
         return not self.any_row
 
     def reader_releases(self, lane: Any) -> Any:

@@ -42,7 +42,7 @@ class ScaledStage(Stage):
         return self.word & (self.at_once - 1) if self.at_once > 1 else 0
 
     @property
-    def scale_step(self) -> int:
+    def scale_step(self) -> int:  # type: ignore[override]
         return SCALE_BYTES * self.at_once
 
     @property

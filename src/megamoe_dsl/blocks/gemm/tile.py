@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 from ...hardware.operand_tile import K_ROWS, ROW_BYTES
 from ...hardware.tensor_map import MapFields, TensorMapDtype
@@ -104,13 +104,8 @@ class TileShape:
 class TransposedTile(TileShape):
     """A tile whose rows are columns of D."""
 
-    @property
-    def store_columns(self) -> int:
-        return SWAPPED_COLUMNS
-
-    @property
-    def store_rows(self) -> int:
-        return K_ROWS
+    store_columns: ClassVar[int] = SWAPPED_COLUMNS
+    store_rows: ClassVar[int] = K_ROWS
 
     def boxes(self, half: bool) -> int:
         return self.columns(half) // self.store_rows

@@ -4,7 +4,7 @@ which loaders fetch them (load.py)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ...hardware.cta_pair import BLOCK_N, CLUSTER, PAIR_MMAS, PairMma
 from ...hardware.operand_tile import (
@@ -82,13 +82,8 @@ class PairConfig:
     problem: Any
     block_k: int
 
-    @property
-    def cluster(self) -> int:
-        return CLUSTER
-
-    @property
-    def blocks_per_fetch(self) -> int:
-        return 1
+    cluster: ClassVar[int] = CLUSTER
+    blocks_per_fetch: ClassVar[int] = 1
 
     @property
     def k_block(self) -> KBlock:

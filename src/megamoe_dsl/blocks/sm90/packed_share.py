@@ -45,14 +45,11 @@ class PackedShare(MathThread):
     part: cutlass.Constexpr[PackedPart]  # of a packed tile, that a stage has
 
     has_own_weights: ClassVar[bool] = True
+    blocks: ClassVar[int] = BLOCKS
 
     @staticmethod
     def of(me: MathThread, tokens: int, table: Any, part: PackedPart = WHOLE_TILE) -> PackedShare:
         return PackedShare(me.group, me.warp, me.lane, tokens, table, part)
-
-    @property
-    def blocks(self) -> int:
-        return BLOCKS
 
     @cute.jit
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
@@ -93,9 +90,7 @@ class PackedBlock(PackedShare):
 
     second: Boolean
 
-    @property
-    def blocks(self) -> int:
-        return 1
+    blocks: ClassVar[int] = 1
 
     def record(self, stage: Stage) -> tuple[Any, ...]:
         """Shifts and exponents of the block in the places of the first one's."""

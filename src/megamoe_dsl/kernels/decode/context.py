@@ -16,7 +16,7 @@ from ...device.memory import load_shared_u16
 from ...device.ptx import emit_to
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...device.warp import ballot
-from .config import ABSENT, GROUPS, LINE, WORK_TILES
+from .config import ABSENT, LINE, WORK_TILES
 
 LAST = -1
 
@@ -65,9 +65,6 @@ class DecodeContext(CtaContext):
     @property
     def first_tile(self) -> TileQueue:
         return TileQueue.first(self.config.region, self.smem, WORK_TILES)
-
-    def first_tile_of(self, group: Any) -> TileQueue:
-        return self.first_tile.alternate(group, GROUPS)
 
     def result(self, name: str, *index: Any) -> Any:
         return self.config.results.address(self.results, name, *index)

@@ -178,7 +178,7 @@ def load_rows(ctx: DecodeContext, number: Int32):
     """The warp with this number of those that load rows has every `row_warps`-th stage of a warpgroup's ring."""
     warps = ctx.config.source.row_warps
     group, own = number // warps, number % warps
-    tile, tiles = next_tile(ctx.first_tile_of(group))
+    tile, tiles = next_tile(ctx.first_tile.alternate(group, GROUPS))
     stage = ctx.first_stage(group)
     while tile.valid():
         if tile.phase == FC1:

@@ -25,7 +25,7 @@ from ...device.memory import load_relaxed_v4, load_shared_f32, load_shared_u32, 
 from ...device.ring import Stage
 from ...device.warp import shuffle_xor
 from ...layouts.arith import div
-from .config import GROUP_WARPS, K_IN_FLIGHT
+from .config import GROUP_WARPS, GROUPS, K_IN_FLIGHT
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
 
@@ -37,7 +37,7 @@ def math(ctx: DecodeContext, warp: Int32):
     """All math warps; `warp` counts within them."""
     group = warp // GROUP_WARPS
     me = ColumnShare.of(MathThread(Int32(0), warp % GROUP_WARPS, cute.arch.lane_idx()), ctx.config.block_m, 1)
-    tile, tiles = next_tile(ctx.first_tile_of(group))
+    tile, tiles = next_tile(ctx.first_tile.alternate(group, GROUPS))
     stage = ctx.first_stage(group)
     while tile.valid():
         if tile.phase == FC1:

@@ -70,10 +70,6 @@ class TokensConfig:
         return THREADS[type(self.problem)]
 
     @property
-    def num_clusters(self) -> int:
-        return self.num_sms
-
-    @property
     def region(self) -> Region | None:
         return REGIONS.get(type(self.problem))
 

@@ -9,11 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_declared, require_stages
-from ...hardware.operand_tile import BLOCK_K
 from ...layouts.arith import Int, ceil_div, div
 from ...layouts.region import Region
 from ...problem import Problem
@@ -40,6 +39,12 @@ class MegaMoeConfig(ABC):
 
     Kernels and the schedule also ask an architecture's configuration for
 
+    warps, registers    `PerRole`; loaders are also those that do what a single lane can; epilogue warps finish tiles and combine
+    cluster             CTAs that work on neighboring tiles
+    blocks_per_fetch    blocks of the schedule that a cluster takes at a time
+    block_k             channels of a stage
+    siblings            the same with other values of what this architecture alone has, worth timing beside it
+    facts               for tables: a tile's extents, and on what it is computed; how many warps finish tiles, and what else says how
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
     sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
@@ -96,28 +101,17 @@ class MegaMoeConfig(ABC):
     def tiles_of(cls, problem: Problem) -> Sequence[int]:
         """What `block_m` may be, in order."""
 
-    @property
-    @abstractmethod
-    def siblings(self) -> list[Self]:
-        """The same with other values of what this architecture alone has, worth timing beside it."""
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # what each architecture's has
 
     def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
 
     # --- threads and registers
     @property
-    @abstractmethod
-    def warps(self) -> PerRole:
-        """Loaders are also those that do what a single lane can; epilogue warps finish tiles and combine."""
-
-    @property
-    @abstractmethod
-    def registers(self) -> PerRole:
-        """Per thread, of each role."""
-
-    @property
     def epilogue_warps(self) -> int:
-        return self.warps.epilogue
+        return int(self.warps.epilogue)
 
     @property
     def num_threads(self) -> int:
@@ -132,16 +126,6 @@ class MegaMoeConfig(ABC):
         return 32 * sum(count * registers for count, registers in zip(self.warps, self.registers, strict=True))
 
     # --- tiles
-    @property
-    @abstractmethod
-    def cluster(self) -> int:
-        """CTAs that work on neighboring tiles."""
-
-    @property
-    @abstractmethod
-    def blocks_per_fetch(self) -> int:
-        """Blocks of the schedule that a cluster takes at a time."""
-
     @property
     def ring_blocks(self) -> int:
         """Token blocks that the pool has rows for if it is a ring; 0 if it has rows for all that there can be."""
@@ -169,10 +153,6 @@ class MegaMoeConfig(ABC):
         return ceil_div(self.problem.hidden, TILE_ROWS)
 
     @property
-    def block_k(self) -> int:
-        return BLOCK_K
-
-    @property
     def fc1_k_blocks(self) -> int:
         return ceil_div(self.problem.hidden, self.block_k)
 
@@ -190,12 +170,6 @@ class MegaMoeConfig(ABC):
         """Whether FP32 scales of the weights are arguments, because neither the weights' tiles nor tensor maps bring them."""
         formats = self.problem.formats
         return formats.scaled and formats.promoted and formats.weights.element != E2M1
-
-    # --- for tables
-    @property
-    @abstractmethod
-    def facts(self) -> list[tuple[str, object]]:
-        """A tile's extents, and on what it is computed; how many warps finish tiles, and what else says how they do it."""
 
     # --- plans
     @property

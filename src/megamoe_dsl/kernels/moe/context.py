@@ -66,6 +66,7 @@ class Context(RankContext, TileContext):
 
     operands_arrive: ClassVar[bool] = True
     """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
+    result_phase: ClassVar[int] = FC2
 
     config: cutlass.Constexpr[Any]
     args: Any
@@ -96,10 +97,6 @@ class Context(RankContext, TileContext):
     def outputs(self) -> Bf16Results | E4m3Results:
         """In which format the Linear2 epilogue gives its results."""
         return self.results
-
-    @property
-    def result_phase(self) -> int:
-        return FC2
 
     def result_place(self, row: Any) -> Any:
         """What says where results of pool rows from `row` on go: the addresses of their tokens' combine rows, on the tokens' ranks."""

@@ -90,14 +90,6 @@ def scope_of(parts: tuple[str, ...]) -> int:
     return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
 
 
-def _acquire(barrier: Mbarrier, w: Warp, scope: int, relaxed: bool, lanes: int) -> None:
-    """Let waiting lanes learn what the completed phases released; a relaxed wait takes effect at a later fence."""
-    if relaxed:
-        barrier.done.put_off(w.order, w.cta, scope, lanes, barrier.cta)
-    elif (missed := barrier.done.acquire(w.order, w.cta, scope, lanes)) is not None and w.world.race:
-        w.world.race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, w)
-
-
 _SUSPEND_SWEEPS = 16  # How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever.
 
 
@@ -212,8 +204,12 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
                 blocker = (barrier, barrier.phase)
                 continue
             result[asking] = True
-            if w.world.race:
-                _acquire(barrier, w, scope, relaxed, w.order.whole(mask_of(asking)))
+            if w.world.race:  # the lanes learn what the completed phases released; a relaxed wait takes effect at a later fence
+                whole = w.order.whole(mask_of(asking))
+                if relaxed:
+                    barrier.done.put_off(w.order, w.cta, scope, whole, barrier.cta)
+                elif (missed := barrier.done.acquire(w.order, w.cta, scope, whole)) is not None:
+                    w.world.race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, w)
         if blocker is None:
             w.state.pop(key, None)
         elif suspends and (outcome := _suspend(w, key, *blocker)):

@@ -78,12 +78,10 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
     # --- tiles
     @property
     def brings_rows(self) -> bool:
-        """Whether rows of experts are those of tiles."""
         return self.problem.of_experts and not self.problem.sums_rows
 
     @property
     def tile_rows(self) -> int:
-        """Rows of D, whichever side is gathered."""
         return self.problem.n
 
     @property
@@ -103,7 +101,7 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         return (*ROWS, LARGEST) if self.brings_rows else tile_rows(self.problem)
 
     @property
-    def cluster(self) -> int:
+    def cluster(self) -> int:  # type: ignore[override]
         return CLUSTER * self.pairs
 
     @property

@@ -57,7 +57,6 @@ def tiers_of(problem: Problem) -> tuple[Tier, ...]:
 
 
 def choose_tier(problem: Problem, expected: float) -> Tier:
-    """The tier for `expected` tokens per expert."""
     return next(tier for tier in tiers_of(problem) if expected <= tier.max_expected)
 
 

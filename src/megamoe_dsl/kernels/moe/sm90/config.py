@@ -148,10 +148,7 @@ class Sm90Config(MegaMoeConfig):
     def blocks_per_fetch(self) -> int:
         return self.cluster
 
-    @property
-    def fc2_parts(self) -> int:
-        """One per Linear1 tile, of 128 intermediate channels."""
-        return self.fc1_n_blocks
+    fc2_parts = MegaMoeConfig.fc1_n_blocks  # one per Linear1 tile, of 128 intermediate channels
 
     # --- plans
     @cached_property

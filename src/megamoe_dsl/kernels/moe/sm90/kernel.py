@@ -25,13 +25,11 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
     dispatches = WarpRole("dispatch", range(config.warps.dispatch), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
     multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers.epilogue, grows=True)
     if config.decoded:
-        operands = one_warp("token and weight loader", 2, load_operands)
-        schedule = one_warp("tile scheduler, store", None, schedule_and_store)
-        others = (dispatches, operands, schedule)
+        loads, stores = one_warp("token and weight loader", 2, load_operands), one_warp("tile scheduler, store", None, schedule_and_store)
         last = first + config.epilogue_warps
         decode_warps = range(last, last + config.warps.decode)
         return (
-            warp_group("others", range(first), others, registers.loader),
+            warp_group("others", range(first), (dispatches, loads, stores), registers.loader),
             WarpRole("decode", decode_warps, lambda ctx, warp: decode_weights(ctx, warp - last), registers.decode),
             multiplies,  # last: where the code of decode warps comes after theirs, ptxas gives them too few registers
         )
@@ -58,8 +56,7 @@ def steps(config: Any) -> tuple[Step, ...]:
 @cute.kernel
 def mega_moe_kernel(config: cutlass.Constexpr[Any], args: Any):
     """One CTA, from set-up to tear-down."""
-    warp = cute.arch.warp_idx()
-    ctx = Context.of_cta(config, args)
+    warp, ctx = cute.arch.warp_idx(), Context.of_cta(config, args)
     set_up(ctx, warp, steps(config))
     run_roles(roles(config), ctx, warp)
     end_together(ctx)

@@ -33,17 +33,12 @@ TILES = ("weights", "tokens", "cd", "sfb", "sfa", "decoded", "work_tiles", "tmem
 BARRIERS = tuple(f"{name}_barrier" for name in ("full", "empty", "acc_full", "acc_empty", "counts", "work_tile_full", "work_tile_empty"))
 
 
-def linear_stage(name: str, phase: int) -> LayerStage:
-    """Loaders and epilogue, the ring and what is staged on its way out, the work tiles."""
-    return LayerStage(name, lambda fused: LOADER_WARPS + fused.epilogue_warps, (*TILES, *BARRIERS), phase)
-
-
 COUNTS = ("expert_table", "counts_barrier")
 LAYER_STAGES = (
     LayerStage("dispatch", lambda fused: DISPATCH_WARPS + 1, ("pull", "expert_count", *COUNTS, "pull_barrier")),
-    linear_stage("fc1", FC1),
+    LayerStage("fc1", lambda fused: LOADER_WARPS + fused.epilogue_warps, (*TILES, *BARRIERS), FC1),
     LayerStage("swiglu", lambda fused: SWIGLU_WARPS, COUNTS),
-    linear_stage("fc2", FC2),
+    LayerStage("fc2", lambda fused: LOADER_WARPS + fused.epilogue_warps, (*TILES, *BARRIERS), FC2),
     LayerStage("combine", lambda fused: DISPATCH_WARPS + fused.epilogue_warps, ("combine_slots", *COUNTS, "combine_barrier")),
 )
 """In the order of their launches."""

@@ -29,7 +29,7 @@ class StageContext(Context):
         return Bf16Results(CombineRow(self.config.problem.hidden, COMBINE[BF16]), self.config.arch.adds_bf16)
 
     @property
-    def result_phase(self) -> int:
+    def result_phase(self) -> int:  # type: ignore[override]
         assert self.config.part.phase is not None, "a stage that multiplies nothing has no linear"
         return self.config.part.phase
 
