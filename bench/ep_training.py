@@ -1,11 +1,11 @@
-"""Times `EpMoE` with its gradients over the GPUs of a host, in BF16: each pass, and both.
+"""Times `MoE` with its gradients over the GPUs of a host, in BF16: each pass, and both.
 
     python bench/ep_training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...] [--ranks 2]      where the DSL is: compiles the kernels
     python bench/ep_training.py run FOLDER [--points ...] [--ranks 2] [--turns N] [--out FOLDER]      where the GPUs are
 
 Points are those of `bench/training.py`, whose `table` reads the records, with the tokens of a rank; experts are shared among the ranks.
-Beside it in turns: `MoE` with each GPU as a node, whose rows NCCL moves and whose experts `moe` computes, and torch alone, by two
-exchanges of NCCL and `grouped_mm`.
+Beside it in turns: `EpMoE` with SwiGLU in torch, `MoE` with each GPU as a node, whose rows NCCL moves and whose experts `moe` computes,
+and torch alone, by two exchanges of NCCL and `grouped_mm`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from megamoe_dsl.bench.results import Recorded
 from megamoe_dsl.bench.timing import REPEATS
 from megamoe_dsl.cases import TokenInputs
 from megamoe_dsl.json_file import FOLDER_VARIABLE
+from megamoe_dsl.kernels.moe.halves.gemm_part import ACTIVATED
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import no_scales
 from megamoe_dsl.quant.weights import unscaled_weights
 from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.moe_layer import MoE
+from megamoe_dsl.runtime.moe_layer import EP_MOE, MoE
 from megamoe_dsl.runtime.preparation import expert_kernels, halves_kernels
 from moe_layers.passes import Passes, summary
 from torch_layer import TorchLayer
 from training import BF16_ERROR, NAMES, SHAPES, TARGET, TrainingPoint, draw_layer
 
-OURS, NODES, TORCH = "EpMoE", "nodes of one GPU", "torch"
+OURS, CALLERS, NODES, TORCH = "MoE", "EpMoE", "nodes of one GPU", "torch"
 LIMIT_S, WATCHDOG_S = 150.0, 60.0
 EVERY = 64
 """Rows of a node are a multiple of so many where kernels are compiled ahead: equal ones serve those between."""
@@ -55,7 +56,8 @@ def problem_of(point: TrainingPoint, ranks: int) -> Problem:
 def configs(point: TrainingPoint, ranks: int) -> Iterator[Any]:
     """Kernels of both of our layers; of `moe` those for all rows that a node may get."""
     problem = problem_of(point, ranks)
-    yield from halves_kernels(problem, TARGET, train=True)
+    for dispatch in ({}, {"gate_up": ACTIVATED}):
+        yield from halves_kernels(problem, TARGET, dispatch, train=True)
     own = replace(point.layer, num_experts=problem.experts_per_rank)
     yield from expert_kernels(own, TARGET, range(point.tokens // 2, ranks * point.tokens + 1, EVERY))
 
@@ -73,7 +75,7 @@ def passes_of(point: TrainingPoint, ranks: int) -> Passes:
     weights = unscaled_weights(w1, w2)
     far = TorchLayer(problem, weights, exchange)
     far.load(TokenInputs(x, no_scales(x), idx, given))
-    layers: dict[str, Any] = {OURS: EpMoE(problem, weights, activation=far.activate)}
+    layers: dict[str, Any] = {OURS: MoE(problem, weights, launch=EP_MOE), CALLERS: EpMoE(problem, weights, activation=far.activate)}
     if ranks > 1:
         layers[NODES] = MoE(problem, weights, domain=1)
     forwards = {name: partial(layer, x, idx, given) for name, layer in layers.items()} | {TORCH: lambda: far.result().bfloat16()}

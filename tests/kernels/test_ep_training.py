@@ -11,6 +11,7 @@ from ep_runs import poison, problem
 
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.gemm_part import BOTH, STORED
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, no_scales, unscaled_weights
 from megamoe_dsl.runtime.buffers import Inputs
@@ -50,22 +51,43 @@ class TrainedEp(SimulatedEp):
         super().__init__(*map(artifact, kinds), experts)
         self.backward = [artifact(one.backward) for one in kinds]
         self.reports: list[Report] = []
+        self.activates = kinds[0].gate_up == BOTH
+        self.activated: list[torch.Tensor] = []
 
     @property
     def everywhere(self) -> list[torch.Tensor]:
         return [rank.sym for rank in self.ranks]
 
-    def dispatch_rows(self, transposed: bool = False) -> list[torch.Tensor]:
-        outs = [rank.new_rows(self.problem.intermediate * (2 - transposed)) for rank in self.ranks]
+    def dispatch_rows(self, routed: list[Routed], transposed: bool = False) -> list[torch.Tensor]:
+        width = self.problem.intermediate
+        if self.activates:
+            gate_up = [torch.empty(len(one.pool), 2 * width, dtype=torch.bfloat16) for one in routed]
+            self.activated = [rank.new_rows(width).fill_(torch.nan) for rank in self.ranks]
+            made = [{"preactivations": one} for one in gate_up]
+            self.reports.append(self.run_dispatch(self.dispatch_kernel, self.activated, made=made))
+            return gate_up
+        outs = [rank.new_rows(width * (2 - transposed)) for rank in self.ranks]
         self.reports.append(self.run_dispatch(self.backward[0] if transposed else self.dispatch_kernel, outs))
         return outs
+
+    def dispatch_gradients(self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        width = self.problem.intermediate
+        self.activated = [rank.new_rows() for rank in self.ranks]
+        made = [{"weighted": rank.new_rows(width), "dots": torch.empty(width // 128, len(rank.new_rows()))} for rank in self.ranks]
+        given = [{"gate_up": one, "row_weights": weights} for one, weights in zip(gate_up, row_weights, strict=True)]
+        self.reports.append(self.run_dispatch(self.backward[0], self.activated, made=made, given=given))
+        found = zip(self.activated, made, gate_up, strict=True)
+        return [(dh[: len(one)], own["weighted"][: len(one)], own["dots"][:, : len(one)].sum(0)) for dh, own, one in found]
 
     def combine_rows(self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False) -> list[torch.Tensor]:
         """Rows of the pool that are nobody's are NaN."""
         pools = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
-        for pool, of_rank, one in zip(pools, routed, rows, strict=True):
-            pool[of_rank.places] = one
-            assert torch.equal(one[of_rank.pool][of_rank.places], one)
+        if self.activates:
+            pools = self.activated
+        else:
+            for pool, of_rank, one in zip(pools, routed, rows, strict=True):
+                pool[of_rank.places] = one
+                assert torch.equal(one[of_rank.pool][of_rank.places], one)
         acts = [RowActivations.of(one, self.problem.formats.activations) for one in pools]
         tokens = [len(one.topk_idx) for one in routed]
         ys, report = self.run_combine(self.backward[1] if transposed else self.combine_kernel, acts, tokens)
@@ -115,9 +137,10 @@ class Step:
         sum((y * dy.double()).sum() for y, dy in zip(ys, self.dy, strict=True)).backward()
         return [ys, *self.gradients(leaves)]
 
-    def simulated(self, activation: Activation, main_grads: list[Any] | None = None, **fields: Any) -> list[list[torch.Tensor]]:
+    def simulated(self, activation: Activation | None, main_grads: list[Any] | None = None, **fields: Any) -> list[list[torch.Tensor]]:
         """The same by kernels, race detector on; all memory that they may not read is NaN."""
         tile = {**FIELDS, **{name: fields.pop(name) for name in PAIRS if name in fields}}
+        fields |= {"gate_up": BOTH if activation is None else STORED}
         kinds = [DispatchGemmConfig(self.moe, **tile, **fields), GemmCombineConfig(self.moe, **tile)]
         leaves = x, weights, w1, w2 = self.leaves(torch.bfloat16)
         experts = [ExpertWeights(one, no_scales(one), two, no_scales(two)) for one, two in zip(w1, w2, strict=True)]
@@ -176,6 +199,17 @@ def test_normal_data_is_near(fields: dict[str, Any]) -> None:
     """In the norm of each tensor; the same bits every time."""
     step = Step(layer(2), exact=False)
     several, again = step.simulated(swiglu, **fields), step.simulated(swiglu, **fields)
+    for found, wanted, more in zip(several, step.reference(swiglu), again, strict=True):
+        for one, other, same in zip(found, wanted, more, strict=True):
+            assert (one.double() - other).norm() <= BOUND * other.norm()
+            assert torch.equal(one, same)
+
+
+@pytest.mark.parametrize("fields", [{"block_n": 256}, PAIRS])
+def test_an_activation_of_the_kernels_is_near(fields: dict[str, Any]) -> None:
+    """In the norm of each tensor; the same bits every time."""
+    step = Step(layer(2), exact=False)
+    several, again = (step.simulated(None, **fields) for _ in range(2))
     for found, wanted, more in zip(several, step.reference(swiglu), again, strict=True):
         for one, other, same in zip(found, wanted, more, strict=True):
             assert (one.double() - other).norm() <= BOUND * other.norm()

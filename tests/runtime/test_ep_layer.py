@@ -12,7 +12,7 @@ from megamoe_dsl.bench.ep import swiglu
 from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernel_cases.halves import combined, expert_places, linear1_rows
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, pool_rows, symmetric_buffer
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem, ProblemError
@@ -132,14 +132,17 @@ def test_a_call_of_the_layer_in_bf16(gpu: type[SimulatedKernel], tmp_path) -> No
     assert torch.equal(y.view(torch.int16), expected(case, signs, torch.float64)[0].view(torch.int16))
 
 
-def test_a_call_with_gradients(gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("activation", "block_n"), [(swiglu, 64), (None, 256)])
+def test_a_call_with_gradients(
+    gpu: type[SimulatedKernel], tmp_path, monkeypatch: pytest.MonkeyPatch, activation: Activation | None, block_n: int
+) -> None:
     """Of one rank, those of `moe`; what cannot have them is named before anything is launched."""
     moe = problem(1, "bf16xbf16")
-    case, made = random_case(moe, (7,), 1, mask=0.2, exact=False), {"block_m": 128, "block_n": 64}
+    case, made = random_case(moe, (7,), 1, mask=0.2, exact=False), {"block_m": 128, "block_n": block_n}
     symmetric = SymmetricBuffer.allocate(moe, device="cpu", region=symmetric_buffer(moe))
     weights = unscaled_weights(case.weights[0].fc1, case.weights[0].fc2)
     options = {"store": ArtifactStore(tmp_path), "symmetric": symmetric, "dispatch": made, "combine": made}
-    layer = EpMoE(moe, weights, activation=swiglu, **options)
+    layer = EpMoE(moe, weights, activation=activation, **options)
     memory = {"sym": layer.memory.sym, "peers": symmetric.peers, "rows": layer.rows, "watchdog": layer.memory.watchdog}
     gpu.tensors = {"fc1": weights.fc1, "fc2": weights.fc2, **memory, "acts": layer.acts.values}
 
@@ -147,7 +150,14 @@ def test_a_call_with_gradients(gpu: type[SimulatedKernel], tmp_path, monkeypatch
         gpu.tensors["y"] = y
         combine.arguments.values.y, combine.arguments.values.num_tokens = y.data_ptr(), len(y)
 
+    def point(self: EpMoE, kernel: SimulatedKernel, **tensors: torch.Tensor) -> None:
+        gpu.tensors.pop("preactivations", None)  # the same memory as gate_up
+        gpu.tensors |= tensors
+        for name, tensor in tensors.items():
+            setattr(kernel.arguments.values, name, tensor.data_ptr())
+
     monkeypatch.setattr(EpMoE, "point_at", point_at)
+    monkeypatch.setattr(EpMoE, "point", point)
     before = len(gpu.launched)
     ours = case.x[0].requires_grad_(), case.topk_weights[0].requires_grad_(), weights.fc1.requires_grad_(), weights.fc2.requires_grad_()
     theirs = [one.detach().clone().requires_grad_() for one in ours]
@@ -159,12 +169,18 @@ def test_a_call_with_gradients(gpu: type[SimulatedKernel], tmp_path, monkeypatch
     for one, other in zip(ours, theirs, strict=True):
         assert (one.grad.float() - other.grad.float()).norm() < 0.02 * other.grad.float().norm()
     target = Target(SM90, NUM_SMS, "simulated")
-    assert EpMoE.prepare(moe, dispatch=made, combine=made, target=target, store=ArtifactStore(tmp_path), train=True) == 0
-    assert len(gpu.launched) - before == 5  # routing tables, and two launches of each pass
+    dispatch = made if activation else {**made, "gate_up": "activated"}
+    assert EpMoE.prepare(moe, dispatch=dispatch, combine=made, target=target, store=ArtifactStore(tmp_path), train=True) == 0
+    with torch.no_grad():
+        assert activation or torch.equal(layer(case.x[0], idx, case.topk_weights[0]), y)  # by the launch that keeps nothing
+    launched = gpu.launched[before:][:5]
+    assert [type(one) for one in launched] == [RoutingTablesConfig, *(DispatchGemmConfig, GemmCombineConfig) * 2]
     with pytest.raises(ProblemError, match=r"^main_grads\[1\]"):
         layer(ours[0], idx, ours[1], main_grads=(torch.zeros(weights.fc1.shape), torch.zeros(weights.fc1.shape)))
     with pytest.raises(ProblemError, match=r"^out = .*: must be None where gradients are asked for"):
         layer(ours[0], idx, ours[1], out=y.detach())
+    if activation is None:
+        return
     layer.activation = lambda rows: rows
     with pytest.raises(ProblemError, match=r"^activation = .*: must be bfloat16 \(\d+, 128\)"):
         layer(ours[0], idx, ours[1])

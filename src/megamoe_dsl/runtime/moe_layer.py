@@ -188,8 +188,9 @@ def domain_layer(
         raise ProblemError("weights" if weights is None else ", ".join(options), None, f"given, and no option, with launch = {chosen!r}")
     if chosen == MOE:
         return MoeLaunches(problem, weights, target.arch)
-    own = activation or (lambda rows: activate(problem, rows.float(), None).bfloat16())
-    return EpMoE(problem, weights, group=group, activation=own)
+    if activation is None and problem.formats.scaled:
+        activation = lambda rows: activate(problem, rows.float(), None).bfloat16()  # noqa: E731
+    return EpMoE(problem, weights, group=group, activation=activation)
 
 
 def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> Any:

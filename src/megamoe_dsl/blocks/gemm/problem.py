@@ -209,10 +209,11 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
     of_experts: ClassVar[bool] = True
+    only_kind: ClassVar[str] = PACKED
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("kind", self.kind == PACKED, f"{PACKED}: rows of experts follow one another")
+        self.require("kind", self.kind == self.only_kind, self.only_kind)
         self.require_one_of(SOURCES, "source")
         self.require_one_of(RESULTS, "result")
         for field in ("gate_up", "gradient"):
@@ -254,6 +255,18 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
     @property
     def any_row(self) -> bool:
         return self.source == SORTED_PACKED
+
+
+@dataclass(frozen=True)
+class PooledRowsProblem(GatherGemmProblem):
+    """The same of rows of a pool, where every expert's begin with a block of them: D has its rows where A has them."""
+
+    kind: str = MASKED
+    source: str = SORTED_PACKED
+
+    of_experts: ClassVar[bool] = False
+    only_kind: ClassVar[str] = MASKED
+    any_row: ClassVar[bool] = False  # type: ignore[assignment]
 
 
 LEFT, RIGHT = "left", "right"

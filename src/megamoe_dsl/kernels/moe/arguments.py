@@ -46,7 +46,14 @@ class EpArguments:
     acts_sf: Int64 = OPTIONAL  # f32 [intermediate / 128, P]
     weights: Int64 = OPTIONAL  # e4m3 [El, 2 intermediate, hidden] of Linear1, [El, hidden, intermediate] of Linear2
     weights_sf: Int64 = OPTIONAL  # f32 [El, 2 intermediate / 128, hidden / 128], or [El, hidden / 128, intermediate / 128]
-    out: Int64 = OPTIONAL  # bf16 [P, 2 intermediate]: Linear1 of every row; what lies between experts is left alone
+    # bf16 [P, 2 intermediate]: Linear1 of every row, or its gradient; activated bf16 [P, intermediate]; what lies between experts is left
+    # alone
+    out: Int64 = OPTIONAL
+    preactivations: Int64 = OPTIONAL  # bf16 [P, 2 intermediate]: Linear1 of every row, where `out` is activated
+    gate_up: Int64 = OPTIONAL  # the same, in a backward pass
+    row_weights: Int64 = OPTIONAL  # f32 [P], the top-k weight of each row
+    weighted: Int64 = OPTIONAL  # bf16 [P, intermediate], the activated rows times it
+    dots: Int64 = OPTIONAL  # f32 [intermediate / 128, P], what each 128 columns of a row add to the gradient of its weight
     y: Int64 = OPTIONAL  # bf16 [num_tokens, hidden]
     num_tokens: Int32 = OPTIONAL  # tokens of this rank, whose experts are in its symmetric buffer
     rank: Int32  # this rank's index

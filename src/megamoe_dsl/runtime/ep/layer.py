@@ -1,4 +1,4 @@
-"""One expert-parallel MoE layer on this rank's GPU whose activation is the caller's.
+"""One expert-parallel MoE layer on this rank's GPU whose activation is the caller's, or in BF16 the problem's own.
 
     layer = EpMoE(problem, weights, activation=lambda rows: silu(rows[:, :I]) * rows[:, I:])       on every rank
     y = layer(x, topk_idx, topk_weights)                                                         x bf16 [T, hidden]
@@ -17,8 +17,10 @@ import torch
 
 from ...artifact.artifact import Artifact
 from ...artifact.store import ArtifactStore
+from ...blocks.gemm.problem import DOT_COLUMNS
 from ...json_file import cache_folder
 from ...kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
+from ...kernels.moe.halves.gemm_part import ACTIVATED, STORED
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ...problem import Problem, ProblemError
 from ...quant import ExpertWeights
@@ -38,12 +40,12 @@ from .training import NO_TOTALS, Routed, train
 
 
 class EpMoE(torch.nn.Module):
-    """The kernels bound to a symmetric buffer, and the caller's activation between the two with a GEMM.
+    """The kernels bound to a symmetric buffer, and an activation of the caller's between the two with a GEMM.
 
     problem      the layer; its recipe is one that the kernels have for the GPU
     weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
-    activation   what becomes of Linear1's rows (`Activation`): SwiGLU, or with a LoRA or a norm.  While a graph is captured it gets all
-                 rows of the pool, else those in use, for whose number the host waits
+    activation   what becomes of Linear1's rows (`Activation`): with a LoRA or a norm.  While a graph is captured it gets all rows of the
+                 pool, else those in use, for whose number the host waits.  None, in bf16xbf16: the problem's, which the kernels compute
     store        folder of compiled kernels, by default the cache
     symmetric    a buffer of these kernels (kernels/moe/halves/layouts/symmetric.py); None allocates one with all ranks of `group`.
                  Layers may take turns with one, where their kernels have the same fields: launches leave counters for the next one
@@ -59,7 +61,7 @@ class EpMoE(torch.nn.Module):
         problem: Problem,
         weights: ExpertWeights,
         *,
-        activation: Activation,
+        activation: Activation | None = None,
         store: ArtifactStore | None = None,
         symmetric: SymmetricBuffer | None = None,
         group: Any = None,
@@ -72,7 +74,8 @@ class EpMoE(torch.nn.Module):
         self.problem, self.activation, watchdog_ns = problem, activation, check_watchdog_ns(watchdog_ns)
         self.takes_scales, self.takes_bound = problem.formats.scaled, False
         store = ArtifactStore(cache_folder()) if store is None else store
-        device = weights.fc1.device
+        device, self.activates = weights.fc1.device, activation is None
+        dispatch = {**(dispatch or {}), "gate_up": ACTIVATED if self.activates else STORED}
         self.dispatch_config, self.combine_config, *_ = halves_kernels(problem, grid_target(gpu_target(device)), dispatch, combine)
         keeps = max(self.dispatch_config.keeps, self.combine_config.keeps)
         region = symmetric_buffer(problem, keeps)
@@ -82,7 +85,6 @@ class EpMoE(torch.nn.Module):
         check_device("weights.fc1", weights.fc1, self.symmetric.sym.device)
         self.check_others()
         self.memory = EpBuffers(problem, weights, self.symmetric.sym, self.symmetric.watchdog, keeps=keeps)
-        self.rows = self.memory.new_rows()
         self.acts = RowActivations.empty(problem, device)
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
         self.watchdog_ns = watchdog_ns
@@ -122,7 +124,10 @@ class EpMoE(torch.nn.Module):
         """A kernel on this layer's memory.  Tensor maps are encoded once; a call changes y and the number of tokens."""
         kernel, config, others = CudaKernel(artifact), artifact.config, {"num_tokens": 0}
         if isinstance(config, DispatchGemmConfig):
-            others = {"out": (self.acts.values if config.transposed else self.rows).data_ptr()}
+            acts = self.acts.values.data_ptr()
+            # A call says where other tensors are.
+            own = {name: acts if name == "weighted" else 0 for name in config.activated}
+            others = {"out": self.rows.data_ptr() if config.transposed == self.activates else acts, **own}
         elif not isinstance(config, RoutingTablesConfig):
             acts = RowActivations(self.rows, self.acts.scales) if config.transposed else self.acts
             others |= {"y": self._nowhere.data_ptr(), **acts.places}
@@ -130,6 +135,11 @@ class EpMoE(torch.nn.Module):
         arguments = self.memory.arguments(config, peers, rank, self.watchdog_ns, **others)
         kernel.arguments.fill(artifact.kernel.parameters(config, arguments, encode_tensor_map))
         return kernel
+
+    @cached_property
+    def rows(self) -> torch.Tensor:
+        """Of Linear1, bf16 [pool rows, 2 intermediate], for the caller's activation; in a backward pass their gradients."""
+        return self.memory.new_rows()
 
     def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
         """What makes the tables that such a dispatch reads, bound once: a configuration takes longer to check than a call."""
@@ -171,7 +181,7 @@ class EpMoE(torch.nn.Module):
             raise ProblemError("out", tuple(out.shape), "None where gradients are asked for")
         elif self.capturing:
             raise ProblemError("capture", True, "False where gradients are asked for: the host waits for numbers of rows")
-        check_device("x", x, self.rows.device)
+        check_device("x", x, self.acts.values.device)
         if x_sf is None:
             if x.dtype != torch.bfloat16:
                 raise ProblemError("x.dtype", x.dtype, f"{torch.bfloat16} without x_sf")
@@ -179,9 +189,9 @@ class EpMoE(torch.nn.Module):
         inputs = Inputs(x, x_sf, topk_idx, topk_weights)
         inputs.check_layout(self.problem)
         for name, tensor in vars(inputs).items():
-            check_device(name, tensor, self.rows.device)
-        if self.rows.is_cuda:
-            check_current(self.rows.device)
+            check_device(name, tensor, x.device)
+        if x.is_cuda:
+            check_current(x.device)
         if scatter_indices is not None:
             check_scatter_indices(self.problem, topk_idx, scatter_indices, values=not self.capturing)
         if main_grads is not None:
@@ -190,10 +200,10 @@ class EpMoE(torch.nn.Module):
             return self.untraced_call(inputs, scatter_indices, main_grads)
         shape = (inputs.num_tokens, self.problem.hidden)
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
-        check_output("out", y, shape, self.rows.device)
+        check_output("out", y, shape, x.device)
         self.route(inputs, scatter_indices=scatter_indices)
         # Asked before the dispatch is launched: the host waits for the tables alone.
-        count = len(self.rows) if self.capturing else self.memory.rows_in_use()
+        count = 0 if self.activates else len(self.rows) if self.capturing else self.memory.rows_in_use()
         self.launch_dispatch()
         self.activate(count)
         self.launch_combine(y)
@@ -207,11 +217,11 @@ class EpMoE(torch.nn.Module):
     @property
     def capturing(self) -> bool:
         """Whether a graph is captured, which cannot wait for the device."""
-        return self.rows.is_cuda and torch.cuda.is_current_stream_capturing()
+        return self.acts.values.is_cuda and torch.cuda.is_current_stream_capturing()
 
     def train_call(self, inputs: Inputs, scatter_indices: torch.Tensor | None, main_grads: MainGrads | None) -> torch.Tensor:
         """y with a backward pass (training.py); its kernels are there before the first one."""
-        _ = self._backward
+        _ = self._training, self._backward
         with torch.no_grad():
             self.route(inputs, scatter_indices=scatter_indices)
         return train(self, [inputs], [self.activation], [main_grads or NO_TOTALS])[0]
@@ -221,21 +231,41 @@ class EpMoE(torch.nn.Module):
         """The launches of a backward pass, whose results lie where the forward pass has its operands."""
         return self.bind(self.store.get(self.dispatch_config.backward)), self.bind(self.store.get(self.combine_config.backward))
 
+    @cached_property
+    def _training(self) -> CudaKernel:
+        """The dispatch of a forward pass with a backward pass."""
+        return self.bind(self.store.get(self.dispatch_config.forward)) if self.activates else self._dispatch
+
     @property
     def everywhere(self) -> list[torch.Tensor]:
         """Symmetric buffers of all ranks."""
         return self.symmetric.everywhere
 
-    def dispatch_rows(self, transposed: bool = False) -> list[torch.Tensor]:
-        """A dispatch of `train`: where its rows are."""
-        (self._backward[0] if transposed else self._dispatch).launch()
-        return [self.acts.values if transposed else self.rows]
+    def dispatch_rows(self, routed: list[Routed], transposed: bool = False) -> list[torch.Tensor]:
+        """A dispatch of `train`: where its rows are, or gate and up."""
+        kernel, rows = self._backward[0] if transposed else self._training, self.acts.values if transposed else None
+        if self.activates:
+            rows = self.acts.values.new_empty(len(routed[0].pool), 2 * self.problem.intermediate)
+            self.point(kernel, preactivations=rows)
+        kernel.launch()
+        return [self.rows if rows is None else rows]
+
+    def dispatch_gradients(
+        self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]
+    ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """The dispatch of `train`'s backward pass, where it makes gradients of gate and up."""
+        (kernel, _), count = self._backward, len(gate_up[0])
+        dots = row_weights[0].new_empty(-(-self.problem.intermediate // DOT_COLUMNS), len(self.rows))
+        self.point(kernel, gate_up=gate_up[0], row_weights=row_weights[0], dots=dots)
+        kernel.launch()
+        return [(self.rows[:count], self.acts.values[:count], dots[:, :count].sum(0))]
 
     def combine_rows(self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False) -> list[torch.Tensor]:
         """A combine of `train`: y, or dX where it is transposed."""
         kernel = self._backward[1] if transposed else self._combine
         pool, used = self.rows if transposed else self.acts.values, routed[0].pool
-        torch.index_select(rows[0], 0, used, out=pool[: len(used)])  # a gather: torch puts rows to their places one element at a time
+        if not self.activates:
+            torch.index_select(rows[0], 0, used, out=pool[: len(used)])  # a gather: torch puts rows to places one element at a time
         y = rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
         self.point_at(kernel, y)
         kernel.launch()
@@ -256,7 +286,9 @@ class EpMoE(torch.nn.Module):
         self._dispatch.launch()
 
     def activate(self, count: int) -> None:
-        """So many of `rows` to `acts`, by way of the caller's activation."""
+        """So many of `rows` to `acts`, by way of the caller's activation, if there is one."""
+        if self.activation is None:
+            return
         found = RowActivations.of(self.activation(self.rows[:count]), self.problem.formats.activations)
         self.acts.values[:count].copy_(found.values)
         self.acts.scales[:, :count].copy_(found.scales)
@@ -265,6 +297,11 @@ class EpMoE(torch.nn.Module):
         """Linear2 of `acts`, and every token's sum."""
         self.point_at(self._combine, y)
         self._combine.launch()
+
+    def point(self, kernel: CudaKernel, **tensors: torch.Tensor) -> None:
+        """So that the launches of a bound kernel that follow take these."""
+        for name, tensor in tensors.items():
+            setattr(kernel.arguments.values, name, tensor.data_ptr())
 
     def point_at(self, combine: CudaKernel, y: torch.Tensor) -> None:
         """So that the launches of a bound combine that follow make y."""

@@ -69,12 +69,15 @@ class SimulatedEp:
         outs = [rank.new_rows() for rank in self.ranks]
         return outs, self.run_dispatch(self.dispatch_kernel, outs, launches)
 
-    def run_dispatch(self, kernel: Artifact, outs: list[torch.Tensor], launches: int = 1) -> Report:
-        """Launches of such a kernel on the tables of every rank, into `outs`."""
-        calls: list[Call] = [
-            ({"out": out}, {}, buffers.arguments(kernel.config, self.peers.data_ptr(), rank, self.watchdog_ns, out=out.data_ptr()))
-            for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True))
-        ]
+    def run_dispatch(
+        self, kernel: Artifact, outs: list[torch.Tensor], launches: int = 1, *, made: Sequence[Tensors] = (), given: Sequence[Tensors] = ()
+    ) -> Report:
+        """Launches of such a kernel on the tables of every rank, into `outs`, and what else a rank's launch has made and was given."""
+        calls: list[Call] = []
+        for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
+            own, read = {"out": out, **(made[rank] if made else {})}, given[rank] if given else {}
+            places = {name: one.data_ptr() for name, one in (own | read).items()}
+            calls.append((own, read, buffers.arguments(kernel.config, self.peers.data_ptr(), rank, self.watchdog_ns, **places)))
         return self._run(kernel, calls, launches)
 
     def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:

@@ -35,22 +35,28 @@ NO_TOTALS: Totals = (None, None)
 class Halves(Protocol):
     """The launches of the ranks of this process: one of an `EpMoE`, all of simulated ones.  Lists have an entry for each of them.
 
-    peers  int64: the address of every rank's symmetric buffer
+    peers      int64: the address of every rank's symmetric buffer
+    activates  whether the launches activate gate and up: rows of both passes then stay in the pool
     """
 
     problem: Problem
     ranks: list[EpBuffers]
     peers: torch.Tensor
+    activates: bool
 
     @property
     def everywhere(self) -> Tensors:
         """The symmetric buffer of every rank of the group."""
 
-    def dispatch_rows(self, transposed: bool = False) -> Tensors:
-        """Tokens to the ranks of their experts, and the linear of them: rows of the pool."""
+    def dispatch_rows(self, routed: list[Routed], transposed: bool = False) -> Tensors:
+        """Tokens to the ranks of their experts, and the linear of them: rows of the pool.  Where that activates them, gate and up."""
+
+    def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Where launches activate: gradients of y to the ranks of their experts; of each rank the gradients of gate and up, the activated
+        rows times their weights, and the gradients of these weights, all by rows of the pool."""
 
     def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> Tensors:
-        """The linear of rows, packed, and the sums of each rank's tokens."""
+        """The linear of rows, packed unless launches activate, and the sums of each rank's tokens."""
 
 
 @dataclass
@@ -103,6 +109,10 @@ class Call:
     totals: Sequence[Totals]
     routed: list[Routed] = field(default_factory=list)
 
+    def packed(self, rows: torch.Tensor, routed: Routed) -> torch.Tensor:
+        """Rows by expert, of those that lie in the pool where launches activate them."""
+        return rows[routed.places] if self.halves.activates else rows.contiguous()
+
     def view(self, sym: torch.Tensor, name: str) -> torch.Tensor:
         """A field of any rank."""
         region: Region = self.halves.ranks[0].region
@@ -134,10 +144,11 @@ class Dispatched(torch.autograd.Function):
         """`given`: x, top-k weights and W1 of each rank, which are in its symmetric buffer by now."""
         halves = call.halves
         call.routed = [Routed.of(one, inputs.topk_idx) for one, inputs in zip(halves.ranks, call.inputs, strict=True)]
-        pools = halves.dispatch_rows()
+        rows = halves.dispatch_rows(call.routed)
         ctx.call = call
         ctx.save_for_backward(*(one.view("fc1_acts")[r.places] for one, r in zip(halves.ranks, call.routed, strict=True)))
-        rows = [pool[r.places] for pool, r in zip(pools, call.routed, strict=True)]
+        if not halves.activates:
+            rows = [pool[r.places] for pool, r in zip(rows, call.routed, strict=True)]
         for one, r in zip(halves.ranks, call.routed, strict=True):
             r.find_sources(one, halves.peers)
         return (*rows, *map(call.weights_of_rows, call.routed))
@@ -157,7 +168,7 @@ class Dispatched(torch.autograd.Function):
         dw1 = []
         kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
-            own = dh.contiguous(), x, routed.ends, torch.arange(len(x), dtype=torch.int32, device=x.device), False
+            own = call.packed(dh, routed), x, routed.ends, torch.arange(len(x), dtype=torch.int32, device=x.device), False
             dw1.append(of_weight(buffers.weights.fc1, total[0], len(x), partial(add_rows, own)) if need else None)
         return (None, *dx, *dw, *dw1)
 
@@ -167,7 +178,7 @@ class Combined(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`given`: activated rows, their top-k weights, and W2 of each rank."""
+        """`given`: activated rows, or what the launches have activated, their top-k weights, and W2 of each rank."""
         count = len(call.routed)
         ctx.call = call
         ctx.save_for_backward(*given[: 2 * count])
@@ -176,7 +187,7 @@ class Combined(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *dys: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of activated rows, of their top-k weights, and of W2."""
+        """Gradients of the rows, of their top-k weights, and of W2."""
         call, halves = ctx.call, ctx.call.halves
         count = len(dys)
         acts, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
@@ -184,29 +195,43 @@ class Combined(torch.autograd.Function):
             ones = torch.ones(routed.topk_idx.shape, device=dy.device)
             buffers.store(Inputs(dy.contiguous(), no_scales(dy), routed.topk_idx, ones), routed.tables)
         da, dw, dw2 = [], [], []
-        pools, needed = halves.dispatch_rows(transposed=True), ctx.needs_input_grad[1 + 2 * count :]
-        kept = zip(call.totals, call.routed, acts, weights, needed, strict=True)
-        for pool, buffers, (total, routed, a, w, need) in zip(pools, halves.ranks, kept, strict=True):
-            raw, factors = pool[routed.places], w[:, None]
-            da.append(torch.mul(raw, factors, out=torch.empty_like(raw)))  # in FP32, rounded once, without copies in FP32
-            dw.append(raw.float().mul_(a).sum(dim=1))
-            weighted = torch.mul(a, factors, out=torch.empty_like(a))
-            own = weighted, buffers.view("fc1_acts"), routed.ends, routed.places.int(), True
-            dw2.append(of_weight(buffers.weights.fc2, total[1], len(a), partial(add_rows, own)) if need else None)
+        if halves.activates:
+            of_pool = [w.new_zeros(len(r.pool)).index_copy_(0, r.places, w) for w, r in zip(weights, call.routed, strict=True)]
+            found = halves.dispatch_gradients(list(acts), of_pool)
+        else:
+            pools = halves.dispatch_rows(call.routed, transposed=True)
+            found = [unweighted(pool[r.places], a, w) for pool, r, a, w in zip(pools, call.routed, acts, weights, strict=True)]
+        kept = zip(call.totals, call.routed, found, ctx.needs_input_grad[1 + 2 * count :], strict=True)
+        for buffers, (total, routed, (gradient, weighted, of_weights), need) in zip(halves.ranks, kept, strict=True):
+            da.append(gradient)
+            dw.append(of_weights[routed.places] if halves.activates else of_weights)
+            own = call.packed(weighted, routed), buffers.view("fc1_acts"), routed.ends, routed.places.int(), True
+            dw2.append(of_weight(buffers.weights.fc2, total[1], len(routed.places), partial(add_rows, own)) if need else None)
         return (None, *da, *dw, *dw2)
 
 
-def train(halves: Halves, inputs: list[Inputs], activations: Sequence[Activation], totals: Sequence[Totals] | None = None) -> Tensors:
+def unweighted(raw: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of activated rows, these times their weights, and gradients of the weights, from dY W2 (`raw`)."""
+    factors = weights[:, None]  # products in FP32, rounded once, without copies in FP32
+    gradient, weighted = (torch.mul(one, factors, out=torch.empty_like(one)) for one in (raw, acts))
+    return gradient, weighted, raw.float().mul_(acts).sum(dim=1)
+
+
+def train(
+    halves: Halves, inputs: list[Inputs], activations: Sequence[Activation | None], totals: Sequence[Totals] | None = None
+) -> Tensors:
     """y of each rank, whose tokens and tables are in its symmetric buffer, with a backward pass, which adds gradients of weights to
-    `totals` where there are any.  Raises `ProblemError` for an activation that changes the number of rows."""
+    `totals` where there are any.  An activation is None where the launches activate.  Raises `ProblemError` for one that changes the number
+    of rows."""
     count = len(inputs)
     call = Call(halves, inputs, totals or [NO_TOTALS] * count)
     weights = [(one.weights.fc1, one.weights.fc2) for one in halves.ranks]
     # Other ranks wait for this one's part of the backward pass.
     x = [one.x if one.x.requires_grad else one.x.detach().requires_grad_() for one in inputs]
     found = Dispatched.apply(call, *x, *(one.topk_weights for one in inputs), *(fc1 for fc1, _ in weights))  # type: ignore[no-untyped-call]
-    acts = [activation(rows) for activation, rows in zip(activations, found[:count], strict=True)]
-    for one, rows in zip(acts, found[:count], strict=True):
-        if one.shape != (len(rows), halves.problem.intermediate) or one.dtype != torch.bfloat16:
+    acts = [rows if activation is None else activation(rows) for activation, rows in zip(activations, found[:count], strict=True)]
+    for one, rows, activation in zip(acts, found[:count], activations, strict=True):
+        fits = one.shape == (len(rows), halves.problem.intermediate) and one.dtype == torch.bfloat16
+        if not (fits or activation is None):
             raise ProblemError("activation", (one.dtype, tuple(one.shape)), f"bfloat16 ({len(rows)}, {halves.problem.intermediate})")
     return list(Combined.apply(call, *acts, *found[count:], *(fc2 for _, fc2 in weights)))  # type: ignore[no-untyped-call]

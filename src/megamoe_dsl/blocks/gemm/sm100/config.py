@@ -137,16 +137,17 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
         """D has a map where scatter4 takes its rows."""
         if self.rows.mn_major:
             return ("tokens", "weights", "sorted_rows")
-        return ("tokens", "weights", "sfb", *self.epilogue.map_names) if self.brings_rows else ("tokens", "sfa", "weights", "sfb")
+        operands = ("tokens", "weights", "sfb") if self.brings_rows else ("tokens", "sfa", "weights", "sfb")
+        return (*operands, *self.epilogue.map_names)
 
     @property
     def epilogue(self) -> StorePasses | ScatterPasses:
         problem: Any = self.problem
         if problem.gradient:
             return GradientPasses()
-        if not self.brings_rows:
-            return StorePasses(staged=problem.output != F32)
-        return ScatterGateUp(problem.hidden) if problem.gate_up else ScatterPasses()
+        if problem.gate_up:
+            return ScatterGateUp(problem.hidden)
+        return ScatterPasses() if self.brings_rows else StorePasses(staged=problem.output != F32)
 
     # --- threads
     @property

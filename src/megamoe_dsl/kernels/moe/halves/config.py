@@ -17,8 +17,8 @@ from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
-from ..layouts.smem_plan import CombinePlan
-from .gemm_part import PARTS, EpRegisters, GemmPart, GroupedGemm
+from ..layouts.smem_plan import CombinePlan, EpSmemPlan
+from .gemm_part import BOTH, GATE_UP, PARTS, STORED, EpRegisters, GemmPart, GroupedGemm, pooled_problem
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
 Half = Literal["dispatch", "combine"]
@@ -36,29 +36,12 @@ WARP = "the communication warp"
 
 
 @dataclass(frozen=True)
-class EpSmemPlan:
-    """`region` has every field, those of the GEMM first, at the same offsets as there.  combine: how its slots hold the results of a
-    piece of a token, and their sum."""
-
-    region: Region
-    barriers: tuple[MBarrier, ...]
-    combine: CombinePlan | None
-
-    @property
-    def pull_slots(self) -> int:
-        return self.region["pull"].field.shape[1]
-
-    @property
-    def pull_chunk(self) -> int:
-        return self.region["pull"].field.shape[2]
-
-
-@dataclass(frozen=True)
 class EpConfig(ABC):
     """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range."""
 
     half: ClassVar[Half]
     launch: ClassVar[EpLaunch]
+    activated: ClassVar[tuple[str, ...]] = ()  # arguments of a launch that activates gate and up, or makes their gradients
 
     problem: Problem
     block_m: int = 128  # rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
@@ -81,7 +64,6 @@ class EpConfig(ABC):
         require_whole_tiles(p, "in halves of the layer")
         require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
         require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
-        require(p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
         object.__setattr__(self, "cluster", self.cluster or min(part.allowed["cluster"]))
         for name, values in part.allowed.items():
             require(getattr(self, name) in values, name, getattr(self, name), f"one of {list(values)} for {self.arch}")
@@ -148,8 +130,9 @@ class EpConfig(ABC):
         """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver.  Where experts'
         rows lie is in the table that the scheduler makes."""
         counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
-        acts, scales, out = self.operands(args)
-        found: GemmArguments = with_fields(GemmArguments)(acts, scales, args.weights, args.weights_sf, out, no_groups, counter, rows, rows)
+        (acts, scales, out), own = self.operands(args), {"d_rows": rows, **{name: getattr(args, name) for name in self.activated}}
+        places = acts, scales, args.weights, args.weights_sf, out, no_groups, counter
+        found: GemmArguments = with_fields(GemmArguments, **dict.fromkeys(own, True))(*places, rows, rows, **own)
         return found
 
     @abstractmethod
@@ -216,18 +199,39 @@ class DispatchGemmConfig(EpConfig):
     token_sorting: bool = True  # a rank fetches tokens in the order of its experts; otherwise in token order
     block_wise: bool = True  # a tile waits for the rows of its block; otherwise for all rows of its expert
     tail_sms: int = 0  # SMs at the end of the grid that fetch no tokens, but copy received ones to the rows of their other experts
+    # what leaves of gate and up: they are stored for the caller to activate, or activated, or both, which a backward pass needs
+    gate_up: str = STORED
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
         require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
         saves = self.token_saving or not self.tail_sms
         require(saves, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
+        require(self.gate_up in GATE_UP, "gate_up", self.gate_up, "one of " + ", ".join(GATE_UP))
+        p, own = self.problem, self.gate_up != STORED
+        require(own or p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
+        require(not (own and p.formats.scaled), "problem.recipe", p.recipe, "bf16xbf16 where gate and up are activated")
         if atom := self.part.scale_rows:
             most = f"at most {atom}: an expert's rows begin at a multiple of it, and those after them may be on their way"
             require(self.block_m <= atom, "block_m", self.block_m, most)
             whole = f"False, or block_m = {atom}: scales of {atom} rows are fetched together"
             if self.problem.formats.scaled:
                 require(not self.block_wise or self.block_m == atom, "block_wise", self.block_wise, whole)
+
+    @property
+    def gemm_problem(self) -> GemmProblem:
+        plain = super().gemm_problem
+        return plain if self.gate_up == STORED else pooled_problem(plain, self.problem, self.gate_up == BOTH)
+
+    @property
+    def forward(self) -> Self:
+        """The launch of a forward pass that a backward pass follows."""
+        return self if self.gate_up == STORED else self.replace(gate_up=BOTH)
+
+    @property
+    def activated(self) -> tuple[str, ...]:  # type: ignore[override]
+        backward = ("gate_up", "row_weights", "weighted", "dots") if self.gate_up != STORED else ()
+        return backward if self.transposed else ("preactivations",) if self.gate_up == BOTH else ()
 
     @property
     def stores_once(self) -> bool:

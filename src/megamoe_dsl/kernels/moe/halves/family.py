@@ -16,7 +16,7 @@ from ...kernel import Kernel, with_fields
 from ...measures import measure_pair_gemm
 from ..arguments import EpArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
-from .gemm_part import PARTS
+from .gemm_part import PARTS, STORED
 
 RECIPES_BY_ARCH = {name: part.recipes for name, part in PARTS.items()}
 
@@ -43,7 +43,7 @@ class EpKernel(Kernel):
         self.name, self.configs, self.own = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
 
     def arguments_type(self, config: EpConfig) -> type[Any]:
-        return with_fields(EpArguments, **dict.fromkeys(self.own, True), trace=config.trace)
+        return with_fields(EpArguments, **dict.fromkeys((*self.own, *config.activated), True), trace=config.trace)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""
@@ -52,6 +52,8 @@ class EpKernel(Kernel):
         num_sms = fields.get("num_sms", target.num_sms)
         chosen = {"num_sms": num_sms, "cluster": PARTS[arch].clusters_of(num_sms)}
         measured = tuned_fields(kind.half, problem, num_tokens, target.gpu)
+        if fields.get("gate_up", STORED) != STORED:
+            measured = {**measured, **PARTS[arch].activated_tile}
         config: EpConfig = kind(problem, arch_name=arch, **{**chosen, **measured, **fields})
         return config
 

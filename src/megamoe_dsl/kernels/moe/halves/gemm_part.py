@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from ....arch import SM90, SM100, Arch
 from ....blocks.gemm.config import GemmConfig
+from ....blocks.gemm.problem import GATE_FIRST, GemmProblem, PooledRowsProblem
 from ....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
 from ....hardware.operand_tile import SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import Int
+from ....problem import Problem
 
 MOST_COLUMNS = 128
 """Of a wgmma: before a role asks for registers of its own, 512 threads have 128 each, and ptxas assembles no instruction that names more;
@@ -30,6 +32,7 @@ UNCHANGED = EpRegisters()
 GroupedGemm = GemmConfig | Sm100GemmConfig
 HALVED = 128  # rows of a tile of which half may be multiplied
 GROUP_M = 16  # row blocks of a group in the grouped tile order
+GATE_UP = STORED, ACTIVATED, BOTH = "stored", "activated", "both"
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class GemmPart:
     recipes: tuple[str, ...]
     allowed: Mapping[str, tuple[int, ...]] = field(hash=False)  # what fields may be
     gemm: Callable[[Any, int], GroupedGemm]  # that of a configuration (blocks/gemm), with a ring of this depth
+    activated_tile: Mapping[str, int] = field(hash=False)  # fields of a launch that activates gate and up, or makes their gradients
     clusters_of: Callable[[int], int] = lambda num_sms: CLUSTER  # what `choose` takes for `cluster` on a grid of so many CTAs
     scale_rows: int = 0  # whose scales are fetched together; 0 where a tile's are
     scale_row: Callable[[Int], Int] = lambda row: row  # where a row's scales lie among those of all rows
@@ -57,7 +61,7 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
         cluster=config.cluster,
         dynamic_schedule=True,
         group_m=GROUP_M,
-        half_tiles=config.block_m == HALVED and not config.transposed,
+        half_tiles=config.block_m == HALVED and not (config.transposed or config.gemm_problem.gate_up),
         num_stages=num_stages,
         most_columns=MOST_COLUMNS,
     )
@@ -69,11 +73,19 @@ def pair_gemm(config: Any, num_stages: int) -> Sm100GemmConfig:
     return Sm100GemmConfig(config.gemm_problem, *tile, dynamic_schedule=True, num_stages=num_stages)
 
 
+def pooled_problem(plain: GemmProblem, layer: Problem, keeps: bool) -> PooledRowsProblem:
+    """Linear1 with the layer's activation behind it, and gate and up if somebody `keeps` them; of a transposed linear its gradient."""
+    what: dict[str, Any] = {"gradient": GATE_FIRST} if plain.transposed_b else {"gate_up": GATE_FIRST, "preactivations": keeps}
+    what |= {name: getattr(layer, name) for name in ("recipe", "activation", "activation_clamp", "fast_math")}
+    return PooledRowsProblem(plain.n, plain.k, num_groups=plain.num_groups, transposed_b=plain.transposed_b, **what)
+
+
 WARPGROUPS = GemmPart(
     arch=SM90,
     recipes=("fp8xfp8", "bf16xbf16"),
     allowed={"block_m": (64, HALVED), "block_n": (64, 128, 256), "cluster": (1, 2)},
     gemm=warpgroup_gemm,
+    activated_tile={"block_m": HALVED, "block_n": 256},
     clusters_of=lambda num_sms: 1 if num_sms % 2 else 2,
     registers=EpRegisters(communication=48, loader=32, math=216),
 )
@@ -82,6 +94,7 @@ PAIRS = GemmPart(
     recipes=("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "bf16xbf16"),
     allowed={"block_m": ROWS, "block_n": (PAIR_ROWS,), "cluster": (CLUSTER,)},
     gemm=pair_gemm,
+    activated_tile={},
     scale_rows=SF_ATOM_ROWS,
     scale_row=utccp_row,  # the order in which `tcgen05.cp` takes scales
 )

@@ -80,14 +80,15 @@ def math_group(config: EpConfig) -> Group:
 def finish_tiles(gemm: EpGemm, warp: Any):
     """Runs the warps that have sums of tiles, which for combine also say when all tiles of this CTA are in memory."""
     config = gemm.ep.config
-    finish = () if config.launch == EpLaunch.DISPATCH else (finish_results(config),)
+    combines = config.launch == EpLaunch.COMBINE
+    finish = finish_results(config) if combines else config.gemm.epilogue.finish
     if cutlass.const_expr(config.arch.has_tensor_memory):
         group = math_group(config)
-        epilogue(gemm, group.thread, *finish)
+        epilogue(gemm, group.thread, finish)
     else:
-        math(gemm, warp - LOADER_WARPS, *finish)
+        math(gemm, warp - LOADER_WARPS, finish)
         group = math_group(config)
-    if cutlass.const_expr(len(finish) > 0 and not config.serial):
+    if cutlass.const_expr(combines and not config.serial):
         tiles_done(gemm.ep, group)
 
 

@@ -285,3 +285,21 @@ class SmemPlan(ABC):
 def row_chunks(num_bytes: int, chunk: int) -> list[tuple[int, int]]:
     """(begin, bytes) of the bulk copies of up to `chunk` bytes that move a row; both numbers are multiples of 16."""
     return [(begin, min(chunk, num_bytes - begin)) for begin in range(0, num_bytes, chunk)]
+
+
+@dataclass(frozen=True)
+class EpSmemPlan:
+    """That of a half of a layer.  `region` has every field, those of the GEMM first, at the same offsets as there.  combine: how its slots
+    hold the results of a piece of a token, and their sum."""
+
+    region: Region
+    barriers: tuple[MBarrier, ...]
+    combine: CombinePlan | None
+
+    @property
+    def pull_slots(self) -> int:
+        return self.region["pull"].field.shape[1]
+
+    @property
+    def pull_chunk(self) -> int:
+        return self.region["pull"].field.shape[2]
