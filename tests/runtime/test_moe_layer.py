@@ -212,6 +212,8 @@ def test_a_gpus_layer_is_of_the_class_that_was_asked_for(monkeypatch: pytest.Mon
     rows = torch.randn(4, 2 * own.intermediate).bfloat16() * 4
     assert (kind, given, options.pop("group")) == ("EpMoE", (own, weights), "group")
     assert torch.equal(options.pop("activation")(rows), activate(own, rows.float(), None).bfloat16()) and not options
+    plain = replace(two, recipe="bf16xbf16")  # whose kernels activate
+    assert found(plain) == ("EpMoE", (plain, weights), {"group": "group", "activation": None})
     for problem, given, others, message in (
         (QWEN3, weights, {"bounds": [3]}, "bounds = None: must be given, and no option, with launch = 'moe'"),
         (QWEN3, None, {"activation": torch.relu}, "weights = None: must be given, and no option, with launch = 'ep_moe'"),

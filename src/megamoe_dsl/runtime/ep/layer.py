@@ -124,10 +124,9 @@ class EpMoE(torch.nn.Module):
         """A kernel on this layer's memory.  Tensor maps are encoded once; a call changes y and the number of tokens."""
         kernel, config, others = CudaKernel(artifact), artifact.config, {"num_tokens": 0}
         if isinstance(config, DispatchGemmConfig):
-            acts = self.acts.values.data_ptr()
-            # A call says where other tensors are.
-            own = {name: acts if name == "weighted" else 0 for name in config.activated}
-            others = {"out": self.rows.data_ptr() if config.transposed == self.activates else acts, **own}
+            pool = self.acts.values.data_ptr()
+            own = {name: pool if name == "weighted" else 0 for name in config.activated}  # a call says where the others are
+            others = {"out": self.rows.data_ptr() if config.transposed == self.activates else pool, **own}
         elif not isinstance(config, RoutingTablesConfig):
             acts = RowActivations(self.rows, self.acts.scales) if config.transposed else self.acts
             others |= {"y": self._nowhere.data_ptr(), **acts.places}
@@ -138,7 +137,7 @@ class EpMoE(torch.nn.Module):
 
     @cached_property
     def rows(self) -> torch.Tensor:
-        """Of Linear1, bf16 [pool rows, 2 intermediate], for the caller's activation; in a backward pass their gradients."""
+        """Linear1's result, bf16 [pool rows, 2 intermediate], for the caller's activation; in a backward pass its gradient."""
         return self.memory.new_rows()
 
     def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
@@ -243,12 +242,13 @@ class EpMoE(torch.nn.Module):
 
     def dispatch_rows(self, routed: list[Routed], transposed: bool = False) -> list[torch.Tensor]:
         """A dispatch of `train`: where its rows are, or gate and up."""
-        kernel, rows = self._backward[0] if transposed else self._training, self.acts.values if transposed else None
         if self.activates:
-            rows = self.acts.values.new_empty(len(routed[0].pool), 2 * self.problem.intermediate)
-            self.point(kernel, preactivations=rows)
-        kernel.launch()
-        return [self.rows if rows is None else rows]
+            gate_up = self.acts.values.new_empty(len(routed[0].pool), 2 * self.problem.intermediate)
+            self.point(self._training, preactivations=gate_up)
+            self._training.launch()
+            return [gate_up]
+        (self._backward[0] if transposed else self._dispatch).launch()
+        return [self.acts.values if transposed else self.rows]
 
     def dispatch_gradients(
         self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]
