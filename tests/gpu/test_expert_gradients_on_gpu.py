@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl import moe
+from megamoe_dsl import EpMoE, Problem, moe
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.quant import unscaled_weights
 from megamoe_dsl.runtime import device_gradients
 from runtime.test_expert_training import NAMES, assert_near, dy_of, in_float64, layer
 
@@ -31,6 +32,19 @@ def test_gradients_are_near_float64_and_the_same_twice() -> None:
     assert_near({name: one.cpu() for name, one in found.items()}, in_float64(layer()), 0.01)
     assert all(torch.equal(found[name], again[name]) for name in NAMES)
     assert not found["w1"][3].any() and not found["w2"][3].any() and found["topk_weights"][2, 1] == 0
+
+
+def test_a_layer_over_ranks_has_the_same() -> None:
+    """On one rank, as many rows in blocks of an expert's own: y and all gradients, to the bit."""
+    given, alone = on_gpu(*NAMES), on_gpu(*NAMES)
+    (experts, own, hidden), idx = given["w1"].shape, given["topk_idx"]
+    problem = Problem(hidden, own // 2, experts, idx.shape[1], 1, len(idx), recipe="bf16xbf16")
+    halves = EpMoE(problem, unscaled_weights(given["w1"], given["w2"]))
+    y = halves(given["x"], idx, given["topk_weights"])
+    y.backward(dy_of(given["x"]).cuda())
+    assert torch.equal(y, moe(**alone))
+    for name, one in gradients(moe, alone).items():
+        assert torch.equal(given[name].grad, one), name
 
 
 @pytest.mark.parametrize("trained", NAMES)
