@@ -26,7 +26,7 @@ DRIVER = (
         "conclude",
         "any(report.findings for report in reports)",
         "reports[-1].findings",
-        "tests/test_cli.py::test_a_finding_fails_what_is_right",
+        "tests/test_tables.py::test_the_last_line_is_the_verdict",
     ),
     host(
         "a rank's experts do not limit a token's copies",

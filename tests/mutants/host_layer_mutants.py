@@ -20,7 +20,7 @@ def ep(name: str, kind: str, where: str, old: str, new: str, change: str) -> Mut
 
 
 OUT = "check_output('out', out, (rows, self.problem.hidden), self.device)"
-EP_OUT = "check_output('out', y, shape, self.rows.device)"
+EP_OUT = "check_output('out', y, shape, x.device)"
 PLACES = "(at, scales, idx, weights) == self._places and rows == x.shape[0]"
 MOVED = "values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = (at, idx, weights, x.shape[0], rows)"
 FUSED = (
@@ -144,13 +144,13 @@ FUSED = (
     ),
 )
 EXPERT_PARALLEL = (
-    ep("tokens of any device", "too narrow", "EpMoE.forward", "check_device('x', x, self.rows.device)", "", "x, far"),
-    ep("indices of any device", "too narrow", "EpMoE.forward", "check_device(name, tensor, self.rows.device)", "pass", "topk_idx, far"),
+    ep("tokens of any device", "too narrow", "EpMoE.forward", "check_device('x', x, self.acts.values.device)", "", "x, far"),
+    ep("indices of any device", "too narrow", "EpMoE.forward", "check_device(name, tensor, x.device)", "pass", "topk_idx, far"),
     ep(
         "y of any device",
         "too narrow",
         "EpMoE.forward",
-        "check_output('out', y, shape, self.rows.device)",
+        "check_output('out', y, shape, x.device)",
         "check_output('out', y, shape, y.device)",
         "out, far",
     ),
@@ -159,7 +159,7 @@ EXPERT_PARALLEL = (
         "a rank's current device is not looked at",
         "too narrow",
         "EpMoE.forward",
-        "if self.rows.is_cuda: check_current(self.rows.device)",
+        "if x.is_cuda: check_current(x.device)",
         "",
         "another device",
     ),

@@ -69,7 +69,7 @@ ASKED = (
         "a layer that trains has no kernels of a backward pass",
         "wrong launch",
         "halves_kernels",
-        "(first.backward, second.backward) if train else ()",
+        "(first.forward, first.backward, second.backward) if train else ()",
         "()",
         f"{RUNTIME}preparation.py::test_kernels_are_those_that_a_layer_takes",
     ),
