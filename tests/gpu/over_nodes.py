@@ -36,6 +36,7 @@ import torch.distributed as dist
 
 from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, disable_multicast, moe, random_weights
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.moe.halves.gemm_part import ACTIVATED
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.predict.nodes import CHUNKS, NETWORK_SMS, chunks_of
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -81,7 +82,7 @@ def prepare(given: argparse.Namespace) -> int:
         sms = 0 if layer.max_tokens_per_rank == tokens * ranks // domain else given.sms
         kernels += layer_kernels(layer, grid_target(gpu, sms), ())
     if "train" in checks:
-        halves = halves_kernels(node_problem(problem_of(ranks, tokens, BF16), domain), target, train=True)
+        halves = halves_kernels(node_problem(problem_of(ranks, tokens, BF16), domain), target, {"gate_up": ACTIVATED}, train=True)
         own = [] if domain > 1 else [(problem.experts_per_rank, range(1, ranks * tokens // 2 + 1))]
         for experts, rows in ((problem.num_experts, [tokens // 2]), *own):
             layer = ExpertLayer(problem.hidden, problem.intermediate, experts, problem.topk, recipe=BF16, preactivations=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -224,6 +225,14 @@ def test_what_has_no_backward_pass_is_refused() -> None:
             "transposed_b = True: must be False but for",
         ),
         (lambda: GemmCombineConfig(moe, **FIELDS, transposed=1), "transposed = 1: must be True or False"),
+        (lambda: DispatchGemmConfig(moe, gate_up="kept"), "gate_up = 'kept': must be one of stored, activated, both"),
+        (lambda: DispatchGemmConfig(moe, **FIELDS, gate_up="both"), "block_n = 64: must be 256 for gate and up"),
+        (lambda: DispatchGemmConfig(moe, block_m=64, gate_up="activated"), "block_m = 64: must be 64 for each warpgroup"),
+        (
+            lambda: DispatchGemmConfig(problem(9), gate_up="activated"),
+            "problem.recipe = 'fp8xfp8': must be bf16xbf16 where gate",
+        ),
+        (lambda: DispatchGemmConfig(replace(moe, activation_clamp=7.0)), "problem.activation_clamp = 7.0: must be None: the activation is"),
         (lambda: GemmCombineConfig(moe, **FIELDS, cluster=2, transposed=True), "cluster = 2: must be 1 in a backward pass"),
         (lambda: GemmCombineConfig(moe, **{**FIELDS, "block_m": 64}).backward, "block_n = 64: must be a multiple of 64 for each warpgroup"),
     ):

@@ -13,7 +13,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
-from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
+from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.problem import Problem, ProblemError
@@ -86,6 +86,12 @@ def test_kernels_are_those_that_a_layer_takes() -> None:
     assert (first.block_m, second.block_m) == (64, 128) and tables == RoutingTablesConfig.of(first)
     trained = halves_kernels(UNSCALED, TARGET, {"block_m": 64}, {"block_m": 128}, train=True)
     assert trained == [first, second, tables, first.backward, second.backward]
+    activated = halves_kernels(UNSCALED, TARGET, {"gate_up": "activated"}, train=True)
+    assert [(one.gate_up, one.transposed, one.block_m, one.block_n) for one in activated if isinstance(one, DispatchGemmConfig)] == [
+        ("activated", False, 128, 256),
+        ("both", False, 128, 256),
+        ("activated", True, 128, 256),
+    ]
     tokens = [one.kernels(TARGET, number) for one in (LAYER,) for number in (1, 200)]
     assert expert_kernels(LAYER, TARGET, (1, 200, 1)) == [config for configs in tokens for config in configs]
 
