@@ -202,6 +202,36 @@ def test_a_step_gives_at_least_four_ticks(extent: float, step: float) -> None:
     assert tick_step(extent) == step
 
 
+def test_a_page_from_top_to_bottom() -> None:
+    """A lane has 22 pixels and so has a row of a grid; what stands in a bar, a cell or a legend's line is 13 below its top."""
+    bars = Bar(0, 50, "weights", "w0"), Bar(50, 100, "free", "free")
+    lanes = Lane("one", bars, ("1", "22"), "first"), Lane("two", (Bar(25, 75, "pull", share=0.5),), ("333", "4"), "second")
+    grid = CellGrid(("c0", "c1"), ("r0", "row 1"), ((Cell("1.0", "0"), Cell("x", "1")), (Cell("a", "2"), Cell("2", "3"))), "caption")
+    _, height, drawn = svg(BarChart(lanes, 100, "us", ("a", "head")), grid)
+    ends, column, row = (16 + 10 + 3 * 7.25 + 14 + 3 * 7.25, 83.5 + 14 + 4 * 7.25), 3 * 7.25 + 12, 16 + 5 * 7.25 + 8
+    ticks = [(140.5 + 743.5 * place / 5, 106) for place in range(5)]
+    wanted = [
+        *(("Title", 16, 30), ("Note", 16, 56), ("weights", 36, 81), ("free", 120.75, 81), ("pull", 183.75, 81)),
+        *(("a", ends[0], 106), ("head", ends[1], 106), ("100 us", 884, 106)),
+        *((str(20 * place), *tick) for place, tick in enumerate(ticks)),
+        *(("first", 16, 129), ("one", 26, 150), ("1", ends[0], 150), ("22", ends[1], 150)),
+        *(("w0", 140.5 + 743.5 / 4, 151), ("free", 140.5 + 743.5 * 3 / 4, 151)),
+        *(("second", 16, 173), ("two", 26, 194), ("333", ends[0], 194), ("4", ends[1], 194)),
+        *(("c0", row + column / 2, 228), ("c1", row + column * 3 / 2, 228)),
+        *(("r0", row - 8, 249), ("1.0", row + column / 2, 249), ("x", row + column * 3 / 2, 249)),
+        *(("row 1", row - 8, 271), ("a", row + column / 2, 271), ("2", row + column * 3 / 2, 271), ("caption", 16, 294)),
+    ]
+    found = [(one.text, *numbers(one, "x", "y")) for one in of(drawn, "text")]
+    assert [text for text, *_ in found] == [text for text, *_ in wanted] and height == 330
+    assert all(a[1:] == pytest.approx(b[1:], abs=0.1) for a, b in zip(found, wanted, strict=True))
+    assert [numbers(one, "y", "height") for one in of(drawn, "rect")] == [
+        *([70, 14], [70, 14], [70, 14], [138, 18], [138, 18], [140.5, 13], [182, 18], [191, 9]),
+        *([234, 22], [234, 22], [256, 22], [256, 22]),
+    ]
+    assert [(y1, y2) for _, y1, _, y2 in lines(drawn)] == [*[(110, 202)] * 6, (147, 147), (191, 191)]
+    assert [one.text for one in of(drawn, "title")] == ["w0", "free", "1.0", "x", "a", "2"]
+
+
 @pytest.mark.parametrize(
     ("headings", "texts", "longest"),
     [(("c0", "c"), ("1", "long text"), 9), (("heading", "c"), ("1", "2"), 7), (("c", "headings"), ("1", "2"), 8)],

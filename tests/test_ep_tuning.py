@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,6 +147,17 @@ def test_a_run_is_what_was_asked_for() -> None:
     assert isinstance(found, Session) and (found.variants, found.watchdog_ms, found.points) == (True, 7, [point])
     with pytest.raises(ProblemError, match="tokens = 0: must be at least 1"):
         run_of("mega_moe", None, replace(tuned, tokens="0"))
+
+
+@pytest.mark.parametrize(("right", "code"), [([True, True], 0), ([False, True], 1), ([True, False], 1)])
+def test_a_benchmark_fails_where_a_point_is_wrong(right: list[bool], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    run = SimpleNamespace(run=lambda host: ran.append(host) or SimpleNamespace(records=right), right=lambda record: record)
+    monkeypatch.setattr("megamoe_dsl.cli.bench.run_of", lambda kernel, points, given: run if (kernel, points) == ("gemm", "x") else None)
+    monkeypatch.setattr(Host, "find", lambda: "a host")
+    result = CliRunner().invoke(app, ["bench", "--kernel", "gemm", "--points", "x"])
+    assert result.exit_code == code and ran == ["a host"]
+    assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
 @pytest.mark.parametrize(

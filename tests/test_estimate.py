@@ -114,7 +114,7 @@ def test_the_estimate_is_shown_and_a_long_one_says_what_makes_it_shorter(monkeyp
         1,
         1,
     ]
-    assert "fewer --experts, --ranks or --tokens make it shorter" in long
+    assert "That is long: fewer --experts, --ranks or --tokens make it shorter" in long and "That is long" not in short
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp4", "fp8xfp8"])

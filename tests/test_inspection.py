@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.table import Table
+from typer.testing import CliRunner
 
 from megamoe_dsl.arch import SM100, Arch
 from megamoe_dsl.cli import inspect as command
+from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.inspect import measure_columns, measure_table, number, print_changes, print_inspection, tables_of
 from megamoe_dsl.hardware.cta_pair import TmemField
 from megamoe_dsl.inspect import Inspection, differences
@@ -159,6 +162,34 @@ def test_an_inspection_ends_with_overtaken_loads_and_instructions(
     console = Console(file=StringIO(), width=100)
     print_inspection(console, inspection(measures=[]))
     assert said(console).splitlines()[-1].startswith("Overtaken loads")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tokens"),
+    [
+        (["--tokens", "8"], 8),
+        (["--tokens", "0", "--max-tokens", "8"], None),
+        (["--kernel", "moe_fc1", "--arch", "sm_90a"], None),
+    ],
+)
+def test_the_model_is_asked_about_a_fused_layer_with_tokens(
+    arguments: list[str], tokens: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel is compiled with lines, which measures are found by."""
+    told: list[Any] = []
+
+    def compile_kernel(config: Any, line_info: bool = False) -> Any:
+        told.append(line_info)
+        return SimpleNamespace(config=config)
+
+    monkeypatch.setitem(sys.modules, "megamoe_dsl.artifact.compile", SimpleNamespace(compile_kernel=compile_kernel))  # type: ignore[arg-type]
+    monkeypatch.setattr(Inspection, "of", lambda artifact: artifact)
+    monkeypatch.setattr(command, "print_inspection", lambda console, inspection: told.append(inspection.config.problem.hidden))
+    monkeypatch.setattr("megamoe_dsl.cli.predict.print_model", lambda console, config, tokens: told.append(tokens))
+    shape = ["--hidden", "512", "--intermediate", "256", "--experts", "4", "--topk", "2", "--ranks", "2"]
+    result = CliRunner().invoke(app, ["inspect", *shape, *arguments])
+    assert result.exit_code == 0, result.output
+    assert told == [True, 512, *([] if tokens is None else [tokens])]
 
 
 def test_json() -> None:

@@ -143,6 +143,14 @@ def test_the_shape_of_our_kernel_is_its_configurations() -> None:
     assert (found.handed_out, found.shares_tile, found.tiles_weights) == (True, False, True)
 
 
+@pytest.mark.parametrize(("block_m", "block_k", "mma"), [(32, 128, 38), (32, 256, 62), (192, 128, 38), (192, 256, 62)])
+def test_instructions_of_packed_values_are_those_of_the_k_block(block_m: int, block_k: int, mma: float) -> None:
+    problem = Problem(1024, 512, 16, 2, 2, 256, recipe="mxf4xmxf4")
+    config: Any = choose(problem, Target.typical("sm_100a"), 64, block_m=block_m, block_k=block_k)
+    found = shape_of(config)
+    assert (found.instructions.mma, found.k_block.channels) == (mma, block_k)
+
+
 @pytest.mark.parametrize(("shares", "warpgroups", "groups"), [(True, 2, 1), (True, 1, 1), (False, 2, 2), (False, 1, 1)])
 def test_warpgroups_that_share_a_tile_finish_one_at_a_time(shares: bool, warpgroups: int, groups: int) -> None:
     config: Any = choose(Problem(1024, 512, 16, 2, 2, 256), Target.typical("sm_100a"), 64)
