@@ -12,8 +12,9 @@ import pytest
 from megamoe_dsl import Problem, Target, choose
 from megamoe_dsl.predict.calibration import Calibration, calibration_of
 from megamoe_dsl.predict.engine import Run
-from megamoe_dsl.predict.launch import RankLoad
+from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles, weights_kept
 from megamoe_dsl.predict.prediction import Launched, Prediction, Subject, at_power, gains, power, prefers
+from megamoe_dsl.predict.sm90 import multiplication
 from megamoe_dsl.predict.sm100 import shape_of
 
 GPU = replace(
@@ -132,6 +133,51 @@ def test_power_is_worth_something_where_it_lowers_the_clock() -> None:
     config, load = choose(problem, Target.typical("sm_90a"), 256), RankLoad.uniform(problem, 256)
     free, limited = (Prediction.of(config, load, one) for one in (calibration, replace(calibration, power=134.0)))
     assert limited.launched.clock < free.launched.clock and "power" in limited.limits and "power" not in free.limits
+
+
+def test_every_k_block_has_a_number_of_its_own() -> None:
+    """Those of weights expert by expert, then those of the pool block by block; of Linear1 before those of Linear2."""
+    blocks = KBlocks.of(Problem(1024, 512, 16, 2, 2, 256))
+    assert (blocks.fc1, blocks.fc2, blocks.fc1_n, blocks.fc2_n, blocks.experts) == (8, 4, 4, 4, 8)  # of 128 channels, of 256 rows
+    tiles = [(is_fc2, expert, n, expert, 1) for is_fc2 in range(2) for expert in range(8) for n in range(4)]
+    found = Tiles(*np.array(tiles).T)
+    weights, tokens, counts = blocks.weights(found), blocks.tokens(found), blocks.count(found)
+    assert counts.tolist() == [8] * 32 + [4] * 32
+    numbers = [number + k for number, count in zip(weights, counts, strict=True) for k in range(count)]
+    assert sorted(numbers) == list(range(8 * (4 * 8 + 4 * 4))) and numbers[: 4 * 8] == list(range(32))
+    rows = {(block, is_fc2): number for (is_fc2, _, _, block, _), number in zip(tiles, tokens.tolist(), strict=True)}
+    assert rows == {(block, is_fc2): 384 + 12 * block + 8 * is_fc2 for block in range(8) for is_fc2 in range(2)}
+
+
+@pytest.mark.parametrize(("counts", "share"), [((1, 0, 5, 0), 0.25), ((1, 1, 5, 9), 0.125), ((3, 0, 0, 0), 0.5), ((0, 0, 0, 0), 0.6)])
+def test_weights_of_fewer_experts_stay_in_l2(counts: tuple[int, ...], share: float) -> None:
+    """Of what they read, half as much as L2 keeps; never more than 0.6."""
+    problem = Problem(1024, 512, 4, 1, 1, 16)
+    l2 = replace(GPU, weights_kept=0.5, l2_kept=3 * 1024 * 512.0)
+    assert weights_kept(problem, RankLoad(16, counts, 0.0), 1.0, l2) == pytest.approx(share)
+    assert weights_kept(problem, RankLoad(16, counts, 0.0), 2.0, l2) == pytest.approx(share / 2 if share < 0.6 else 0.6)
+
+
+def multiplied_by(first: list[int], second: list[int], **fields: Any) -> tuple[list[float], list[float]]:
+    """Clocks and energy of a K block of tiles of so many tokens, and of their pairs' other tiles."""
+    config: Any = choose(Problem(1024, 512, 16, 2, 2, 256, recipe="fp8xfp8"), Target.typical("sm_90a"), 256, **fields)
+    kernel = {"rows": 100.0, "rows_token": 2.0, "columns": 50.0, "columns_token": 3.0}
+    us, energy = multiplication(config, np.array(first), np.array(second), replace(GPU, kernel=kernel), 2.0)
+    return (us * 2e3).tolist(), energy.tolist()
+
+
+def test_half_tiles_take_half_the_rows_and_the_energy() -> None:
+    """A pair of tiles takes as long as its longer one, and the energy of both."""
+    first, second = [1, 64, 65, 128, 64, 64, 128, 10, 128], [0, 0, 0, 0, 1, 64, 64, 65, 128]
+    clocks, energy = multiplied_by(first, second, block_m=128, cluster=2)
+    half, whole = 100 + 2 * 64, 100 + 2 * 128
+    assert clocks == pytest.approx([half, half, whole, whole, half, half, whole, whole, whole])
+    assert energy == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.5, 1.5, 2.0]
+
+
+def test_tokens_that_are_columns_take_as_long_as_rows_and_columns_together() -> None:
+    clocks, energy = multiplied_by([1, 32], [0, 0], block_m=32)
+    assert clocks == pytest.approx([50 + 5 * 32] * 2) and energy == pytest.approx([0.1 + 32 / 128] * 2)
 
 
 def test_the_shape_of_our_kernel_is_its_configurations() -> None:
