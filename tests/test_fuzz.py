@@ -250,11 +250,20 @@ def test_calls_of_moe_have_the_bits_of_the_layer(broken: str, monkeypatch: pytes
     )
 
 
-@pytest.mark.parametrize("ring", [None, 128])
-def test_a_gpu_runs_the_same(ring: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a simulated GPU, both calls on one buffer."""
+def test_calls_of_moe_in_fp8_have_the_layers_clamp_and_scales() -> None:
+    """Gate and up lie beyond it."""
+    problem = replace(PROBLEM, weigh_results=True, activation_clamp=0.125)
+    trial = ExpertTrial(problem, (FuzzedCall((3,), values="normal"), FuzzedCall((2,), values="heavy")), ("eager", "graph"))
+    assert check_trial(trial, SimulatedMachine()) == ""
+    case = case_of(problem, trial.calls[0])
+    assert not torch.equal(case.reference().y[0], replace(case, problem=replace(problem, activation_clamp=None)).reference().y[0])
+
+
+@pytest.mark.parametrize(("ring", "calls"), [(None, 2), (128, 1)])
+def test_a_gpu_runs_the_same(ring: int | None, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a simulated GPU, both calls on one buffer; each has ended before the next begins."""
     config = CONFIG.replace(pool_rows=ring)
-    bind = check_module.bind
+    bind, ended = check_module.bind, list[int]()
 
     def bound(store: Any, config: MegaMoeConfig, symmetric: Any, *others: Any) -> Any:
         kernel = bind(store, config, symmetric, *others)
@@ -265,12 +274,13 @@ def test_a_gpu_runs_the_same(ring: int | None, tmp_path: Path, monkeypatch: pyte
             SimulatedKernel.tensors = visible(layer, y=y)
             kernel(y)
 
-        return with_call(run, buffers=kernel.buffers, synchronize=lambda: None)
+        return with_call(run, buffers=kernel.buffers, synchronize=lambda: ended.append(len(SimulatedKernel.launched)))
 
     monkeypatch.setattr(check_module, "bind", bound)
     with simulated_gpu(monkeypatch) as gpu:
-        assert check_trial(replace(TRIAL, config=config, other=None, unfused=False), GpuMachine(tmp_path, "cpu")) == ""
-        assert gpu.launched == [config] * 2
+        trial = replace(TRIAL, config=config, calls=CALLS[:calls], other=None, unfused=False)
+        assert check_trial(trial, GpuMachine(tmp_path, "cpu")) == ""
+        assert gpu.launched == [config] * calls and ended == list(range(1, calls + 1))
 
 
 def with_call(run: Callable[..., None], **attributes: Any) -> Any:

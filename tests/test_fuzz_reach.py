@@ -1,4 +1,4 @@
-"""What the fuzzer reaches: which trials it draws, what each of its machines compares, and what it says while it runs."""
+"""What the fuzzer reaches: how it searches, what each of its machines compares, and what it says while it runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import itertools
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +23,13 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.fuzz import check as check_module
 from megamoe_dsl.fuzz import run as run_module
 from megamoe_dsl.fuzz import search as search_module
-from megamoe_dsl.fuzz.check import FindingError, SimulatedMachine, check_trial, has_stages, unequal_bits
-from megamoe_dsl.fuzz.run import kinds, run_fuzz, said
+from megamoe_dsl.fuzz.check import FindingError, GpuMachine, SimulatedMachine, check_trial, has_stages, unequal_bits, unlike_reference
+from megamoe_dsl.fuzz.run import run_fuzz, said
 from megamoe_dsl.fuzz.search import FoundError, Search, Searcher
-from megamoe_dsl.fuzz.trial import ON_A_GPU, SIMULATED, ExpertTrial, FuzzedCall, Sizes, Trial, case_of, read_trial, trials
+from megamoe_dsl.fuzz.trial import ON_A_GPU, SIMULATED, ExpertTrial, FuzzedCall, Sizes, Trial, case_of, read_trial
 from megamoe_dsl.options.points import WAYS, FuzzOptions
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.reference import error_bound
 
 PROBLEM = Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe="fp8xfp8", weigh_results=True)
 CONFIG = choose(PROBLEM, Target.typical("sm_90a", 2), 3)
@@ -114,6 +117,7 @@ def test_a_process_tells_its_smallest_failure_last(monkeypatch: pytest.MonkeyPat
     seen = list[Any]()
     search_module.search(FuzzOptions(), ("sm_90a",), 0, SimpleNamespace(send=seen.append))  # type: ignore[arg-type]
     failing = [one.trial for one in seen if isinstance(one, FoundError)]
+    assert sum(failing[-1].calls[-1].tokens) in (3, 4), "the simulator shrinks"
     assert failing[-1] is seen[-1].trial and sum(failing[-1].calls[-1].tokens) == min(sum(one.calls[-1].tokens) for one in failing)
     assert [one.to_json() for one in failing].count(failing[-1].to_json()) == 2
 
@@ -136,21 +140,6 @@ def test_a_gpu_has_larger_layers(gpu: bool, sizes: Sizes, monkeypatch: pytest.Mo
     assert set(map(id, asked)) == {id(sizes)}
 
 
-def test_every_kind_of_layer_is_drawn() -> None:
-    seen = list[Any]()
-    Search(lambda trial: "", seen.append).run(trials(SIMULATED), SEED, seconds=60, most=100)
-    counted = {kind for trial in seen for kind in kinds(trial)}
-    assert {"unfused", "another tile", "ring", "biases"} <= counted
-    assert {one.split()[0] for one in counted} >= {"sm_90a", "sm_100a"}
-    assert any(one.schedule for one in seen) and any(len(one.calls) > 1 and one.calls[0] != one.calls[1] for one in seen)
-    assert len({call.seed for one in seen for call in one.calls}) > 20
-
-
-def test_ranks_have_tokens_of_their_own() -> None:
-    case = case_of(replace(PROBLEM, num_ranks=2), FuzzedCall((4, 4), values="normal"))
-    assert not torch.equal(case.x[0].view(torch.uint8), case.x[1].view(torch.uint8))
-
-
 def test_another_bit_on_hopper_is_found() -> None:
     """Sums of normal numbers are known to the bit there."""
 
@@ -167,8 +156,80 @@ def test_another_bit_on_hopper_is_found() -> None:
     assert check_trial(TRIAL, Oracle()) == "call 1: 1 elements of y differ from the reference by more than the bound"
 
 
+def test_elements_of_all_ranks_are_counted() -> None:
+    """On SM100 by the case's bound, on Hopper by the machine's; a NaN is beyond any."""
+    case = case_of(replace(PROBLEM, num_ranks=2), FuzzedCall((2, 3), values="normal"))
+    for promoted, accumulate in ((True, "hopper"), (False, torch.float64)):
+        y = [one.clone() for one in case.reference(accumulate).y]  # type: ignore[arg-type]
+        assert unlike_reference(case, y, SimulatedMachine(), promoted=promoted) == 0
+        y[0][1, 3] += 9
+        y[1][0, :2] = torch.nan
+        assert unlike_reference(case, y, SimulatedMachine(), promoted=promoted) == 3
+
+
+def test_a_gpus_functions_are_approximate(tmp_path: Path) -> None:
+    """Sums of exact data are known all the same."""
+    exact, heavy = (case_of(PROBLEM, FuzzedCall((3,), values=values)) for values in ("exact", "heavy"))
+    machine = GpuMachine(tmp_path)
+    assert not machine.hopper_bound(exact)[0].any() and machine.hopper_bound(exact)[0].shape == (3, 256)
+    (bound,), (wanted,) = machine.hopper_bound(heavy), error_bound(heavy, sums_exact=True, accumulate="hopper")
+    assert torch.equal(bound, wanted) and bool((bound > 0).any())
+
+
+def test_a_gpu_that_refuses_all_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator goes on."""
+    waited = list[str]()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("once"))
+    assert SimulatedMachine().works() and waited == [] and GpuMachine(tmp_path).works() and waited == ["once"]
+
+    def refuse() -> None:
+        raise RuntimeError("unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    assert not GpuMachine(tmp_path).works()
+
+
+def test_a_process_takes_its_share_of_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(search_module.os, "sched_getaffinity", lambda process: set(range(8 if process == 0 else 1)))
+    for jobs in (1, 3, 16):
+        search_module.search(FuzzOptions(jobs=jobs, minutes=-1.0), ("sm_90a",), 0, SimpleNamespace(send=None))  # type: ignore[arg-type]
+    assert asked == [8, 2, 1]
+
+
+def test_calls_in_a_graph_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph holds the second call, and runs twice; a compiled one is whole, and of any number of tokens."""
+    noted, y = list[str](), torch.ones(1)
+
+    def moe(number: int) -> Any:
+        noted.append(f"call {number}")
+        return SimpleNamespace(is_cuda=True, name=f"y of call {len(noted)}")
+
+    @contextmanager
+    def captured(graph: Any) -> Iterator[None]:
+        noted.append("begin")
+        yield
+        noted.append("end")
+
+    graph = SimpleNamespace(replay=lambda: noted.append("replay"))
+    monkeypatch.setattr(check_module, "moe", moe)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+    monkeypatch.setattr(torch.cuda, "graph", captured)
+    ((found, wanted),) = check_module.in_graph({"number": 7}, y)
+    assert (found.name, wanted) == ("y of call 3", y)  # type: ignore[attr-defined]
+    assert noted == ["call 7", "begin", "call 7", "end", "replay", "replay"]
+    options = list[dict[str, Any]]()
+    monkeypatch.setattr(torch.compiler, "reset", lambda: noted.append("reset"))
+    monkeypatch.setattr(torch, "compile", lambda function, **given: options.append(given) or function)
+    assert check_module.compiled({"number": 8}, y)[0][1] is y and noted[-2:] == ["reset", "call 8"]
+    assert options == [{"fullgraph": True, "backend": "aot_eager", "dynamic": True}]
+
+
 def test_bits_are_compared_not_numbers() -> None:
+    """Of all calls and ranks."""
     zero, nan = torch.tensor([0.0, 1.0]), torch.tensor([float("nan")])
+    assert unequal_bits([[zero, nan], [zero, -nan]], [[-zero, nan], [-zero, nan]]) == 5
     assert (unequal_bits([[zero]], [[-zero]]), unequal_bits([[nan]], [[nan.clone()]])) == (2, 0)
 
 

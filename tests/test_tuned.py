@@ -19,7 +19,7 @@ from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS, Sm90Config
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.compiled import configs_up_to
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.tuned import DEFAULT_GPU, Entry, EpEntry, GemmEntry, Table, TableError, table, tuned_table
+from megamoe_dsl.tuned import DEFAULT_GPU, Entry, EpEntry, GemmEntry, LaunchEntry, Table, TableError, table, tuned_table
 
 RESULTS = Path(__file__).parents[1] / "bench" / "results"
 FLASH = PRESETS["flash"].problem(8192, recipe="fp8xfp8")
@@ -115,20 +115,29 @@ def test_another_file_is_no_table(tmp_path: Path, text: str) -> None:
 
 GEMM = GemmEntry(128, 256, "dense", 1, 132, 64, {"split_k": True, "block_m": 64}, 5.0, "run.json")
 EP = EpEntry(4096, 2048, 32, 6, 64, "run.json", dispatch={"cluster": 1})
+LAUNCH = LaunchEntry(4096, 2048, 32, 6, 64, {"fused": 6.0, "stages": 7.25}, "run.json")
+AnyEntry = Entry | GemmEntry | EpEntry | LaunchEntry
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(type(one), field.name) for one in (entry(64), GEMM, EP) for field in fields(one)],
+    [(type(one), field.name) for one in (entry(64), GEMM, EP, LAUNCH) for field in fields(one)],
     ids=lambda one: getattr(one, "SUFFIX", one),
 )
-def test_a_field_of_another_type_is_named(tmp_path: Path, kind: type[Entry] | type[GemmEntry] | type[EpEntry], name: str) -> None:
+def test_a_field_of_another_type_is_named(tmp_path: Path, kind: type[AnyEntry], name: str) -> None:
     """A table is a file that anybody may have edited: no field takes what its class does not declare."""
-    good = {Entry: entry(64), GemmEntry: GEMM, EpEntry: EP}[kind]
+    good = {type(one): one for one in (entry(64), GEMM, EP, LAUNCH)}[kind]
     path = Table("GPU", (good,), kind).write(tmp_path)
     assert Table.read("GPU", tmp_path, kind).entries == (good,)
     text = {"results", "recipe", "kind"} & {name}
-    wrong = [None, math.nan, -1, [1], True, *([10**400] if text else [0, "text", {"x": -1}, {"x": None}])]
+    wrong = [
+        None,
+        math.nan,
+        -1,
+        [1],
+        True,
+        *([10**400] if text else [0, "text", {"x": -1}, {"x": None}, {"x": -1, "y": 1}, {"x": 1, "y": math.inf}]),
+    ]
     wrong += [] if text else [math.inf] if name == "us" else [2.5, (1 << 31) + 1]
     for value in wrong:
         path.write_text(json.dumps({"gpu": "GPU", "entries": [{**asdict(good), name: value}]}))
@@ -143,12 +152,39 @@ def test_a_field_of_another_type_is_named(tmp_path: Path, kind: type[Entry] | ty
         (entry(64), {"hidden", "intermediate", "experts_per_rank", "num_sms", "recipe"}),
         (GEMM, {"n", "k", "kind", "num_groups", "num_sms", "recipe"}),
         (EP, {"hidden", "intermediate", "experts_per_rank", "topk", "recipe"}),
+        (LAUNCH, {"hidden", "intermediate", "experts_per_rank", "topk", "recipe"}),
     ],
     ids=lambda one: getattr(one, "SUFFIX", None),
 )
-def test_an_entry_speaks_for_its_share_alone(one: Entry | GemmEntry | EpEntry, names: set[str]) -> None:
+def test_an_entry_speaks_for_its_share_alone(one: AnyEntry, names: set[str]) -> None:
     others = {name: 2 * value for name, value in asdict(one).items() if isinstance(value, int | str)}
     assert {name for name, value in others.items() if one.share_of(replace(one, **{name: value})) != one.share_of(one)} == names
+
+
+@pytest.mark.parametrize(
+    ("one", "text", "expected"),
+    [
+        (entry(64), "block_m=32 lookahead=16 num_stages=3 cluster=1 1.0 us", 64 * 6 / 32),
+        (GEMM, "split_k=True block_m=64 5.0 us", 64.0),
+        (replace(GEMM, kind="packed", num_groups=4), "split_k=True block_m=64 5.0 us", 16.0),
+        (replace(EP, combine={"scatter": False, "task_tokens": 8}), "cluster=1 scatter=False task_tokens=8", 12.0),
+        (LAUNCH, "fused=6.0 stages=7.25", 12.0),
+    ],
+    ids=lambda one: getattr(one, "SUFFIX", None),
+)
+def test_what_an_entry_says(one: AnyEntry, text: str, expected: float) -> None:
+    """Its choices and its time; tokens of an expert, or rows of a group."""
+    assert (one.winner, one.expected, one.key) == (text, expected, (one.share_of(one), expected))
+
+
+def test_choices_of_both_architectures_are_told() -> None:
+    """No other set of fields is one."""
+    sm100 = {"block_m": 64, "lookahead": 4, "num_stages": 0, "store_block_m": 8, "epilogue_warpgroups": 1, "block_k": 128}
+    assert replace(entry(8), choice=sm100).choice == sm100
+    allowed = "block_m, cluster, lookahead, num_stages or block_k, block_m, epilogue_warpgroups, lookahead, num_stages, store_block_m"
+    for choice in ({**sm100, "cluster": 1}, {"block_m": 64}, {}):
+        with pytest.raises(ValueError, match=f"must have the fields {allowed}$"):
+            replace(entry(8), choice=choice)
 
 
 def test_an_entry_has_at_most_2_31_tokens() -> None:
