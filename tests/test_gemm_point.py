@@ -27,7 +27,7 @@ from megamoe_dsl.bench.gemm.point import (
     unscaled_points,
     within_reach,
 )
-from megamoe_dsl.bench.gemm.session import Others, PointInputs, in_rotation, run_point, table
+from megamoe_dsl.bench.gemm.session import TOLERANCE, Others, PointInputs, checked, in_rotation, run_point, table
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, MASKED, PACKED
 from megamoe_dsl.quant import dequantize
@@ -114,6 +114,8 @@ def test_a_point_counts_what_it_moves() -> None:
     point = POINTS[PACKED]
     assert point.flop == 2.0 * 45 * 256 * 128
     assert point.num_bytes == pytest.approx(45 * (128 + 128 / 128 * 4) + 2 * 256 * 128 + 43 * 256 * 2, rel=0.01)
+    alone = grouped(PACKED, [1, 0], 256, 128)
+    assert alone.num_bytes == pytest.approx(128 + 4 + 256 * 128 + 2 * 4 + 256 * 2, rel=0.01)
     point = POINTS["dense"]
     kept, added = (replace(point, problem=replace(point.problem, output="f32", accumulate=also)) for also in (False, True))
     assert added.num_bytes - kept.num_bytes == 130 * 256 * 4, "D is read, too"
@@ -187,6 +189,65 @@ def test_the_worst_group_is_what_an_error_is_of() -> None:
     d = torch.tensor([[3.0, 3.0], [9.0, 9.0], [3.0, 4.0], [3.5, 4.0]])
     inputs = PointInputs(GemmTensors(*(torch.zeros(1) for _ in range(5))), samples)
     assert inputs.error(d) == inputs.error(d.view(2, 2, 2)) == pytest.approx(0.2)
+    for row in range(3):
+        unwritten = d.clone()
+        unwritten[(2, 0, 3)[row], 1] = torch.nan
+        assert not inputs.error(unwritten) <= TOLERANCE, "in whichever group it is"
+
+
+def test_what_a_kernel_leaves_out_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In D there is what the kernel before has written."""
+    point = grouped(PACKED, [5, 5], 256, 128)
+    inputs, waited = PointInputs.draw(point, "cpu"), list[str]()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("once"))
+
+    def lazy() -> None:
+        whole, inputs.tensors.d[5:] = inputs.tensors.d.clone(), 0.0
+        multiply(inputs.tensors, PACKED, 1.0)
+        inputs.tensors.d[5:] = whole[5:]
+
+    errors = checked({"right": partial(multiply, inputs.tensors, PACKED, 1.0), "lazy": lazy}, inputs)
+    assert errors["right"] < TOLERANCE and not errors["lazy"] <= TOLERANCE and waited == ["once"] * 2
+
+
+@pytest.mark.parametrize(("us", "launches"), [(10.0, 50), (400.0, 20), (2666.0, 3), (8000.0, 3)])
+def test_a_turn_takes_eight_milliseconds(us: float, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the slowest kernel; at least three launches, at most fifty.  Others are of this point and its inputs."""
+    point, drawn, asked = POINTS["dense"], PointInputs.draw(POINTS["dense"], "cpu"), list[Any]()
+    monkeypatch.setattr(session.PointInputs, "draw", lambda point: drawn)
+    monkeypatch.setattr(session, "loaded", lambda *_: {"ours": lambda: None})
+    monkeypatch.setattr(session, "time_graphs", lambda launches: {"ours": Times(1.0, 1.0, 1.0), "theirs": Times(us, us, us)})
+    alike = Times(1.0, 1.0, 1.0)
+    monkeypatch.setattr(session, "time_back_to_back", lambda kernels, *given: asked.append(given) or dict.fromkeys(kernels, alike))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    others = lambda *given: asked.append(given) or Others({"theirs": lambda: None}, {"theirs": 0.5})  # noqa: E731
+    ours, theirs = run_point(point, [], ArtifactStore("none"), 5, others)["kernels"]
+    assert asked == [(point, drawn), (launches, 5)]
+    assert (ours["config"], theirs["config"], theirs["check"]) == (None, None, {"error": 0.5, "passed": False})
+
+
+def test_ratios_are_to_the_fastest_other_kernel() -> None:
+    """Back to back and as a graph, which may be another one."""
+    kernels = [
+        {"kernel": name, "config": config, "check": check, "us": {"median": us}, "graph_us": {"median": graph}, "tflops": 7.4}
+        for name, config, check, us, graph in (
+            ("theirs", None, None, 8.0, 6.0),
+            ("ours", {}, {"passed": True, "error": 0.00123}, 10.0, 2.5),
+            ("torch", None, {"passed": False, "error": 0.5}, 20.0, 5.0),
+        )
+    ]
+    record = {"name": "a point", "bytes": 2.6e6, "kernels": kernels, "refused": {"wheel": "no such shape"}}
+    assert table(record).splitlines() == [
+        "a point: 3 MB",
+        "        8.0       6.0 us      7 TFLOPS  1.000 0.833                  theirs",
+        "       10.0       2.5 us      7 TFLOPS  0.800 2.000  ok 1.23e-03     ours",
+        "       20.0       5.0 us      7 TFLOPS  0.400 1.000  WRONG 5.00e-01  torch",
+        "  wheel refuses: no such shape",
+    ]
+    assert (
+        table({**record, "kernels": kernels[1:2]}).splitlines()[1]
+        == "       10.0       2.5 us      7 TFLOPS               ok 1.23e-03     ours"
+    )
 
 
 def test_every_launch_of_decoded_weights_has_another_copy(monkeypatch: pytest.MonkeyPatch) -> None:

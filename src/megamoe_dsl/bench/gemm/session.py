@@ -67,9 +67,9 @@ class PointInputs:
         return [self, *(replace(self, tensors=replace(self.tensors, b=self.tensors.b.clone())) for _ in range(count - 1))]
 
     def error(self, d: torch.Tensor) -> float:
-        """The largest relative error of a sampled group in D, by norm."""
+        """The largest relative error of a sampled group in D, by norm; NaN where D has one."""
         rows = d.flatten(0, -2)
-        return max(float((rows[at].double() - want).norm() / want.norm()) for at, want in self.samples)
+        return float(torch.stack([(rows[at].double() - want).norm() / want.norm() for at, want in self.samples]).max())
 
 
 TURN_US = 8_000.0  # of back-to-back launches of a repeat
