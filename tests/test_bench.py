@@ -52,7 +52,9 @@ def test_points_of_the_command_line(asked: list[Session]) -> None:
     assert CliRunner().invoke(app, ["bench", *options]).exit_code == 0
     (found,) = asked
     assert [one.name for one in found.points][:3] == ["flash EP2 M=8", "flash EP2 M=64", "pro EP2 M=8"]
-    assert len(found.points) == 8 and found.variants and not found.trace
+    assert len(found.points) == 8 and found.variants and not found.trace and found.graphs
+    assert CliRunner().invoke(app, ["bench", "--no-graphs", "--watchdog-ms", "1"]).exit_code == 0
+    assert not asked[1].graphs and not asked[1].variants and asked[1].watchdog_ns == 1_000_000
 
 
 BAD = [
@@ -250,6 +252,8 @@ WORK = {
 def test_points_that_are_none_are_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         points_of(PointOptions(tokens="8", **given))
+    (share,) = points_of(PointOptions(tokens="8", ranks="3", preset="flash", experts_per_rank=4))
+    assert share.problem.num_experts == 12, "no share of the preset's 256"
     (whole,) = points_of(PointOptions(tokens="8", ranks="2", hidden=1024, intermediate=512, topk=2, experts_per_rank=4))
     assert whole.problem.num_experts == 8
 
@@ -325,7 +329,13 @@ def test_report_and_verdict() -> None:
     times, limits = "100.0 100.0 200.0 300.0 2.000 3.000 10.0", "50 hbm 0.500 75 flop 0.750 4.00 300"
     assert " ".join(timed_row(good).split()) == f"flash EP8 M=8 {times} {limits} 1 2 ok 0.50 1.0000 block_m=8"
     assert "WRONG" in timed_row(bad)
+    no_graph = {**good["variants"]["block_m=8"], "graph_us": None}
+    row = " ".join(timed_row({**good, "variants": {"block_m=8": no_graph}}).split())
+    assert row.startswith("flash EP8 M=8 100.0 - 200.0 300.0 2.000 - 10.0 ")
     good["baseline"], good["variants"]["block_m=16"] = None, {"check": None, "us": {"median": 90.0}, "graph_us": None}
+    good["variants"]["block_m=4"] = {"check": None, "us": {"median": 400.0}, "graph_us": None}
+    assert timed_row(good).splitlines()[2].endswith(" block_m=4"), "the slowest last"
+    del good["variants"]["block_m=4"]
     fastest, chosen = (" ".join(one.split()) for one in timed_row(good).splitlines())
     assert fastest == "90.0 - - - - - 11.1 50 hbm 0.556 75 flop 0.833 4.44 333 1 - not checked block_m=16"
     assert chosen.startswith("flash EP8 M=8 100.0 100.0 - - - - 10.0 ") and chosen.endswith(" 300 1 - ok 0.50 1.0000 block_m=8")

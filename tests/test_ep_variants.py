@@ -71,7 +71,7 @@ def test_they_write_where_the_caller_keeps_y_and_wrong_ones_are_named(monkeypatc
     cleared: list[Any] = []
     monkeypatch.setattr(bench, "clear_counters", cleared.append)
     layer, y = HostLayer(chosen), torch.ones(4, 8)
-    store = SimpleNamespace(load=lambda config, any_sources: names[id(config)])
+    store = SimpleNamespace(load=lambda config, any_sources: names[id(config)] if any_sources else "of these sources alone")
     found, differing = bind_variants({SMALL.recipe: layer}, store, configs, {SMALL.recipe: y})  # type: ignore[dict-item, arg-type]
     assert differing == [WRONG, LAZY]
     assert set(configs) - set(found) == {SAVING, SORTING}

@@ -160,6 +160,7 @@ TILE = {"block_m": 64, "block_n": 128, "warpgroups": 2}
         ([timed(100.0), timed(101.1, **PAIR)], {**TILE, **PAIR}, TILE, 100.0, "measured"),
         ([timed(100.0), timed(100.1, passed=False, **PAIR)], {**TILE, **PAIR}, TILE, 100.0, "measured"),
         ([timed(100.0)], {**TILE, **PAIR}, TILE, 100.0, "measured"),  # what the table has was not timed
+        ([timed(101.0, **PAIR), timed(100.0)], {**TILE, **PAIR}, {**TILE, **PAIR}, 101.0, "stays"),
         ([timed(9.0, passed=False), THEIRS], None, None, 0.0, "no kernel passed, or no table has such points"),
         ([], None, None, 0.0, "no kernel passed, or no table has such points"),
     ],

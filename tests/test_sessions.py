@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ HOST = Host(DEFAULT_GPU, 132, 8)
 SHAPE: dict[str, Any] = {"hidden": 512, "intermediate": 256, "experts": 8, "topk": 2}
 FEW, MANY, WIDE = Point(None, 8, 2, **SHAPE), Point(None, 64, 2, **SHAPE), Point(None, 8, 2, **{**SHAPE, "hidden": 1024})
 FOUR = replace(FEW, ranks=4)
+TWO_GPUS = Host(DEFAULT_GPU, 132, 2)
 
 
 @pytest.fixture
@@ -200,6 +202,14 @@ def test_what_is_timed_at_a_point_is_what_the_session_says(tmp_path: Path, monke
     monkeypatch.setattr(session, "measure_point", lambda *given: given)
     asked: Any = Session((FEW,), tmp_path, tmp_path, graphs=False, watchdog_ms=1), FEW, "layer", "store", ["config"]
     assert session.time_kernels(*asked) == (FEW, "layer", "store", ["config"], 1_000_000, False)
+
+
+def test_too_few_gpus_are_told_before_anything_is_made(in_process: list[tuple[int, float]], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for run in (partial(run_session, Session((FOUR,), tmp_path, out)), EpRun((FOUR,), tmp_path, out).run):
+        with pytest.raises(HostError, match="ranks = 4: must be at most 2"):
+            run(TWO_GPUS)
+    assert in_process == [] and list(tmp_path.iterdir()) == []
 
 
 def test_every_points_ranks_are_counted() -> None:

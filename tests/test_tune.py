@@ -117,8 +117,9 @@ def test_within_noise_the_choice_stays(present: dict[str, Any], other: dict[str,
 
 
 def test_what_was_not_timed_as_a_graph_is_compared_without() -> None:
-    found = {FIRST: {**times(100), "graph_us": None}, LESS: {**times(95), "graph_us": None}}
-    assert winner(found) == LESS
+    alone = {one: {**times(us), "graph_us": None} for one, us in ((FIRST, 100), (LESS, 95))}
+    for found in (alone, {**alone, FIRST: times(100, graph=90)}, {**alone, LESS: times(95, graph=300)}):
+        assert winner(found) == LESS
 
 
 def test_a_failed_check_never_wins() -> None:
@@ -187,6 +188,9 @@ def test_kernels_of_other_sources_are_not_timed(tmp_path: Path, monkeypatch: pyt
         chosen = choose(POINT.problem, Target.typical("sm_90a"), 512)
         assert configs_of(store, POINT, host, True) == [chosen] == configs_of(store, POINT, host, False)
         assert asked == [chosen] * 2
+        store.save(Artifact(FEWER, ".entry", b"cubin", 1.0))
+        assert configs_of(store, POINT, host, False) == [chosen] and asked == [chosen] * 3, "what is chosen is made"
+        store.path(FEWER).unlink()
     for config in (FIRST, FIRST.replace(num_sms=100)):
         store.save(Artifact(config, ".entry", b"cubin", 1.0))
     assert configs_of(store, POINT, host, True) == [FIRST]
@@ -320,6 +324,9 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
     asked.clear()
     result = runner.invoke(app, [*arguments, "--ranks", "16"])
     assert result.exit_code == 0 and {one.problem.num_ranks for one in asked} == {16}, "kernels for more GPUs than any host has"
+    asked.clear()
+    runner.invoke(app, [*arguments, "--pool-rows", "4096"])
+    assert {one.pool_rows for one in asked} == {4096}
     asked.clear()
     result = runner.invoke(app, [*arguments, "--recipe", "fp8xfp4"])
     assert result.exit_code == 0 and {one.arch for one in asked} == {SM100}, result.output

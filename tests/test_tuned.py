@@ -12,7 +12,7 @@ import pytest
 from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.tuning import beats, median
-from megamoe_dsl.bench.variant import read_fields, variant_fields
+from megamoe_dsl.bench.variant import candidates, read_fields, variant_fields
 from megamoe_dsl.json_file import FOLDER_VARIABLE, tables_folder
 from megamoe_dsl.kernels.moe import choose as mega_moe_choose
 from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS, Sm90Config
@@ -70,6 +70,12 @@ def test_another_share_gpu_or_tile_has_the_heuristics() -> None:
         problem = PRESETS["flash"].problem(8192, recipe="fp8xfp8", **changes)
         assert chosen(512, problem) == heuristic(512, problem)
     assert chosen(512, block_m=128) == heuristic(512)
+
+
+@pytest.mark.usefixtures("measured")
+def test_candidates_are_what_is_measured_and_what_the_heuristics_choose() -> None:
+    found = [variant_fields(one) for one in candidates(FLASH, 512, H200)]
+    assert found[:2] == [OTHER, heuristic(512)] != [OTHER] * 2
 
 
 @pytest.mark.usefixtures("measured")
