@@ -18,12 +18,11 @@ def read_experts(
     rank: int = 0,
     *,
     device: torch.device | str = "cpu",
-    expand: bool = False,
-    ignore_biases: bool = False,
+    **options: bool,
 ) -> ExpertWeights:
-    """A rank's experts in checkpoint order, all in memory; arguments and errors as `load_experts`."""
+    """A rank's experts in checkpoint order, all in memory; arguments, defaults and errors as `load_experts`."""
     gathered = _Gathered(problem, torch.device(device))
-    load_experts(gathered, path, layer, rank, expand=expand, ignore_biases=ignore_biases)
+    load_experts(gathered, path, layer, rank, **options)
     return gathered.weights()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import json
 import os
 import shutil
@@ -195,6 +196,7 @@ def test_a_file_has_as_many_experts_as_fit(source: Path, tmp_path: Path) -> None
     expert = 3 * WHOLE.hidden * WHOLE.intermediate * WHOLE.formats.weights.bytes_per_value
     files = convert_checkpoint(source, tmp_path / "converted", "fp8xfp4", layers=[3], file_bytes=int(2.9 * expert))
     assert [file.name for file in files] == [f"layer-003-experts-{first:05d}-{first + 1:05d}.safetensors" for first in (0, 2)]
+    assert inspect.signature(convert_checkpoint).parameters["file_bytes"].default == 2 * 1024**3
 
 
 def test_one_recipe_a_folder(source: Path, tmp_path: Path) -> None:

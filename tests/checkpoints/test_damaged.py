@@ -126,6 +126,8 @@ def test_biases(tmp_path: Path) -> None:
     bias = f"model.layers.{LAYER}.mlp.experts.gate_up_proj_bias"
     folder = write(tmp_path, {**gpt_oss(weights), bias: torch.zeros(4, 256, dtype=torch.bfloat16)})
     assert refused(folder, FP4, "the layer has biases = False: must be True, or the bias").tensor == bias
+    with pytest.raises(CheckpointError, match="or the bias be left out on purpose with ignore_biases"):
+        PublishedExperts.of(folder, LAYER).check(FP4)
     assert torch.equal(read_experts(FP4, folder, LAYER, ignore_biases=True).fc1, weights.fc1)
     biased = replace(FP4, biases=True)
     assert "down_proj_bias" in str(refused(folder, biased, "no such tensor"))

@@ -117,6 +117,8 @@ def test_fp4_becomes_fp8_of_the_same_values_when_asked(tmp_path: Path, layout: s
     folder = write(tmp_path, FP4[layout](all_experts(weights)))
     with pytest.raises(CheckpointError, match="must be asked for with expand"):
         read_experts(fp8, folder, LAYER)
+    with pytest.raises(CheckpointError, match="must be asked for with expand"):
+        PublishedExperts.of(folder, LAYER).check(fp8)
     for rank, want in enumerate(weights):
         found = read_experts(fp8, folder, LAYER, rank, expand=True)
         assert torch.equal(dequantize_weight_e4m3(found.fc1, found.fc1_sf), dequantize_e2m1(want.fc1, want.fc1_sf))

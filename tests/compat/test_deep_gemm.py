@@ -367,6 +367,22 @@ WHEEL = {
     "utils.per_token_cast_to_fp4": "x use_ue8m0 gran_k use_packed_ue8m0",
 }
 """Parameters of the wheel's functions, 0.2.5, in order."""
+CALL: dict[str, object] = {"activation": "swiglu", "fast_math": True}
+NO_NORM = {"post_expert_norm": False, "post_expert_norm_eps": 1e-6, "post_expert_norm_weight_first": False}
+SM90_BUFFER, CAST = {"use_fp8_dispatch": True, "activation": "swiglu"}, {"gran_k": 128, "use_packed_ue8m0": False}
+BUFFER = {"num_shared_experts": 0, "mma_type": "fp8xfp4", "activation": "swiglu"}
+DEFAULTS: dict[str, dict[str, object]] = {
+    **dict.fromkeys(("SymmBuffer", "get_symm_buffer_for_mega_moe"), BUFFER),
+    **dict.fromkeys(("SM90SymmBuffer", "get_symm_buffer_for_sm90_mega_moe"), SM90_BUFFER),
+    "transform_weights_for_mega_moe": {"activation": "swiglu", "mma_type": "fp8xfp4"},
+    "transform_sf_into_required_layout": {"disable_ue8m0_cast": False},
+    "fp8_mega_moe": {"recipe": (128, 128, 128), **CALL},
+    "fp8_fp4_mega_moe": {"recipe": (1, 1, 32), **CALL, "use_x_scales": False, "weight_layout": "megamoe", **NO_NORM},
+    "mega_moe_pre_dispatch": {"group_size": 32, "mma_type": "fp8xfp4"},
+    "mega_moe_pre_dispatch_sm90": {"group_size": 128, "routed_scaling_factor": 1.0},
+    **dict.fromkeys(("utils.per_token_cast_to_fp8", "utils.per_token_cast_to_fp4"), CAST),
+}
+"""What a call may leave out; other defaults are None."""
 
 
 @pytest.mark.parametrize("name", WHEEL)
@@ -374,3 +390,5 @@ def test_signatures_are_the_wheels(name: str) -> None:
     """Others than the wheel's are given by name alone."""
     parameters = inspect.signature(attrgetter(name)(deep_gemm)).parameters.values()
     assert [one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD] == WHEEL[name].split()
+    named = [one for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD and one.default not in (None, one.empty)]
+    assert {one.name: one.default for one in named} == DEFAULTS.get(name, {})

@@ -9,7 +9,7 @@ from megamoe_dsl import quant
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.hardware.packed_tile import CODE_BYTES, HIGHEST, RECORD_BYTES, SHIFTS, TILE_BYTES
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant.packed_tiles import split_exponents
+from megamoe_dsl.quant.packed_tiles import MatrixShape, resize, resized, split_exponents
 
 torch.set_num_threads(1)
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -157,3 +157,29 @@ def test_rows_have_powers_of_their_own_where_numbers_would_be_subnormal(spread, 
     sf[0, 7] = 100 + spread
     exponents = quant.pack_tiles(packed, sf)[..., CODE_BYTES:].unflatten(-1, (-1, RECORD_BYTES))[..., 12:16]
     assert bool((exponents != 127).any()) == alone
+
+
+def test_each_part_of_a_matrix_is_cut_or_filled_on_its_own():
+    given = torch.tensor([[[1, 2], [3, 4], [5, 6], [7, 8]]], dtype=torch.uint8)
+    assert resized(given, 2, 2, 2) is given
+    assert resized(given, 2, 1, 1).tolist() == [[[1], [5]]]
+    assert resized(given, 2, 3, 3).tolist() == [[[1, 2, 0], [3, 4, 0], [0, 0, 0], [5, 6, 0], [7, 8, 0], [0, 0, 0]]]
+    assert resized(given, 1, 5, 1, 9).tolist() == [[[1], [3], [5], [7], [9]]]
+
+
+@pytest.mark.parametrize(("recipe", "one"), [("fp8xfp8", 0.0), ("fp8xmxfp4", 127), ("nvfp4xnvfp4", 0.0)])
+def test_what_a_layer_is_filled_with(recipe, one):
+    """Weights and biases with zeros, scales in UE8M0 with 1, others with zeros; what was there stays."""
+    problem = Problem(128, 128, 1, 1, recipe=recipe, biases=True)
+    given = {name: torch.ones(shape).to(dtype) for name, (dtype, shape) in quant.weights.checkpoint_layout(problem).items()}
+    shapes = {"fc1": MatrixShape(2, 256, 256), "fc2": MatrixShape(1, 256, 256)}
+    found, form = resize(problem, given, shapes), problem.formats.weights
+    for name, (parts, rows, k) in shapes.items():
+        for end, height, width, fill in (("", rows, form.row_bytes(k), 0), ("_sf", rows // form.rows, k // form.channels, one)):
+            here, before = found[name + end].float(), given[name + end]
+            assert here.shape == (1, parts * height, width)
+            top = before.shape[1] // parts
+            for first in range(0, parts * height, height):
+                assert (here[0, first : first + top, : before.shape[2]] == 1).all(), name + end
+                assert (here[0, first + top : first + height] == fill).all() and (here[0, :, before.shape[2] :] == fill).all(), name + end
+        assert found[f"{name}_bias"].unflatten(1, (parts, rows))[0, :, 127:129].tolist() == [[1.0, 0.0]] * parts

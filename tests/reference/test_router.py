@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.reference.router import hashed_experts, router_metadata, softplus_root, top_experts, weighted_sum
+from megamoe_dsl.reference.router import hashed_experts, replica_places, router_metadata, softplus_root, top_experts, weighted_sum
 
 
 @given(st.integers(0, 40), st.integers(1, 10), st.sampled_from([1, 16, 128, 512]), st.integers(0, 1 << 20))
@@ -60,6 +60,7 @@ def test_a_table_names_experts_and_another_their_places() -> None:
     idx, weights = top_experts(logits, 2, given=given, replicas=replicas, replica_shift=1)
     assert idx.tolist() == [[-1, 5], [5, -1], [9, -1], [-1, -1]]
     assert weights.tolist() == [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]
+    assert replica_places(torch.tensor([[3], [3], [-1], [3], [0]]), replicas).tolist() == [[6], [7], [-1], [6], [8]]
 
 
 def test_rows_are_summed_by_token() -> None:

@@ -66,7 +66,7 @@ def test_a_group_maps_every_ranks_buffer(monkeypatch: pytest.MonkeyPatch) -> Non
     for name, one in {"all_gather_object": gather, "get_rank": lambda group: 1, "barrier": barrier}.items():
         monkeypatch.setattr(dist, name, one)
     monkeypatch.setattr(torch.distributed._symmetric_memory, "empty", empty)
-    monkeypatch.setattr(torch.distributed._symmetric_memory, "rendezvous", lambda sym, group: handle)
+    monkeypatch.setattr(torch.distributed._symmetric_memory, "rendezvous", lambda sym, group: {"group": handle}[group])
     buffer_bytes = symmetric_buffer(problem, SM90, 256).size
     found = SymmetricBuffer.allocate(problem, SM90, group="group", pool_rows=256)
     assert (found.num_bytes, found.rank, found.group, found.pool_rows, events) == (buffer_bytes, 1, "group", 256, ["device", "group"])

@@ -177,3 +177,9 @@ def test_parts_of_a_warp_arrive_at_the_cluster_barrier(seed):
     out = np.zeros(2, np.uint32)
     run(text, [out], block=32, grid=2, cluster=2, seed=seed)
     assert out.tolist() == [9, 9]
+
+
+def test_instructions_are_counted_by_warp():
+    """Of this body two, one before it and `ret`; lanes that are off count for nothing."""
+    for block, grid, warps in ((32, 1, 1), (33, 1, 2), (96, 2, 6)):
+        assert run("setp.lt.u32 %p1, %r50, 5; @%p1 mov.u32 %r1, 0;", [], block=block, grid=grid).instructions == 4 * warps
