@@ -65,6 +65,13 @@ def test_figures() -> None:
     assert rows.num_bytes == GIB // 2 + rows.weight_bytes + rows.buffer_bytes
 
 
+def test_scales_are_as_long_as_they_are() -> None:
+    """A byte for each weight, four for each scale of 128 x 128 of them; three copies of 16 experts."""
+    problem = Problem(1024, 512, 16, 2, 2, 256, recipe="fp8xfp8")
+    found = Estimate.of(choose(problem, Target.typical("sm_90a", 4), 1), [1, 0], 1, True)
+    assert found.weight_bytes == 3 * 16 * 3 * 1024 * 512 * (1 + 4 / 128**2)
+
+
 FIGURES = [
     (467927040, 26148352, 79.702256),
     (40108032, 26148352, 2.3884),
