@@ -241,6 +241,7 @@ WORK = {
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"intermediate": 512, "experts": 8, "topk": 2}, "hidden = None: must be given, or taken from a --preset"),
         ({"hidden": 1024}, "intermediate = None: must be given, or taken from a --preset"),
         ({"hidden": 1024, "intermediate": 512, "topk": 2}, "experts = None: must be given, or taken from a --preset"),
         ({"hidden": 1024, "experts_per_rank": 4}, "intermediate = None: must be given, or taken from a --preset"),

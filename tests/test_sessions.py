@@ -111,6 +111,8 @@ def test_a_run_of_halves_times_or_traces(
 
 
 def test_halves_are_run_in_one_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="watchdog_ms = 0: must be at least 1"):
+        EpRun((FEW,), tmp_path, tmp_path, watchdog_ms=0)
     with pytest.raises(ProblemError, match=r"recipe = \['bf16xbf16', 'fp8xfp8'\]: must be one for all points"):
         EpRun((replace(FEW, recipe="fp8xfp8"), replace(FEW, recipe="bf16xbf16")), tmp_path, tmp_path)
 

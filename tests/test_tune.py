@@ -89,7 +89,8 @@ def test_candidates_surround_the_choice(preset: str, tokens: int) -> None:
 def test_neighbors_of_the_smallest_tile_and_ring() -> None:
     assert [around((8, 16, 32, 128), one) for one in (8, 16, 128)] == [(8, 16, 32), (8, 16, 32, 128), (16, 32, 128)]
     shallow = FIRST.replace(num_stages=2)
-    assert all(one.num_stages >= 2 for one in neighbors(shallow, 512, Target.typical("sm_90a")))
+    near, deeper = (neighbors(one, 512, Target.typical("sm_90a")) for one in (shallow, shallow.replace(num_stages=3)))
+    assert all(one.num_stages >= 2 for one in near) and shallow.replace(num_stages=3) not in near and shallow in deeper
 
 
 # --- verdicts
