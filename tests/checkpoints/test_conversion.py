@@ -209,6 +209,8 @@ def test_one_recipe_a_folder(source: Path, tmp_path: Path) -> None:
     convert_checkpoint(source, folder, "fp8xfp8", layers=[3, 4], expand=True)
     assert json.loads((folder / INDEX).read_text())["metadata"]["recipe"] == "fp8xfp8"
     assert find_layers(Checkpoint(folder)) == [3, 4]
+    with pytest.raises(CheckpointError, match="must be asked for with expand"):
+        convert_checkpoint(source, tmp_path / "not asked for", "fp8xfp8")
 
 
 def test_a_full_disk(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

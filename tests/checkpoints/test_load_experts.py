@@ -79,11 +79,13 @@ def test_fp8_weights_as_they_are(tmp_path: Path, ranks: int) -> None:
     check_ranks(write(tmp_path, deepseek_v3(all_experts(weights)), files=3, index=False), problem, weights)
 
 
-def test_nvfp4_has_factors_of_each_expert(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 7])
+def test_nvfp4_has_factors_of_each_expert(tmp_path: Path, number: int) -> None:
     """As kernels multiply with them: that of tokens is the largest of all ranks' experts.  Nothing converts such weights."""
     problem, generator = problem_of(2, "nvfp4xnvfp4"), torch.Generator().manual_seed(0)
     scale_2, input_scale = (torch.rand(8, 3, generator=generator) + 0.5 for _ in range(2))
-    x, hidden = input_scale[:, :2].max(), input_scale[:, 2]
+    input_scale[number, 1] = 1.75
+    x, hidden = torch.tensor(1.75), input_scale[:, 2]
     columns = [x.expand(8), x * scale_2[:, 0], x * scale_2[:, 1], hidden, hidden * scale_2[:, 2]]
     factors = torch.stack(columns, dim=1).chunk(2)
     weights = [replace(random_weights(problem, rank, 1), factors=one) for rank, one in enumerate(factors)]

@@ -75,6 +75,11 @@ def test_a_link_stays_in_the_folder_too(folder: Path, tmp_path: Path) -> None:
     (snapshot / SHARD).symlink_to("../../blobs-old")
     assert refused(snapshot, "must stay in the checkpoint's folder").file == snapshot / SHARD
     (folder / SHARD).unlink()
+    shutil.move(folder / INDEX, outside / INDEX)
+    (folder / INDEX).symlink_to(outside / INDEX)
+    assert refused(folder, "must stay in the checkpoint's folder").file == folder / INDEX
+    (folder / INDEX).unlink()
+    shutil.move(outside / INDEX, folder / INDEX)
     shutil.copy(outside / SHARD, folder / "elsewhere")
     (folder / SHARD).symlink_to("elsewhere")
     assert torch.equal(read_experts(FP4, folder, LAYER).fc1, want.fc1)

@@ -290,6 +290,7 @@ def test_weights_and_tokens_of_a_rank_are_reproducible(exact):
     x, x_sf, idx, weight = random_inputs(MEDIUM, 1, 64, seed=1, exact=exact)
     assert x.shape == (64, 1024) and x_sf.shape == (64, 8) and idx.dtype == torch.int64 and weight.dtype == torch.float32
     assert not same([x], [random_inputs(MEDIUM, 0, 64, seed=1, exact=exact).x])
+    assert same([first.fc1, x], [random_weights(MEDIUM, 0, 1).fc1, random_inputs(MEDIUM, 1, 64, 1).x]) == (not exact)
     if exact:  # partial sums are exact, so only the order of FP32 additions could matter, and that is fixed
         inputs = [[t, t] for t in (x[:9], x_sf[:9], idx[:9], weight[:9])]
         case = Case(MEDIUM, *inputs, [first, other], exact=True)

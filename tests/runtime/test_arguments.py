@@ -162,6 +162,12 @@ def test_each_rank_has_weights_of_its_own_loaded() -> None:
     first, second = ([random_weights(problem, rank, seed) for rank in range(2)] for seed in (0, 1))
     moe = SimulatedMoE(Artifact(choose(problem, Target.typical("sm_90a", 2), 8), "", b"", 0.0), first)
     moe.load_weights(second)
+    narrow = [replace(one, fc2=one.fc2[:, :128]) for one in first]
+    for wrong in ([narrow[0], first[1]], [first[0], narrow[1]]):
+        for call in (moe.load_weights, lambda given: SimulatedMoE(moe.artifact, given)):
+            with pytest.raises(ProblemError, match=r"^fc2\.shape"):
+                call(wrong)
+    # Nothing is loaded unless all fit.
     assert all(torch.equal(one.checkpoint_weights().fc1.float(), other.fc1.float()) for one, other in zip(moe.ranks, second, strict=True))
 
 

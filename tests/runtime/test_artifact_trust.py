@@ -19,7 +19,7 @@ from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore, ArtifactWarning, kernel_name
 from megamoe_dsl.compat.engines.shared_parts import prepared_bounds
-from megamoe_dsl.json_file import FOLDER_VARIABLE
+from megamoe_dsl.json_file import FOLDER_VARIABLE, FileError
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem
 
@@ -130,6 +130,12 @@ def test_what_is_no_regular_file(stored: tuple[ArtifactStore, Path], compiled: l
     assert list(store.configs(Sm100Config)) == []
     assert store.get(CONFIG).cubin == ARTIFACT.cubin and compiled == [CONFIG]
     assert path.is_file() and not path.is_symlink()
+
+
+def test_a_file_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    for place, why in ((tmp_path / "none" / "file", "No such file or directory"), (Path("a\0b/file"), "null byte")):
+        with pytest.raises(FileError, match=why):
+            artifact_store.read_own(place, 1)
 
 
 def test_a_file_larger_than_any_kernels(stored: tuple[ArtifactStore, Path]) -> None:

@@ -108,7 +108,7 @@ def buffers_of(config: LayerConfig, symmetric: SymmetricBuffer, weights: GivenWe
 
 
 def bind(
-    store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int, fused: bool = True
+    store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int, fused: bool
 ) -> LayerKernel:
     """The fused kernel of a configuration, or the stages that compute the same.  Raises as those do, and `ArtifactError`."""
     if fused:

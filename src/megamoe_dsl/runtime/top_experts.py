@@ -76,7 +76,7 @@ def top_experts(
 class TopExpertsPlan:
     """The kernel of all calls with logits of one layout."""
 
-    def __init__(self, problem: TopExpertsProblem, device: torch.device, shift: int = 0) -> None:
+    def __init__(self, problem: TopExpertsProblem, device: torch.device, shift: int) -> None:
         self._problem, self._device, self._shift, self._kernel = problem, device, shift, top_experts_kernel(problem, device)
 
     def __call__(self, router: RouterTensors) -> Chosen:
