@@ -226,8 +226,10 @@ def fp8_experts() -> tuple[FP8Experts, torch.nn.Module]:
     return experts, plain
 
 
-def test_fp8_experts_are_those_of_their_values(calls: list[torch.Tensor]) -> None:
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_fp8_experts_are_those_of_their_values(limit: float | None, calls: list[torch.Tensor]) -> None:
     experts, plain = fp8_experts()
+    experts.limit, plain._apply_gate = limit, experts._apply_gate
     x, idx = torch.randn(9, 128).bfloat16(), torch.rand(9, 4).topk(2).indices
     weights = torch.rand(9, 2).bfloat16()
     found = adapter.fp8_experts_forward(experts, x, idx, weights).float()

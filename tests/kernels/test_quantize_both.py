@@ -118,6 +118,14 @@ def test_weights_have_gradients_in_mxfp8(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.allclose(gradients(), expected, rtol=2.0**-7, atol=0.0) and len(ran) == 3
 
 
+@pytest.mark.parametrize("recipe", ARCH)
+def test_codes_along_channels_are_there_unless_they_are_not_wanted(recipe: str) -> None:
+    x = torch.randn(128, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
+    both, alone = quantize_both(x, recipe=recipe), quantize_both(x, rows=False, recipe=recipe)
+    assert both.codes is not None and both.codes.shape == (128, 256) and alone.codes is alone.scales is None
+    assert torch.equal(both.codes_t.view(torch.uint8), alone.codes_t.view(torch.uint8)) and torch.equal(both.scales_t, alone.scales_t)
+
+
 ROWS_OF_TWO = torch.zeros(128, 256, dtype=torch.bfloat16)
 
 

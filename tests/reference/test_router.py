@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.reference.router import hashed_experts, replica_places, router_metadata, softplus_root, top_experts, weighted_sum
+from megamoe_dsl.reference.router import (
+    hashed_experts,
+    replica_places,
+    router_metadata,
+    softplus_root,
+    top_experts,
+    top_experts_gradient,
+    weighted_sum,
+)
 
 
 @given(st.integers(0, 40), st.integers(1, 10), st.sampled_from([1, 16, 128, 512]), st.integers(0, 1 << 20))
@@ -74,3 +82,12 @@ def test_rows_are_summed_by_token() -> None:
 def test_scores_below_zero_are_chosen_of_the_groups_that_are_in() -> None:
     logits, bias = torch.tensor([[0.0, 0.0, -9.0, -9.0]]), torch.full((4,), -2.0)
     assert top_experts(logits, 2, "sigmoid", bias=bias, groups=2, topk_groups=1)[0].tolist() == [[0, 1]]
+
+
+def test_what_nobody_asks_for_is_left_out() -> None:
+    """One group, of several one, and a factor of 1."""
+    logits = torch.tensor([[4.0, 0.0, 2.0, 1.0, 4.0, 0.0]])
+    for fields, chosen in (({}, [0, 4]), ({"groups": 2}, [0, 2]), ({"groups": 3}, [0, 1])):
+        idx, weights = top_experts(logits, 2, **fields)
+        assert (idx.tolist(), weights.sum()) == ([chosen], 1.0)
+    assert top_experts_gradient(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]])).tolist() == [[0.25, -0.25]]
