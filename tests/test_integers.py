@@ -11,7 +11,7 @@ import torch
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
-from megamoe_dsl.config_error import ConfigError, as_integer, parse_integer
+from megamoe_dsl.config_error import ConfigError, as_integer, parse_integer, shown
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.options.option import at_least, numbers
 from megamoe_dsl.problem import Problem, ProblemError
@@ -22,6 +22,11 @@ from megamoe_dsl.runtime.watchdog import check_watchdog_ns
 PROBLEM = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8)
 SM90 = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8")
 KINDS: list[Callable[[int], object]] = [np.int64, np.int32, np.uint8, np.array, torch.tensor]
+
+
+def test_messages_show_400_characters_of_a_value_in_one_line() -> None:
+    assert shown("a" * 398) == f"'{'a' * 398}'" and shown("a" * 399) == f"'{'a' * 399}..."
+    assert shown(torch.zeros(2, 2)) == "tensor([[0., 0.],         [0., 0.]])"
 
 
 def test_a_text_of_thousands_of_digits_is_no_integer() -> None:

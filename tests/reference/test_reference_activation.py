@@ -87,7 +87,10 @@ def test_extremes_are_finite():
 
 
 def test_wrong_tensors_are_named():
-    with pytest.raises(ValueError, match=r"gate_up: torch.float64 \(1, 4\)"):
-        reference.activate(LAYER, torch.zeros(1, 4, dtype=torch.float64), torch.ones(1))
+    for wrong in (torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, 5), torch.zeros(1, 1, 4)):
+        with pytest.raises(
+            ValueError, match=rf"gate_up: {wrong.dtype} \({str(tuple(wrong.shape))[1:-1]}\), allowed: torch.float32 \(n, 2I\)"
+        ):
+            reference.activate(LAYER, wrong, None)
     with pytest.raises(ValueError, match=r"weight: torch.float32 \(2,\), allowed: torch.float32 \(1,\)"):
         reference.activate(LAYER, torch.zeros(1, 4), torch.ones(2))

@@ -21,7 +21,7 @@ from megamoe_dsl.runtime.ep.buffers import RowActivations
 from megamoe_dsl.runtime.ep.routing import scatter_indices
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime.simulated import SimulatedMoE, memory_of
 from megamoe_dsl.sim import SimError
 from sweep import sample
 
@@ -155,6 +155,15 @@ def test_what_launches_of_halves_may_read_and_write(monkeypatch: pytest.MonkeyPa
         halves.combine([acts[0], RowActivations(acts[1].values[:1], acts[1].scales)], [3, 2])
     with pytest.raises(ProblemError, match=r"^fc2\.shape"):
         SimulatedEp(*kernels, [case.weights[0], replace(case.weights[1], fc2=case.weights[1].fc2[:, :128])])
+
+
+def test_a_simulated_launch_writes_its_results_alone() -> None:
+    read, written = torch.arange(4), torch.arange(4)
+    memory = memory_of({"a": read, "nothing": torch.empty(0)}, {"d": written})
+    with pytest.raises(SimError, match="read-only"):
+        memory.writable(read.data_ptr(), 2)
+    memory.writable(written.data_ptr(), 2)
+    assert memory.read(read.data_ptr() + 8, 1)[0] == 1
 
 
 def test_each_rank_has_weights_of_its_own_loaded() -> None:
