@@ -250,6 +250,9 @@ def test_a_layer_of_experts_is_theirs(name: str) -> None:
         assert torch.equal(layer(*given), forward(experts, *given)) and layer.problem.max_tokens_per_rank == 9
     assert all(torch.equal(one, before[key]) for key, one in experts.named_parameters())
     assert name != "Qwen3Moe" or layer.experts._given["w1"].data_ptr() == experts.gate_up_proj.data_ptr()
+    for one in experts.parameters():
+        one.requires_grad_(one.is_floating_point() and one.itemsize > 1)
+    assert not adapter.layer_of(experts, 2, 9, launch="moe")(*given).requires_grad  # gradients are those of the model's own call
     setattr(experts, adapter.KNOWN, None)
     with pytest.raises(ProblemError, match=r"experts._apply_gate = '\w*Experts': must be an activation of the table"):
         adapter.layer_of(experts, 2, 9)

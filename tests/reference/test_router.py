@@ -69,6 +69,8 @@ def test_a_table_names_experts_and_another_their_places() -> None:
     assert idx.tolist() == [[-1, 5], [5, -1], [9, -1], [-1, -1]]
     assert weights.tolist() == [[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]
     assert replica_places(torch.tensor([[3], [3], [-1], [3], [0]]), replicas).tolist() == [[6], [7], [-1], [6], [8]]
+    first = torch.tensor([[0, -1], [2, 0]])  # there is a place 0
+    assert replica_places(torch.tensor([[0, 1], [0, 1]]), first).tolist() == [[0, 2], [0, 0]]
 
 
 def test_rows_are_summed_by_token() -> None:

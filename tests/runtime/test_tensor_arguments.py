@@ -27,6 +27,7 @@ from megamoe_dsl import (
     scatter_indices,
 )
 from megamoe_dsl.kernel_cases.gemm import gemm_case
+from megamoe_dsl.runtime.gemm import Operands
 from megamoe_dsl.runtime.top_experts import top_experts
 
 A, B = torch.zeros(6, 128, dtype=torch.bfloat16), torch.zeros(2, 256, 128, dtype=torch.bfloat16)
@@ -150,3 +151,23 @@ def test_a_bias_is_there_where_the_problem_has_one(biases: str) -> None:
     if biases:
         with pytest.raises(ProblemError, match=r"^bias\.data_ptr\(\) = \d+: must be a multiple of 8"):
             replace(case.tensors, bias=shifted).check(problem)
+
+
+@pytest.mark.parametrize(
+    ("a", "a_sf", "b", "factors", "recipe"),
+    [
+        (torch.float8_e4m3fn, torch.float32, torch.float8_e4m3fn, False, "fp8xfp8"),
+        (torch.float8_e4m3fn, torch.float32, torch.uint8, False, "fp8xmxfp4"),
+        (torch.float8_e4m3fn, torch.int32, torch.uint8, False, "fp8xfp4"),
+        (torch.float8_e4m3fn, torch.uint8, torch.uint8, False, "fp8xfp4"),
+        (torch.float8_e4m3fn, torch.int32, torch.float8_e4m3fn, False, "mxfp8xmxfp8"),
+        (torch.uint8, torch.int32, torch.uint8, False, "mxf4xmxf4"),
+        (torch.uint8, torch.int32, torch.uint8, True, "nvfp4xnvfp4"),
+        (torch.uint8, torch.float8_e4m3fn, torch.uint8, True, "nvfp4xnvfp4"),
+        (torch.bfloat16, torch.float32, torch.bfloat16, False, "bf16xbf16"),
+    ],
+)
+def test_types_of_operands_say_the_recipe(a: torch.dtype, a_sf: torch.dtype, b: torch.dtype, factors: bool, recipe: str) -> None:
+    """Scales of A tell Hopper's formats, which are floats, from Blackwell's; factors tell NVFP4."""
+    one, scales, other = (torch.empty(1, 1, dtype=dtype) for dtype in (a, a_sf, b))
+    assert Operands(one, scales, other, scales, factors=torch.ones(1) if factors else None).recipe == recipe
