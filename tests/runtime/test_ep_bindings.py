@@ -27,6 +27,7 @@ RANK, PEERS, LIMIT_NS = 3, 12345, 77
 def layer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Rank 3 of four, whose kernels are not made: what they are bound with is what binding gives."""
     own: Any = SimpleNamespace(problem=PROBLEM, watchdog_ns=LIMIT_NS, memory=EpBuffers(PROBLEM, random_weights(PROBLEM, RANK, 0)))
+    own.activates = False
     own.symmetric = SimpleNamespace(rank=RANK, peers=SimpleNamespace(data_ptr=lambda: PEERS))
     own.rows, own.acts, own._nowhere = own.memory.new_rows(), RowActivations.empty(PROBLEM, "cpu"), torch.empty(8, dtype=torch.bfloat16)
     monkeypatch.setattr(layers, "CudaKernel", lambda artifact: SimpleNamespace(arguments=SimpleNamespace(fill=artifact.bound.update)))
@@ -58,9 +59,17 @@ def test_launches_have_their_ranks_arguments(layer: Any) -> None:
         combine: {"weights": fc2, "acts": values, "acts_sf": scales, "num_tokens": 0},
         combine.backward: {"weights": fc1, "acts": rows, "num_tokens": 0},
     }
-    for config, own in wanted.items():
-        found = bound(layer, config)
-        assert {name: found[name] for name in (*common, *own)} == {**common, **own}, config
+    activated = dispatch.replace(gate_up="activated", block_m=128, block_n=256)
+    gradient = {"gate_up": 0, "row_weights": 0, "dots": 0}  # a call says where these are
+    by_kernels: dict[Any, dict[str, int]] = {
+        activated: {"weights": fc1, "out": values},
+        activated.forward: {"weights": fc1, "out": values, "preactivations": 0},
+        activated.backward: {"weights": fc2, "out": rows, "weighted": values, **gradient},
+    }
+    for layer.activates, launches in ((False, wanted), (True, by_kernels)):
+        for config, own in launches.items():
+            found = bound(layer, config)
+            assert {name: found[name] for name in (*common, *own)} == {**common, **own}, config
 
 
 @pytest.mark.parametrize("keeps", list(Kept))
