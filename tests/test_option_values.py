@@ -32,6 +32,12 @@ PROBLEM = {
 CONFIG = {"block_m": (32, "block_m"), "lookahead": (3, "lookahead"), "stages": (2, "num_stages"), "pool_rows": (1024, "pool_rows")}
 
 
+@pytest.mark.parametrize(("name", "field"), [("experts", "num_experts"), ("topk", "topk"), ("hidden", "hidden")])
+def test_zero_is_a_number_that_was_given(name: str, field: str) -> None:
+    with pytest.raises(ProblemError, match=rf"^{field} = 0: must be "):
+        ConfigOptions(**{**BASE, name: 0}).problem(8)
+
+
 @pytest.mark.parametrize("name", PROBLEM)
 def test_an_option_becomes_its_field_of_the_problem(name: str) -> None:
     value, field = PROBLEM[name]

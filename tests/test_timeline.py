@@ -39,6 +39,12 @@ def test_a_role_has_its_activities_in_the_order_of_their_first_begins():
     assert list(summarize(later)["dispatch"]) == ["clean", "pull"]
 
 
+def test_what_belongs_to_a_tile_names_its_linear():
+    of_tiles = {one.name for one in Activity if Span(0, 0, Role.MATH, one, 1, 0.0, 1.0).name.endswith(" Linear2")}
+    assert of_tiles == {"WAIT_TOKENS", "LOAD", "WAIT_STAGE", "MULTIPLY", "WAIT_STORE", "EPILOGUE"}
+    assert Span(0, 0, Role.MATH, Activity.EPILOGUE, 6, 0.0, 1.0).name == "epilogue Linear1"
+
+
 def test_perfetto_has_the_first_four_sms(tmp_path):
     spans = [one for sm in range(6) for one in traced(sm, 7, Role.MATH, (Activity.MULTIPLY, 5, 4.0), (Activity.COMBINE, 0, 6.5))]
     write_perfetto(tmp_path / "trace.json", spans)
@@ -146,6 +152,7 @@ def test_times_may_be_all_of_the_launch_or_nothing_and_names_are_no_markup(recor
     ("wanted", "asked"),
     [
         ({"tokens": 9}, "--tokens 9"),
+        ({"tokens": 0}, "--tokens 0"),
         ({"preset": "pro", "ranks": 2}, "--preset pro --ranks 2"),
         ({"preset": "flash"}, "--preset flash"),
         ({}, "none of --preset, --tokens and --ranks"),
