@@ -29,6 +29,7 @@ def test_route_groups_by_expert_in_token_order():
         ([[0, 1], [2, 4]], r"topk_idx of rank 1, token 1, slot 1 = 4: must be -1 \(masked\) or 0\.\.3"),
         ([[-2, 1]], r"topk_idx of rank 1, token 0, slot 0 = -2"),
         ([[0, 1], [3, 3]], r"topk_idx of rank 1, token 1, slot 1 = 3: must be an expert not named earlier in the row \(slot 0 has it\)"),
+        ([[0, 1], [0, 0]], r"topk_idx of rank 1, token 1, slot 1 = 0: must be an expert not named earlier in the row \(slot 0 has it\)"),
         ([[0, 1, 2]], r"topk_idx\[1\].shape = \(1, 3\): must be \(tokens, 2\)"),
         ([[0, 1]] * 9, r"topk_idx\[1\].shape\[0\] = 9: must be between 0 and max_tokens_per_rank = 8"),
     ],

@@ -118,10 +118,15 @@ def row_gradients(
     dh, weighted = torch.empty_like(stored), stored.new_empty(rows, own)
     dots = topk_weights.new_empty(-(-own // DOT_COLUMNS), rows)
     gradient: Any = {"gate_up": stored, "row_weights": of_rows[:rows], "weighted": weighted, "dots": dots}
-    tensors = GemmTensors(dy, dy_sf, w2, w2_sf, dh, ends, sources=sources, **gradient)
+    tensors = GemmTensors(dy, dy_sf, as_it_lies(w2), w2_sf, dh, ends, sources=sources, **gradient)
     run_gemm(_problems(hidden, own, experts, recipe_of(dy, dy_sf), gate_up, activation).rows, tensors)
     torch.sum(dots, dim=0, out=dw[:rows])
     return dh, weighted, dw[places].view(topk_weights.shape)
+
+
+def as_it_lies(transposed: torch.Tensor) -> torch.Tensor:
+    """A transposed weight in memory: BF16 is a view."""
+    return transposed if transposed.is_contiguous() else transposed.mT
 
 
 def token_gradients(
@@ -130,7 +135,7 @@ def token_gradients(
     """dX, bfloat16 [tokens, H], of rows dH; w1 is transposed."""
     experts, hidden, k = w1.shape
     products = rows.new_empty((len(rows), hidden), dtype=torch.bfloat16)
-    tensors = GemmTensors(rows, rows_sf, w1, w1_sf, products, ends)
+    tensors = GemmTensors(rows, rows_sf, as_it_lies(w1), w1_sf, products, ends)
     run_gemm(_problems(hidden, k // 2, experts, recipe_of(rows, rows_sf)).tokens, tensors)
     return sum_rows(products, positions, torch.ones_like(positions, dtype=torch.float32))
 
