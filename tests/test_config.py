@@ -317,6 +317,17 @@ def test_overrides_replace_fields_and_block_m_brings_its_tier():
     assert choose(FLASH, Target.typical("sm_100a"), 1024, block_m=64, epilogue_warpgroups=2).epilogue_warpgroups == 2
 
 
+def test_gate_and_up_have_blocks_of_scales_of_their_own() -> None:
+    """Also where the last of them has fewer rows."""
+    layout = checkpoint_layout(Problem(256, 192, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8"))
+    assert {name: shape for name, (_, shape) in layout.items()} == {
+        "fc1": (2, 384, 256),
+        "fc1_sf": (2, 4, 2),
+        "fc2": (2, 256, 192),
+        "fc2_sf": (2, 2, 2),
+    }
+
+
 @pytest.mark.parametrize(("preset", "config"), [("flash", Sm100Config), ("pro", Sm100Config), ("deepseek-v3", Sm90Config)])
 def test_memory_of_a_rank_is_that_of_its_tensors(preset: str, config: type[Sm90Config | Sm100Config]) -> None:
     problem = PRESETS[preset].problem(64, recipe=config.recipes[0])

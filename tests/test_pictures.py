@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from megamoe_dsl import Target, choose
+from megamoe_dsl import Problem, Target, choose
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspace
@@ -247,6 +247,11 @@ def test_a_page_of_its_own_that_follows_the_reader(name, config):
 )
 def test_sizes_have_three_digits_and_a_unit(count, text):
     assert in_bytes(count) == text
+
+
+def test_experts_that_are_full_have_all_tokens_between_them():
+    config = choose(Problem(256, 128, 2, 2, max_tokens_per_rank=16, recipe="fp8xfp8"), Target.typical("sm_90a"), 16)
+    assert all(sample_counts(config, 5, seed) == [5, 5] for seed in range(20))
 
 
 def test_pool_and_schedule_agree_with_the_sample():
