@@ -188,9 +188,8 @@ def domain_layer(
         raise ProblemError("weights" if weights is None else ", ".join(options), None, f"given, and no option, with launch = {chosen!r}")
     if chosen == MOE:
         return MoeLaunches(problem, weights, target.arch)
-    if activation is None and problem.formats.scaled:
-        activation = lambda rows: activate(problem, rows.float(), None).bfloat16()  # noqa: E731
-    return EpMoE(problem, weights, group=group, activation=activation)
+    own = (lambda rows: activate(problem, rows.float(), None).bfloat16()) if problem.formats.scaled else None  # else kernels activate
+    return EpMoE(problem, weights, group=group, activation=activation or own)
 
 
 def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> Any:

@@ -110,7 +110,7 @@ class Call:
     routed: list[Routed] = field(default_factory=list)
 
     def packed(self, rows: torch.Tensor, routed: Routed) -> torch.Tensor:
-        """Rows by expert, of those that lie in the pool where launches activate them."""
+        """By expert, of rows, or numbers of them, that lie in the pool where launches activate."""
         return rows[routed.places] if self.halves.activates else rows.contiguous()
 
     def view(self, sym: torch.Tensor, name: str) -> torch.Tensor:
@@ -204,7 +204,7 @@ class Combined(torch.autograd.Function):
         kept = zip(call.totals, call.routed, found, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, (gradient, weighted, of_weights), need) in zip(halves.ranks, kept, strict=True):
             da.append(gradient)
-            dw.append(of_weights[routed.places] if halves.activates else of_weights)
+            dw.append(call.packed(of_weights, routed))
             own = call.packed(weighted, routed), buffers.view("fc1_acts"), routed.ends, routed.places.int(), True
             dw2.append(of_weight(buffers.weights.fc2, total[1], len(routed.places), partial(add_rows, own)) if need else None)
         return (None, *da, *dw, *dw2)
