@@ -22,7 +22,7 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.tensor_map import TensorMapDtype
 from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
-from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100Map, tensor_maps
+from megamoe_dsl.kernels.moe.sm100.memory_plan import TABLE_MAPS, tensor_maps
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, inverse_transform_weights, transform_weights
@@ -76,7 +76,7 @@ def test_weights_are_loaded_as_they_are() -> None:
     kernel = config(problem())
     maps = tensor_maps(kernel, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
-        weights = maps[phase + Sm100Map.WEIGHTS]
+        weights = maps[phase + TABLE_MAPS.index("weights")]
         assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.smem.stage.weight_bytes
 
 

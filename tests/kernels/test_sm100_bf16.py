@@ -23,7 +23,7 @@ from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.hardware.tensor_map import TensorMapDtype
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
-from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100Map, tensor_maps
+from megamoe_dsl.kernels.moe.sm100.memory_plan import TABLE_MAPS, tensor_maps
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -103,9 +103,9 @@ def test_operands_have_two_bytes_a_value_and_no_scales() -> None:
     kernel = config(problem())
     maps = tensor_maps(kernel, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
-        weights = maps[phase + Sm100Map.WEIGHTS]
+        weights = maps[phase + TABLE_MAPS.index("weights")]
         assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.smem.stage.weight_bytes
-        assert maps[phase + Sm100Map.TOKENS].box[0] == weights.box[0] == ROW_BYTES
+        assert maps[phase + TABLE_MAPS.index("tokens")].box[0] == weights.box[0] == ROW_BYTES
     names = {place.field.name: place.field.num_bytes for place in kernel.smem.region}
     assert kernel.tmem.used == 2 * kernel.block_m and names["amax"] == 0 and not {"sfa", "sfb"} & names.keys()
     with pytest.raises(ConfigError, match=rf"block_k = 128: must be 64 for {RECIPE}"):

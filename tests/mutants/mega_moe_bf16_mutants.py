@@ -40,7 +40,7 @@ BF16_MUTANTS = (
     mutant(
         "the two runs of a warp's BF16 outputs lie four chunks apart",
         "wrong base",
-        "Bf16Columns.pieces",
+        "pieces_bf16",
         "2 * me.warp + b",
         "me.warp + 4 * b",
         nearest=(COLUMNS,),
@@ -48,9 +48,9 @@ BF16_MUTANTS = (
     mutant(
         "both warpgroups fill the first box of BF16 outputs",
         "wrong base",
-        "Bf16Columns.box",
-        "return me.group",
-        "return 0",
+        "epilogue_columns:finish_fc1",
+        "0 if scaled else me.group",
+        "0",
         nearest=(COLUMNS,),
     ),
     mutant(
@@ -72,10 +72,10 @@ BF16_MUTANTS = (
     mutant(
         "the second chunk of a half tile's BF16 outputs lies on the first",
         "wrong base",
-        "Bf16Rows.store",
+        "store_bf16",
         "tile.n_block * CHUNKS + me.first_chunk",
         "tile.n_block * CHUNKS",
-        nearest=(EDGES,),
+        nearest=(f"{EDGES}[tokens as rows]",),
     ),
     mutant(
         "a block of BF16 rows is counted in values of a byte",

@@ -101,13 +101,13 @@ def init_barriers(ctx: Any):
 
 
 @cute.jit
-def acquire_maps(ctx: Any, count: cutlass.Constexpr[int]):
-    """The table of tensor maps.  The host has copied it to global memory, so every CTA needs a fence before TMA uses it (CUDA Programming
-    Guide, "Using TMA to transfer multi-dimensional arrays")."""
+def acquire_maps(ctx: Any):
+    """The table of tensor maps, which the configuration names.  The host has copied it to global memory, so every CTA needs a fence before
+    TMA uses it (CUDA Programming Guide, "Using TMA to transfer multi-dimensional arrays")."""
     if elect():
-        for i in cutlass.range_constexpr(count):
+        for i in cutlass.range_constexpr(len(ctx.config.table_maps)):
             acquire_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
-        for i in cutlass.range_constexpr(count):
+        for i in cutlass.range_constexpr(len(ctx.config.table_maps)):
             prefetch_tensor_map(ctx.args.maps + i * DESCRIPTOR_BYTES)
 
 

@@ -82,17 +82,19 @@ class SharedTable:
 
 
 class TileContext(CtaContext):
-    """Base of the contexts of kernels whose warps work on tiles of a queue, whose first place is `first_tile`."""
+    """Base of the contexts of kernels whose warps work on tiles of a queue, whose first place is `first_tile`.
 
+    next_tile(queue)   a warp's next tile, and the place of the one after it
+    k_blocks_of(tile)  K blocks of a tile
+    detail(tile)       what a stamp says of it
+    """
+
+    next_tile: Any
+    k_blocks_of: Any
+    detail: Any
     first_stage: Any
     first_tile: Any
     own_pair: Any = 3  # mask of the CTAs of this one's pair, where there are pairs
-
-    def k_blocks_of(self, tile: Any) -> Any:
-        raise NotImplementedError
-
-    def next_tile(self, queue: TileQueue) -> tuple[Any, TileQueue]:
-        raise NotImplementedError
 
     def take_first(self, role: Role | None) -> tuple[Any, TileQueue]:
         """The same at the beginning of a role, None for one that leaves no stamps."""
@@ -107,10 +109,6 @@ class TileContext(CtaContext):
     def stamped(self) -> Any:
         """The context of which stamps are."""
         return self
-
-    def detail(self, tile: Any) -> Any:
-        """What a stamp says of a tile."""
-        raise NotImplementedError
 
     def begin(self, role: Role) -> None:
         begin(self.stamped, role)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import torch
 
 from megamoe_dsl.cases.common import CaseError, fragile, normal_x
-from megamoe_dsl.cases.generators import GENERATORS
+from megamoe_dsl.cases.generators import GENERATORS, thin_linear2
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import BIAS_NAMES, ExpertWeights, checkpoint_layout
@@ -88,7 +88,7 @@ def random_case(
             tell(f"exact sums of expert {job.expert} of {problem.num_experts}")
             make.check_linear1(job)
             acts, acts_sf = _settle_topk_weights(case, job, generator)
-            make.thin_linear2(job, acts, acts_sf)
+            thin_linear2(job, acts, acts_sf)
     return case
 
 

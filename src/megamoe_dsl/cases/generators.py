@@ -32,15 +32,18 @@ class Generators:
     exact_x         tokens whose sums in Linear1 are exact, and their scales
     normal_weights  of one rank, of variance 1 / K, so that outputs are of the size of inputs
     exact_weights   weights whose sums are exact with `exact_x`, Linear2 only once it is thinned; gate and up are of the size of 4
-    check_linear1   raises `CaseError` unless the FP32 sums of Linear1 are exact in any order
-    thin_linear2    drops entries of a job's Linear2 rows, in place, until the FP32 sums of all these activations are exact in any order
+    step            by the channels of x, what products of elements are multiples of
     """
 
     exact_x: Callable[[Problem, int, torch.Generator], Scaled]
     normal_weights: Callable[[Problem, torch.Generator], quant.ExpertWeights]
     exact_weights: Callable[[Problem, torch.Generator], quant.ExpertWeights]
-    check_linear1: Callable[[ExpertInputs], None]
-    thin_linear2: Callable[[ExpertInputs, torch.Tensor, torch.Tensor], None]
+    step: Callable[[int], float]
+
+    def check_linear1(self, job: ExpertInputs) -> None:
+        """Raises `CaseError` unless the FP32 sums of Linear1 are exact in any order."""
+        x, w = quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2)
+        assert_sums_exact(job, x, w, _smallest(job.x_sf) * _smallest(job.fc1_sf) * self.step(x.shape[1]))
 
 
 _STEPS = 4  # neighboring scales within an exact operand: a factor of 8
@@ -165,24 +168,16 @@ def _smallest(sf: torch.Tensor) -> float:
     return float((quant.decode_ue8m0(sf) if sf.dtype == torch.uint8 else sf.double()).min()) if sf.numel() else 1.0
 
 
-def _check(step: Callable[[int], float]) -> Callable[[ExpertInputs], None]:
-    """For elements whose products are multiples of `step`, by the channels of x."""
-
-    def check(job: ExpertInputs) -> None:
-        x, w = quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2)
-        assert_sums_exact(job, x, w, _smallest(job.x_sf) * _smallest(job.fc1_sf) * step(x.shape[1]))
-
-    return check
-
-
-def _thin_micro_scaled(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    element = quant.micro_scaling_of(job.fc2)
-    weights = element.decode(job.fc2)
-    order = (weights != 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :_FC2_ENTRIES]
-    picked, values = weights.gather(1, order), quant.dequantize(job.fc2, job.fc2_sf).gather(1, order)
-    live = thin(order, values, quant.dequantize(acts, acts_sf))
-    weights.scatter_(1, order, torch.where(live, picked, 0.0))
-    job.fc2.copy_(element.encode(weights.float()))
+def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
+    """Drops entries of a job's Linear2 rows, in place, until the FP32 sums of all these activations are exact in any order."""
+    values = quant.dequantize(job.fc2, job.fc2_sf)
+    there = values != 0
+    order = there.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : int(there.sum(dim=1).max())]
+    live = torch.zeros_like(there).scatter_(1, order, thin(order, values.gather(1, order), quant.dequantize(acts, acts_sf)))
+    if job.fc2.dtype == torch.uint8:
+        job.fc2.copy_(quant.pack_e2m1(quant.unpack_e2m1(job.fc2) * live))
+    else:
+        job.fc2.copy_(torch.where(live, job.fc2.float(), 0.0))
 
 
 # ---- recipes with FP32 scales, and BF16
@@ -315,39 +310,12 @@ def _sparse_codes(rows: int, columns: int, generator: torch.Generator) -> torch.
     return quant.pack_e2m1(_filled(place, codes, columns))
 
 
-def _thin_rows(values: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Weights, float64 [H, I] with one nonzero per 128 columns, without entries that make sums inexact; scales [H, I / 128]."""
-    place = quant.blocks_of(weights, _BLOCK).abs().argmax(dim=2) + torch.arange(0, weights.shape[1], _BLOCK, device=weights.device)
-    picked = weights.gather(1, place)
-    live = thin(place, picked * scales, values)
-    return torch.zeros_like(weights).scatter_(1, place, torch.where(live, picked, 0.0))
-
-
-def _thin_fp8(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    scales = quant.weight_scale_rows(job.fc2_sf, len(job.fc2)).double()
-    job.fc2.copy_(_thin_rows(quant.dequantize_e4m3_f32(acts, acts_sf), job.fc2.double(), scales).to(job.fc2.dtype))
-
-
-def _thin_fp4(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    element = quant.micro_scaling_of(job.fc2)
-    weights = element.decode(job.fc2) * quant.decode_ue8m0(job.fc2_sf).repeat_interleave(quant.SCALE_BLOCK, dim=1)
-    kept = _thin_rows(quant.dequantize_e4m3_f32(acts, acts_sf), weights, torch.ones_like(weights[:1, :1]))
-    job.fc2.copy_(element.encode(torch.where(kept != 0, element.decode(job.fc2), 0.0).float()))
-
-
-def _thin_bf16(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
-    weights = job.fc2.double()
-    job.fc2.copy_(_thin_rows(acts.double(), weights, torch.ones_like(weights[:1, :1])).to(job.fc2.dtype))
-
-
 GENERATORS = {
-    "fp8xfp4": Generators(_x_e4m3, _normal_micro_scaled, _exact_e2m1, _check(lambda k: 0.5), _thin_micro_scaled),
-    "mxf4xmxf4": Generators(
-        _x_e2m1, _normal_micro_scaled, partial(_exact_e2m1, token=_E2M1_RMS), _check(lambda k: 0.25), _thin_micro_scaled
-    ),
-    "nvfp4xnvfp4": Generators(_x_nvfp4, _normal_nvfp4, _exact_nvfp4, _check(lambda k: 0.25), _thin_micro_scaled),
-    "mxfp8xmxfp8": Generators(_x_e4m3, _normal_micro_scaled, _exact_e4m3, _check(lambda k: 1.0), _thin_micro_scaled),
-    "fp8xfp8": Generators(_x_fp8, _normal_fp8, _exact_fp8, _check(lambda k: 1.0), _thin_fp8),
-    "fp8xmxfp4": Generators(_x_fp8, _normal_fp4, _exact_fp4, _check(lambda k: 0.5), _thin_fp4),
-    "bf16xbf16": Generators(_x_bf16, _normal_bf16, _exact_bf16, _check(_bf16_unit), _thin_bf16),
+    "fp8xfp4": Generators(_x_e4m3, _normal_micro_scaled, _exact_e2m1, lambda k: 0.5),
+    "mxf4xmxf4": Generators(_x_e2m1, _normal_micro_scaled, partial(_exact_e2m1, token=_E2M1_RMS), lambda k: 0.25),
+    "nvfp4xnvfp4": Generators(_x_nvfp4, _normal_nvfp4, _exact_nvfp4, lambda k: 0.25),
+    "mxfp8xmxfp8": Generators(_x_e4m3, _normal_micro_scaled, _exact_e4m3, lambda k: 1.0),
+    "fp8xfp8": Generators(_x_fp8, _normal_fp8, _exact_fp8, lambda k: 1.0),
+    "fp8xmxfp4": Generators(_x_fp8, _normal_fp4, _exact_fp4, lambda k: 0.5),
+    "bf16xbf16": Generators(_x_bf16, _normal_bf16, _exact_bf16, _bf16_unit),
 }

@@ -176,12 +176,10 @@ class Kernel(ABC):
         return []
 
     def smem(self, config: Any) -> Region | None:
-        plan = getattr(config, "smem", None)
-        return None if plan is None else plan.region
+        return getattr(getattr(config, "smem", None), "region", None)
 
     def barriers(self, config: Any) -> tuple[MBarrier, ...]:
-        plan = getattr(config, "smem", None)
-        return () if plan is None else plan.barriers
+        return getattr(getattr(config, "smem", None), "barriers", ())
 
     def tmem(self, config: Any) -> TmemPlan | None:
         return getattr(config, "tmem", None)

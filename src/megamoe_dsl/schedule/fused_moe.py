@@ -27,7 +27,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..layouts.arith import Int, ceil_div, div, minimum, select
-from .scheduler import Scheduler, band_rows, there_and_back
+from .scheduler import Order, Scheduler, band_rows, there_and_back
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class PhaseSizes:
 
 
 @dataclass(frozen=True)
-class FusedMoeOrder:
+class FusedMoeOrder(Order):
     """Step s: Linear1 of local expert s, and Linear2 of expert s - lookahead.  `blocks_per_fetch` of the configuration are consecutive
     numbers that a cluster takes at a time.
     """
@@ -120,9 +120,6 @@ class FusedMoeOrder:
     def num_steps(self) -> int:
         """One for each expert, and as many more as Linear2 comes later."""
         return self.config.problem.experts_per_rank + self.config.lookahead
-
-    def has(self, step: Int, sizes: Any) -> Any:
-        return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> Any:
         return PhaseSizes(self._blocks(zero) * self.config.fc1_n_blocks, zero)

@@ -6,12 +6,11 @@ Of a configuration they read `block_m`, `n_blocks`, `group_m`, the row blocks of
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..layouts.arith import Int, ceil_div, minimum, select
-from .scheduler import OneSize, place_in_bands
+from .scheduler import OneSize, Order, place_in_bands
 
 
 @dataclass(frozen=True)
@@ -33,31 +32,13 @@ class GemmBlock:
 
 
 @dataclass(frozen=True)
-class GemmOrder(ABC):
+class GemmOrder(Order):
     """One step for each expert."""
 
     config: Any  # cutlass.Constexpr in a kernel
 
-    @property
-    @abstractmethod
-    def num_steps(self) -> int: ...
-
-    @abstractmethod
-    def tokens(self, step: Int) -> Int:
-        """Rows of a step's expert, 0 past the last."""
-
-    @abstractmethod
-    def first_block(self, step: Int) -> Int:
-        """Where its row blocks begin."""
-
-    def has(self, step: Int, sizes: OneSize) -> Any:
-        return step < self.num_steps
-
-    def first_sizes(self, zero: Int) -> OneSize:
-        return self.sizes(zero)
-
-    def part(self, step: Int, before: OneSize) -> Int:
-        return step
+    tokens: ClassVar[Any]  # of a step: rows of its expert, 0 past the last
+    first_block: ClassVar[Any]  # where its row blocks begin
 
     def sizes(self, part: Int) -> OneSize:
         return OneSize(ceil_div(self.tokens(part), self.config.block_m) * self.config.n_blocks)

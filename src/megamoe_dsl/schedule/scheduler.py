@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from ..layouts.arith import Int, div, minimum, select
 
@@ -82,32 +82,32 @@ class OneSize:
     total: Int
 
 
-class Order(Protocol):
+class Order:
     """A sequence of blocks, made of steps that follow one another: an expert, say, or one phase of it.
+
+    num_steps                  how many
+    sizes(part)                of the step that consists of `part`, from the tables that the order reads; no blocks past the last step
+    block(step, local, sizes)  number `local` within its step, whose sizes are given; also at the position past the last block
 
     Every method takes host integers or traced ones, so that one order serves the host and kernels.  `Scheduler` walks it.
     """
 
+    num_steps: Any
+    sizes: Any
+    block: Any
+
     def has(self, step: Int, sizes: Any) -> Any:
         """Whether there is such a step, whose sizes are given, and not the end of the sequence."""
-        ...
+        return step < self.num_steps
 
     def first_sizes(self, zero: Int) -> Any:
         """Sizes of step 0; `zero` is the number 0 as the walk's kind of integer."""
-        ...
+        return self.sizes(zero)
 
     def part(self, step: Int, before: Any) -> Any:
         """What a step from 1 on consists of, the one past the last too, in the order's own terms: the index of an expert, say.  `before`
         are the sizes of the step before it, for an order that goes on from there.  Only arithmetic: no table is read here."""
-        ...
-
-    def sizes(self, part: Any) -> Any:
-        """Sizes of the step that consists of `part`, from the tables that the order reads; no blocks for the step past the last."""
-        ...
-
-    def block(self, step: Int, local: Int, sizes: Any) -> Any:
-        """The block with number `local` within its step, whose sizes are given; also of the position past the last block."""
-        ...
+        return step
 
 
 def place_in_bands(number: Int, size: int, m_blocks: Int, n_blocks: int) -> tuple[Int, Int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ...arch import Arch
 from ...config_error import require, require_declared, require_stages
@@ -53,8 +53,7 @@ class BaseGemmConfig(ABC):
     def check_rows(self, rows: int) -> None:
         self.problem.check_rows(rows)
 
-    def replace(self, **changes: Any) -> Self:
-        return replace(cast(Any, self), **changes)
+    replace: Any = replace
 
     @property
     def smem(self) -> Any:

@@ -172,8 +172,7 @@ class GemmContext(TileContext):
     def first_tile(self) -> TileQueue:
         return TileQueue.first(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
-    def next_tile(self, queue: TileQueue) -> tuple[GemmTile, TileQueue]:
-        return next_tile(queue)  # type: ignore[no-any-return]
+    next_tile = staticmethod(next_tile)
 
     @cute.jit
     def read_end(self, tile: GemmTile, queue: TileQueue):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -33,29 +33,17 @@ from .epilogue_tile import HALF_BYTES, chunk_address, fc1_store_address, packed_
 from .results import ResultPart
 
 
-class ActivatedRows(Protocol):
-    """What a kernel does with a pass of activated channels, which begins with token `first` of the tile."""
-
-    def activated(self, first: Any, sums: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """A thread's channels of every 8 tokens (`activate_channels`), of its sums."""
-
-    def buffer(self, first: Any) -> Any:
-        """Shared address of the tile that the pass goes to, once all of the warpgroup know that nothing reads it any more."""
-
-    def has(self, row: Any) -> Any:
-        """Whether a row of the tile has scales."""
-
-    def scale(self, row: Any) -> tuple[Any, int]:
-        """Address of the byte of a row of the tile and the warp's channels, and bytes from there to the next row's."""
-
-    def send(self, first: Any, buffer: Any) -> None:
-        """What all threads do when the pass lies in its tile."""
-
-
 @cute.jit
-def finish_passes(part: ResultPart, rows: ActivatedRows, form: cutlass.Constexpr[Format], maxima: Any, factors: Any):
+def finish_passes(part: ResultPart, rows: Any, form: cutlass.Constexpr[Format], maxima: Any, factors: Any):
     """All passes of a warpgroup, in a format; `maxima` are addresses of those of the thread's first token, of its warp and of that which
-    shares its scales."""
+    shares its scales.  `rows` is what a kernel does with a pass, which begins with token `first` of the tile:
+
+    activated(first, sums)  a thread's channels of every 8 tokens (`activate_channels`)
+    buffer(first)           shared address of the tile that the pass goes to, once all of the warpgroup know that nothing reads it any more
+    has(row)                whether a row of the tile has scales
+    scale(row)              address of the byte of a row of the tile and the warp's channels, and bytes from there to the next row's
+    send(first, buffer)     what all threads do when the pass lies in its tile
+    """
     outputs, lane, pair = OUTPUTS[form.element], part.lane, (part.lane & 3) * 2
     for first in cutlass.range(part.first, part.valid, part.every * part.tokens, unroll=1):
         passed = rows.activated(first, load_columns(part.column + first, part.tokens // 8))

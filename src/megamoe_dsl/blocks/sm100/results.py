@@ -3,9 +3,8 @@ to BF16 and transposed through SMEM so that 16 lanes write 128 channels of one t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -19,33 +18,6 @@ from .epilogue_tile import HALF_BYTES, channel_bytes, read_address, read_row, wr
 
 WARPGROUP = 128  # threads
 ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
-
-
-class FinishedRows(Protocol):
-    """What becomes of sums before they are rounded."""
-
-    def finished(self, first: Any, sums: Sequence[Any]) -> Sequence[Any]:
-        """What is rounded of the sums that a thread has of 8 tokens, its own first one being token `first` of the tile."""
-
-
-class ResultRows(FinishedRows, Protocol):
-    """Where rows of results go, and in which format."""
-
-    @property
-    def value_bytes(self) -> int:
-        """Bytes that a value of a row takes."""
-
-    def begin(self, first: Any, own_row: Any) -> Any:
-        """Before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it and those after that."""
-
-    def addresses(self, begun: Any, steps: range) -> list[Any]:
-        """Addresses of the rows that lie `steps` rows after the first."""
-
-    def has(self, row: Any) -> Any:
-        """Whether a lane's channels of a row of the tile are to be written."""
-
-    def send(self, place: Any, first: Any, lane: Any, words: Any) -> None:
-        """A lane's 8 channels, BF16 in four words, to their place: byte `first` of a row."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +41,9 @@ class ResultPart:
 
 
 @cute.jit
-def stage_pass(part: ResultPart, rows: FinishedRows, write: Int32, first: Int32):
-    """A pass of tokens from tensor memory to the warpgroup's result tile; `write` is the warp's `write_address` there."""
+def stage_pass(part: ResultPart, rows: Any, write: Int32, first: Int32):
+    """A pass of tokens from tensor memory to the warpgroup's result tile; `write` is the warp's `write_address` there.
+    `rows.finished(first, sums)` is rounded: of the sums that a thread has of 8 tokens, its own first one being `first` of the tile."""
     groups = load_columns(part.column + first, part.tokens // 8)
     # After this barrier the buffer is free: the warpgroup has read the pass before from it, and where TMA may still read what was in it
     # before, those who stored it have waited for that.
@@ -81,8 +54,15 @@ def stage_pass(part: ResultPart, rows: FinishedRows, write: Int32, first: Int32)
 
 
 @cute.jit
-def store_results(part: ResultPart, rows: ResultRows):
-    """All passes of a warpgroup; one of its warps."""
+def store_results(part: ResultPart, rows: Any):
+    """All passes of a warpgroup; one of its warps.  `rows` says, besides `finished`, where results go, and in which format:
+
+    value_bytes                      that a value of a row takes
+    begin(first, own_row)            before a pass from token `first` of the tile on: what `addresses` needs for the row `own_row` after it
+    addresses(begun, steps)          of the rows that lie `steps` rows after that
+    has(row)                         whether a lane's channels of a row of the tile are to be written
+    send(place, first, lane, words)  a lane's 8 channels, BF16 in four words, to their place: byte `first` of a row
+    """
     tokens = part.tokens
     write = write_address(part.staging, part.warp, part.lane, tokens)
     own_row = read_row(part.warp, part.lane)

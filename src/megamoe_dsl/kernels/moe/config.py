@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...arch import Arch
 from ...config_error import ConfigError, require, require_declared, require_stages
@@ -46,7 +46,9 @@ class MegaMoeConfig(ABC):
     siblings            the same with other values of what this architecture alone has, worth timing beside it
     facts               for tables: a tile's extents, and on what it is computed; how many warps finish tiles, and what else says how
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
+    check_fields        checks the grid and what the subclass adds; raises `ConfigError`
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
+    of_stage(linear)    the same for a launch of one stage (unfused/), `linear` or not, without what a stage does not have
     sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
     """
 
@@ -54,7 +56,7 @@ class MegaMoeConfig(ABC):
     recipes: ClassVar[tuple[str, ...]]
     plan: ClassVar[type[SmemPlan]]
     group_m: ClassVar[int]  # token blocks that the schedule takes together
-    maps_per_linear: ClassVar[int]  # tensor maps from one of Linear1 to that of Linear2 (memory_plan.py)
+    table_maps: ClassVar[tuple[str, ...]]  # tensor maps in the order of their table; Linear2's have the names of Linear1's (memory_plan.py)
     linear_registers: ClassVar[PerRole | None] = None  # of a launch of Linear1 or Linear2 alone; None: as here
 
     problem: Problem
@@ -87,10 +89,6 @@ class MegaMoeConfig(ABC):
         budget, total = self.registers, self.register_total
         require(total <= self.arch.registers, "registers", budget, f"at most {self.arch.registers} in all, got {total}")
 
-    @abstractmethod
-    def check_fields(self) -> None:
-        """Checks the grid and what the subclass adds.  Raises `ConfigError`."""
-
     @classmethod
     def require_recipe(cls, problem: Problem) -> None:
         """Raises `ConfigError` for number formats that the kernel does not take."""
@@ -105,8 +103,7 @@ class MegaMoeConfig(ABC):
 
         def __getattr__(self, name: str) -> Any: ...  # what each architecture's has
 
-    def replace(self, **changes: Any) -> Self:
-        return replace(self, **changes)
+    replace = replace
 
     # --- threads and registers
     @property
@@ -184,10 +181,6 @@ class MegaMoeConfig(ABC):
         return self.plan(self, num_stages)
 
     # --- the layer in a launch per stage (unfused/)
-    @abstractmethod
-    def of_stage(self, linear: bool) -> Self:
-        """The same tile, pool and grid for a launch of one stage, without what a stage does not have; `linear` stages multiply."""
-
     def stage_plan(self, num_stages: int) -> SmemPlan:
         """The plan of which a launch of one stage uses a part."""
         return self.smem_plan(num_stages)

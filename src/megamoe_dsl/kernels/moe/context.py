@@ -118,9 +118,7 @@ class Context(RankContext, TileContext):
     def first_tile(self) -> TileQueue:
         return TileQueue.first(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
 
-    def next_tile(self, queue: TileQueue) -> tuple[WorkTile, TileQueue]:
-        tile, following = next_tile(queue)
-        return tile, following
+    next_tile = staticmethod(next_tile)
 
     def take_first(self, role: Role | None) -> tuple[WorkTile, TileQueue]:
         tile, tiles = super().take_first(role)
@@ -142,8 +140,7 @@ class Context(RankContext, TileContext):
     def k_blocks_of(self, tile: Any) -> Int32:
         return select(tile.phase == FC1, Int32(self.config.fc1_k_blocks), Int32(self.config.fc2_k_blocks))
 
-    def map(self, which: Any, phase: Any = 0) -> Any:
-        stride = self.config.maps_per_linear * DESCRIPTOR_BYTES
-        if isinstance(phase, int):
-            return self.args.maps + (which * DESCRIPTOR_BYTES + phase * stride)
-        return self.args.maps + Int64(phase * stride) + which * DESCRIPTOR_BYTES
+    def map(self, which: str, phase: Any = 0) -> Any:
+        table = self.config.table_maps
+        first, stride = table.index(which) * DESCRIPTOR_BYTES, table.index("tokens", 1) * DESCRIPTOR_BYTES
+        return self.args.maps + (first + phase * stride) if isinstance(phase, int) else self.args.maps + Int64(phase * stride) + first

@@ -16,7 +16,7 @@ Each wait has a watchdog, and each is an acquire: what was written before the co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add, or_
@@ -152,9 +152,6 @@ def add_bias(ctx: Context, phase: int, sum_: Any, bias: Any, weight: Any) -> Any
 NO_TOKENS_LEFT = 0x7FFFFFFF
 LANES = 32  # of a warp: so many ranks are one set
 
-Store = Callable[[int, Any, int], None]
-"""Of a chunk at this offset of a row, from its place in SMEM, with so many bytes."""
-
 
 @dataclass(frozen=True)
 class Cursor:
@@ -285,8 +282,7 @@ def pull_token(ctx: Context, cursor: Cursor, source: Source, warp: Int32, lane: 
         if lane + 32 * i < words:
             store_u32(ctx.at("fc1_sf", word, sf_row), scales[i])
     sync_warp()
-    destination = ctx.at("fc1_acts", row)
-    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, lane, uses)
+    move_row(ctx, x, ctx.at("fc1_acts", row), warp, lane, uses)
     if lane == 0:
         store_f32(ctx.at("fc1_topk_weights", row), weight)
         store_u64(ctx.at("token_src_metadata", row), ctx.at_peer(peer, "combine", slot, token))
@@ -315,9 +311,9 @@ def load_chunk(ctx: Context, x: Int64, warp: Int32, first: cutlass.Constexpr[int
 
 
 @cute.jit
-def move_row(ctx: Context, x: Int64, store: cutlass.Constexpr[Store], warp: Int32, lane: Int32, uses: Int32):
+def move_row(ctx: Context, x: Int64, destination: Int64, warp: Int32, lane: Int32, uses: Int32):
     """Stores the chunks of a row into the pool as they arrive in the SMEM slots; a slot is loaded again when its store has read it.  `uses`
-    counts the rows that this warp has moved.  Whoever has 0 for `lane` stores, by `store`: each to a place of its own."""
+    counts the rows that this warp has moved.  Whoever has 0 for `lane` stores: each to a `destination` of its own."""
     plan, places = ctx.config.smem, chunks_of(ctx)
     chunks = len(places)
     for chunk in cutlass.range_constexpr(chunks):
@@ -325,7 +321,8 @@ def move_row(ctx: Context, x: Int64, store: cutlass.Constexpr[Store], warp: Int3
         turns = len(range(slot, chunks, plan.pull_slots))  # of this slot in one row
         wait(ctx.barrier("pull", warp * plan.pull_slots + slot), (uses * turns + turn) & 1)
         if lane == 0:
-            store(places[chunk][0], ctx.shared("pull", warp, slot), places[chunk][1])
+            (begin, num_bytes), place = places[chunk], ctx.shared("pull", warp, slot)
+            store_bytes(destination + begin, place, num_bytes)
             commit_group()
         if cutlass.const_expr(chunk + plan.pull_slots < chunks):
             if lane == 0:

@@ -3,7 +3,6 @@ CTA, whatever the number of tokens."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Self
@@ -36,11 +35,16 @@ WARP = "the communication warp"
 
 
 @dataclass(frozen=True)
-class EpConfig(ABC):
+class EpConfig:
     """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range."""
 
     half: ClassVar[Half]
     launch: ClassVar[EpLaunch]
+    check_fields: ClassVar[Any]  # checks what a half adds; raises `ConfigError`
+    keeps: ClassVar[Any]  # what its symmetric buffer has beyond what every configuration needs, a `Kept`
+    operands: ClassVar[Any]  # of arguments: addresses of rows, of their scales, and of what becomes of them
+    # where communication warps have what is on its way, the barriers that say that it is there, and how combine uses them
+    slots: ClassVar[Any]
     activated: ClassVar[tuple[str, ...]] = ()  # arguments of a launch that activates gate and up, or makes their gradients
 
     problem: Problem
@@ -76,10 +80,6 @@ class EpConfig(ABC):
         require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
         require_stages(self, most)
 
-    @abstractmethod
-    def check_fields(self) -> None:
-        """Checks what the subclass adds.  Raises `ConfigError`."""
-
     @classmethod
     def reads(cls, transposed: bool) -> str:
         """Which of the weights a launch multiplies with."""
@@ -92,18 +92,12 @@ class EpConfig(ABC):
         n, k = (k, n) if transposed else (n, k)
         return GemmProblem(n, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
 
-    def replace(self, **changes: Any) -> Self:
-        return replace(self, **changes)
+    replace = replace
 
     @property
     def backward(self) -> Self:
         """The launch of the backward pass on the same symmetric buffer.  Raises `ConfigError`."""
         return self.replace(transposed=True, cluster=min(self.part.allowed["cluster"]), num_stages=0)
-
-    @property
-    @abstractmethod
-    def keeps(self) -> Kept:
-        """What its symmetric buffer has beyond what every configuration needs."""
 
     @property
     def symmetric(self) -> Region:
@@ -134,10 +128,6 @@ class EpConfig(ABC):
         places = acts, scales, args.weights, args.weights_sf, out, no_groups, counter
         found: GemmArguments = with_fields(GemmArguments, **dict.fromkeys(own, True))(*places, rows, rows, **own)
         return found
-
-    @abstractmethod
-    def operands(self, args: Any) -> tuple[Any, Any, Any]:
-        """Addresses of rows, of their scales, and of what becomes of them."""
 
     # --- threads and registers
     @property
@@ -181,11 +171,6 @@ class EpConfig(ABC):
         warps, plan, (slots, barrier, combine) = gemm.num_threads // 32 + COMMUNICATION_WARPS, gemm.smem_plan(num_stages), self.slots
         words = Field("epoch", (1,), U32), barrier.field, Field("trace_count", (warps if self.trace else 0,), U32)
         return EpSmemPlan(Region.stack("smem", plan.region, slots, *words), (*plan.barriers, barrier), combine)
-
-    @property
-    @abstractmethod
-    def slots(self) -> tuple[Field, MBarrier, CombinePlan | None]:
-        """Where communication warps have what is on its way, the barriers that say that it is there, and how combine uses them."""
 
 
 @dataclass(frozen=True)

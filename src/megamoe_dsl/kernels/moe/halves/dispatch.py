@@ -23,7 +23,7 @@ from ....blocks.rank_barrier import Group, await_ranks, signal
 from ....device.memory import load_u32, load_u64, reduce_add_u32, store_release_u32, store_u32, store_u64
 from ....device.stamps import begin, stamp
 from ....device.sync import Equals32, spin
-from ....device.tma import store_bytes, wait_group, wait_group_read
+from ....device.tma import wait_group, wait_group_read
 from ....device.warp import ballot, lowest_bit, shuffle, sync_warp, warp_max_u32
 from ....hardware.operand_tile import CHANNELS_PER_WORD
 from ....layouts.arith import ceil_div, div, minimum, select
@@ -139,8 +139,7 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
             store_u32(ctx.at("sources", places.rows), first)
     sync_warp()
     stores_row = places.rows == first if config.stores_once else here
-    destination, stores = ctx.at("fc1_acts", places.rows), select(stores_row, Int32(0), Int32(1))
-    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, stores, moved.uses)
+    move_row(ctx, x, ctx.at("fc1_acts", places.rows), warp, select(stores_row, Int32(0), Int32(1)), moved.uses)
     return Moved(moved.uses + 1, places.counter)
 
 
@@ -242,5 +241,5 @@ def copy_row(ctx: EpContext, source: Int32, row: Int32, warp: Int32, moved: Int3
         wait_group_read(0)  # the stores of the row before have read the slots
     sync_warp()
     load_chunk(ctx, x, warp, 0, ctx.config.smem.pull_slots)
-    move_row(ctx, x, lambda offset, place, num_bytes: store_bytes(destination + offset, place, num_bytes), warp, lane, moved)
+    move_row(ctx, x, destination, warp, lane, moved)
     return moved + 1

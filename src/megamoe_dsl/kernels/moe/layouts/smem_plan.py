@@ -3,7 +3,6 @@ and counters that CTAs and ranks wait for in a launch of the fused layer or of a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -199,7 +198,7 @@ class CombineRow:
 
 
 @dataclass(frozen=True)
-class SmemPlan(ABC):
+class SmemPlan:
     """Byte plan of a CTA's SMEM with a ring of `num_stages`; `region` has every field.
 
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
@@ -207,6 +206,10 @@ class SmemPlan(ABC):
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
     """
 
+    tile_fields: ClassVar[Any]  # the ring of operands and scales, and `cd`, where epilogues put their tiles together
+    maxima: ClassVar[Any]  # amax: what warps that share a scale exchange
+    pull_chunk: ClassVar[Any]  # bytes of a token row that one bulk copy moves
+    barriers: ClassVar[Any]  # all mbarriers, in SMEM order
     work_tiles: ClassVar[int]  # places of the queue of tiles (device/ring.py)
     # fields that the architecture adds to the tail, before the queue of tiles and at its end
     before_tiles: ClassVar[tuple[Field, ...]] = ()
@@ -217,28 +220,6 @@ class SmemPlan(ABC):
     pull_slots: int = 1  # chunks of a row that a dispatch warp holds at a time
     keeps: tuple[str, ...] = ()  # names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
 
-    # --- what differs
-    @property
-    @abstractmethod
-    def tile_fields(self) -> tuple[Field, ...]:
-        """The ring of operands and scales, and `cd`, where epilogues put their tiles together."""
-
-    @property
-    @abstractmethod
-    def maxima(self) -> Field:
-        """amax: what warps that share a scale exchange."""
-
-    @property
-    @abstractmethod
-    def pull_chunk(self) -> int:
-        """Bytes of a token row that one bulk copy moves."""
-
-    @cached_property
-    @abstractmethod
-    def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order."""
-
-    # --- what is the same
     @property
     def combine(self) -> CombinePlan:
         problem = self.config.problem

@@ -44,7 +44,6 @@ from ..combine import combine_tokens
 from ..context import Context, WorkTile, next_tile
 from ..layouts.smem_plan import NamedBarrier, RankBarrier
 from ..pool import add_bias, bias_address, expert_factor, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
-from .memory_plan import Sm100Map
 
 
 def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:
@@ -158,7 +157,7 @@ class PoolOutputs:
 
 def store_outputs(ctx: Context, buffer: Any, n_block: Any, row: Any) -> None:
     """A pass from its buffer to the pool, by TMA."""
-    store_tile(ctx.map(Sm100Map.FC1_OUTPUT), buffer, n_block * ctx.config.smem.fc1_row_bytes, row)
+    store_tile(ctx.map("fc1_output"), buffer, n_block * ctx.config.smem.fc1_row_bytes, row)
     commit_group()
 
 

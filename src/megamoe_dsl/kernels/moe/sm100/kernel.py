@@ -16,15 +16,13 @@ from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS
 from ..tile_scheduler import schedule_tiles
 from .epilogue import epilogue
 from .load import issue_mma, load_tokens, load_weights
-from .memory_plan import NUM_MAPS
 
 FIRST_EPILOGUE_WARP = DISPATCH_WARPS + LOADER_WARPS
 
 
 def steps(first: int) -> tuple[Step, ...]:
     """Which of the loader warps, from warp `first` on, sets up mbarriers, tensor maps and TMEM."""
-    maps = first + TOKENS_WARP, lambda ctx: acquire_maps(ctx, NUM_MAPS)
-    return (first + WEIGHTS_WARP, init_barriers), maps, (first + SCHEDULER_WARP, allocate_columns)
+    return (first + WEIGHTS_WARP, init_barriers), (first + TOKENS_WARP, acquire_maps), (first + SCHEDULER_WARP, allocate_columns)
 
 
 def loaders(schedule: Callable[[Any], Any], first: int = 0) -> tuple[WarpRole, ...]:

@@ -25,7 +25,6 @@ from ....layouts.arith import select
 from ....schedule.fused_moe import FC1
 from ..context import Context, WorkTile
 from ..pool import wait_operands
-from .memory_plan import Sm100Map
 
 
 def load_tokens(ctx: Context) -> None:
@@ -33,7 +32,7 @@ def load_tokens(ctx: Context) -> None:
 
     def fill(ctx: Context, block: WorkTile, stage: Stage) -> Any:
         config = ctx.config
-        tokens, scales = ctx.map(Sm100Map.TOKENS, block.phase), ctx.map(Sm100Map.SFA, block.phase)
+        tokens, scales = ctx.map("tokens", block.phase), ctx.map("sfa", block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
         num_bytes = config.smem.stage.token_transaction
@@ -48,7 +47,7 @@ def load_weights(ctx: Context) -> None:
 
     def fill(ctx: Context, block: WorkTile, stage: Stage) -> Any:
         config, k_block = ctx.config, ctx.config.k_block
-        weights, scales = ctx.map(Sm100Map.WEIGHTS, block.phase), ctx.map(Sm100Map.SFB, block.phase)
+        weights, scales = ctx.map("weights", block.phase), ctx.map("sfb", block.phase)
         k_blocks = ctx.k_blocks_of(block)
         n_block, is_fc1 = block.n_block * CLUSTER + ctx.cta_rank, block.phase == FC1
         n_blocks = select(is_fc1, Int32(config.fc1_n_blocks * CLUSTER), Int32(config.fc2_n_blocks * CLUSTER))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -79,17 +78,8 @@ class Sm100SmemPlan(SmemPlan):
         )
 
 
-class Sm100Map(IntEnum):
-    """Position in the table; add 4 for Linear2."""
-
-    TOKENS = 0
-    SFA = 1
-    WEIGHTS = 2
-    SFB = 3
-    FC1_OUTPUT = 8
-
-
-NUM_MAPS = 9
+LINEAR_MAPS = ("tokens", "sfa", "weights", "sfb")
+TABLE_MAPS = (*LINEAR_MAPS, *LINEAR_MAPS, "fc1_output")
 
 
 def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:

@@ -18,7 +18,7 @@ from ....problem import Problem
 from ....recipe import E2M1
 from ..config import MegaMoeConfig, PerRole
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, row_chunks
-from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TILE_ROWS, Sm90SmemPlan
+from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, TILE_ROWS, Sm90SmemPlan
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
@@ -60,7 +60,7 @@ class Sm90Config(MegaMoeConfig):
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
     group_m: ClassVar[int] = 16
-    maps_per_linear: ClassVar[int] = 5
+    table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
     alternating_groups: ClassVar[int] = 1
     linear_registers: ClassVar[PerRole] = LINEAR_REGISTERS
 

@@ -9,7 +9,6 @@ Linear1 signals store_full: the tile is in SMEM and its scales are in the Linear
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -51,70 +50,51 @@ def begin_exchange() -> None:
     sync_math_warps()
 
 
-@dataclass(frozen=True)
-class E4m3Columns:
-    """Outputs of Linear1: E4M3 with one power-of-two scale per token and 128 channels, which all math warps share."""
-
-    def peak(self, values: Any) -> Any:
-        """The largest of a warp's values of each token of a pair."""
-        return [cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)]
-
-    @cute.jit
-    def pieces(self, ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, peaks: Any):
-        """What a warp puts into a chunk of 16 bytes of each token: (chunk, words); the scales go to the pool."""
-        row = ctx.config.first_row(tile.pool_block)
-        warp = me.group * 4 + me.warp
-        begin_exchange()
-        if me.lane < 4:
-            for g in cutlass.range_constexpr(len(peaks)):
-                emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
-        sync_math_warps()
-        scales = ctx.at("fc2_sf", tile.n_block, row + me.pair)
-        words = []
+@cute.jit
+def pieces_e4m3(ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, peaks: Any):
+    """What a warp puts into a chunk of 16 bytes of each token: (chunk, words); the scales go to the pool, one power of two per token and
+    128 channels, which all math warps share.  `peaks` are the largest of the warp's values of each token of a pair."""
+    row = ctx.config.first_row(tile.pool_block)
+    warp = me.group * 4 + me.warp
+    begin_exchange()
+    if me.lane < 4:
         for g in cutlass.range_constexpr(len(peaks)):
-            theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
-            amax = [reduce(cast.abs_max, column) for column in zip(*theirs, strict=True)]
-            exponents = [cast.scale_exponent(a) for a in amax]
-            if (warp == 0) & (me.lane < 4):
-                for q in cutlass.range_constexpr(2):
-                    store_f32(scales + g * 32 + q * 4, cast.f32_of_bits(exponents[q] << 23))
-            inverse = [cast.inverse_scale(e) for e in exponents]
-            # Bytes: token 0 of both blocks, token 1 of both blocks.
-            words.append(cast.pack_e4m3(*(outputs[g][b][q] * inverse[q] for q in range(2) for b in range(2))))
-        return [(warp, words)]
+            emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])
+    sync_math_warps()
+    scales = ctx.at("fc2_sf", tile.n_block, row + me.pair)
+    words = []
+    for g in cutlass.range_constexpr(len(peaks)):
+        theirs = [load_shared_f32x2(ctx.shared("amax", other, me.pair) + g * 32) for other in range(WARPS)]
+        amax = [reduce(cast.abs_max, column) for column in zip(*theirs, strict=True)]
+        exponents = [cast.scale_exponent(a) for a in amax]
+        if (warp == 0) & (me.lane < 4):
+            for q in cutlass.range_constexpr(2):
+                store_f32(scales + g * 32 + q * 4, cast.f32_of_bits(exponents[q] << 23))
+        inverse = [cast.inverse_scale(e) for e in exponents]
+        # Bytes: token 0 of both blocks, token 1 of both blocks.
+        words.append(cast.pack_e4m3(*(outputs[g][b][q] * inverse[q] for q in range(2) for b in range(2))))
+    return [(warp, words)]
 
-    def box(self, me: ColumnShare) -> Any:
-        """Where a warp's outputs are: the tile is one box."""
-        return 0
 
-
-@dataclass(frozen=True)
-class Bf16Columns:
+def pieces_bf16(me: ColumnShare, outputs: Any) -> list[tuple[Any, list[Any]]]:
     """The same as BF16, without scales: nothing is exchanged."""
-
-    def peak(self, values: Any) -> None:
-        """Has no use for the largest value: there is no scale."""
-
-    def pieces(self, ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, peaks: Any) -> list[tuple[Any, list[Any]]]:
-        return [(2 * me.warp + b, [cast.pack_bf16(*values[b]) for values in outputs]) for b in range(2)]
-
-    def box(self, me: ColumnShare) -> Any:
-        return me.group
+    return [(2 * me.warp + b, [cast.pack_bf16(*values[b]) for values in outputs]) for b in range(2)]
 
 
 @cute.jit
 def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     """SwiGLU times the top-k weight, in the format that Linear2 reads, into SMEM (article 4.5.4)."""
-    form, groups = E4m3Columns() if ctx.config.scaled else Bf16Columns(), ctx.config.block_m // 8
+    scaled, groups = ctx.config.scaled, ctx.config.block_m // 8
     weights = ctx.at("fc1_topk_weights", ctx.config.first_row(tile.pool_block) + me.pair)
     outputs, peaks = [], []
     for g in cutlass.range_constexpr(groups):
         w = weights_of_pair(ctx, weights + g * 32)
         values = [activate(ctx, b[4 * g : 4 * g + 2], b[4 * g + 2 : 4 * g + 4], w) for b in acc]
         outputs.append(values)
-        peaks.append(form.peak(values))
-    pieces = form.pieces(ctx, tile, me, outputs, peaks)
-    cd = ctx.shared("cd") + ctx.config.smem.fc1_box(form.box(me))
+        if cutlass.const_expr(scaled):
+            peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])
+    pieces = pieces_e4m3(ctx, tile, me, outputs, peaks) if scaled else pieces_bf16(me, outputs)
+    cd = ctx.shared("cd") + ctx.config.smem.fc1_box(0 if scaled else me.group)  # E4M3 is one box
     for chunk, words in pieces:
         for first in cutlass.range_constexpr(0, groups, 4):
             some = words[first : first + 4]

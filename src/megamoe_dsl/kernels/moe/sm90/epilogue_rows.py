@@ -129,56 +129,41 @@ class WarpRows:
         return WarpRows(valid, ctx.shared("cd") + (me.group * GROUP_ROWS + me.warp * WARP_ROWS) * ROW_BYTES, me.lane & 15, me.lane >> 3)
 
 
-@dataclass(frozen=True)
-class E4m3Rows:
-    """Outputs of Linear1 in E4M3 with one power-of-two scale per token and 128 channels, of which `cd` holds a tile for the store warp."""
-
-    def peak(self, values: Sequence[Sequence[Any]]) -> Any:
-        """The largest of a row's values in a quad."""
-        return cast.max_over_quad(reduce(cast.abs_max, [v for four in values for v in four]))
-
-    @cute.jit
-    def store(self, ctx: Context, tile: WorkTile, me: RowShare, pool_row: Any, outputs: Any, peaks: Any):
-        """Puts the codes of both rows into `cd`, and their scales into the pool."""
-        if cutlass.const_expr(me.half):
-            peaks = peaks_of_row(ctx, me, peaks)
-        words = []
-        for h in cutlass.range_constexpr(2):
-            exponent = cast.scale_exponent(peaks[h])
-            inverse = cast.inverse_scale(exponent)
-            if ((me.lane & 3) == 0) & (me.first_chunk == 0):
-                store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), cast.f32_of_bits(exponent << 23))
-            words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
-        # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
-        token = me.warp_token + (me.lane & 15)
-        address = ctx.shared("cd") + token * ROW_BYTES
-        for i in cutlass.range_constexpr(2 * me.chunks):
-            chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
-            store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
-        fence_async_shared()  # the store warp's TMA reads `cd` through the async proxy
+@cute.jit
+def store_e4m3(ctx: Context, tile: WorkTile, me: RowShare, pool_row: Any, outputs: Any, peaks: Any):
+    """Puts the codes of both rows into `cd`, which holds a tile for the store warp, and their scales, one power of two per token and 128
+    channels, into the pool.  `peaks` are the largest of each row's values in a quad."""
+    if cutlass.const_expr(me.half):
+        peaks = peaks_of_row(ctx, me, peaks)
+    words = []
+    for h in cutlass.range_constexpr(2):
+        exponent = cast.scale_exponent(peaks[h])
+        inverse = cast.inverse_scale(exponent)
+        if ((me.lane & 3) == 0) & (me.first_chunk == 0):
+            store_f32(ctx.at("fc2_sf", tile.n_block, pool_row + 8 * h), cast.f32_of_bits(exponent << 23))
+        words.append([cast.pack_e4m3(*(v * inverse for v in four)) for four in outputs[h]])
+    # Matrix m of a store: 8 tokens (m % 2) by the 16-byte chunk 2 i + m / 2; lane 8 m + r addresses its row r.
+    token = me.warp_token + (me.lane & 15)
+    address = ctx.shared("cd") + token * ROW_BYTES
+    for i in cutlass.range_constexpr(2 * me.chunks):
+        chunk = (me.lane >> 4) + 2 * i + 4 * me.first_chunk
+        store_b16(address + SW128.chunk(chunk, token), [words[h][2 * i + j] for j in range(2) for h in range(2)])
+    fence_async_shared()  # the store warp's TMA reads `cd` through the async proxy
 
 
-@dataclass(frozen=True)
-class Bf16Rows:
+def store_bf16(ctx: Context, tile: WorkTile, me: RowShare, outputs: Any) -> None:
     """The same as BF16, without scales.  A tile would take as much of SMEM as a stage, so each warp stores its rows, as results are."""
-
-    def peak(self, values: Sequence[Sequence[Any]]) -> None:
-        """Has no use for the largest value: there is no scale."""
-
-    def store(self, ctx: Context, tile: WorkTile, me: RowShare, pool_row: Any, outputs: Any, peaks: Any) -> None:
-        """Stores the rows into the pool."""
-        row, mine = CombineRow(ctx.config.problem.intermediate, ctx.config.problem.formats.hidden), WarpRows.of(ctx, tile, me)
-        first = ctx.at("fc2_acts", ctx.config.first_row(tile.pool_block) + me.warp_token + mine.read_row)
-        rows = [first + step * row.num_bytes for step in STEPS]
-        channel_bytes = Int64((tile.n_block * CHUNKS + me.first_chunk) * ROW_BYTES + (me.lane & 7) * 16)
-        passes = [partial(Bf16Pass, partial(output_words, outputs, c)) for c in range(me.chunks)]
-        send_passes(mine, me.lane, row, rows, channel_bytes, passes, None)
+    row, mine = CombineRow(ctx.config.problem.intermediate, ctx.config.problem.formats.hidden), WarpRows.of(ctx, tile, me)
+    first = ctx.at("fc2_acts", ctx.config.first_row(tile.pool_block) + me.warp_token + mine.read_row)
+    rows = [first + step * row.num_bytes for step in STEPS]
+    channel_bytes = Int64((tile.n_block * CHUNKS + me.first_chunk) * ROW_BYTES + (me.lane & 7) * 16)
+    passes = [partial(Bf16Pass, partial(output_words, outputs, c)) for c in range(me.chunks)]
+    send_passes(mine, me.lane, row, rows, channel_bytes, passes, None)
 
 
 @cute.jit
 def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """SwiGLU times the top-k weight, in the format that Linear2 reads (article 4.5.4)."""
-    form = E4m3Rows() if ctx.config.scaled else Bf16Rows()
     pool_row = ctx.config.first_row(tile.pool_block) + me.token
     outputs, peaks = [], []
     for h in cutlass.range_constexpr(2):
@@ -193,8 +178,12 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
                 values = [activate(ctx, g, u, (weight, weight)) for g, u in zip(gates, ups, strict=True)]
                 values_of_row.append([values[b][e] for e in range(2) for b in range(2)])
         outputs.append(values_of_row)
-        peaks.append(form.peak(values_of_row))
-    form.store(ctx, tile, me, pool_row, outputs, peaks)
+        if cutlass.const_expr(ctx.config.scaled):
+            peaks.append(cast.max_over_quad(reduce(cast.abs_max, [v for four in values_of_row for v in four])))
+    if cutlass.const_expr(ctx.config.scaled):
+        store_e4m3(ctx, tile, me, pool_row, outputs, peaks)
+    else:
+        store_bf16(ctx, tile, me, outputs)
     sync_warp()
     if me.lane == 0:
         arrive(ctx.barrier("store_full"))

@@ -16,7 +16,6 @@ from ..dispatch import dispatch
 from ..tile_scheduler import schedule_tiles
 from .load import decode_weights, load_operands, load_tokens, load_weights, schedule_and_store, store_tiles
 from .math import math
-from .memory_plan import NUM_MAPS
 
 
 def roles(config: Any) -> tuple[WarpRole, ...]:
@@ -50,7 +49,7 @@ def steps(config: Any) -> tuple[Step, ...]:
     """Who sets up mbarriers, tensor maps and the table of decoded values."""
     barriers, maps, table = (3, 2, 0) if config.decoded else (5, 4, 6)  # warps
     decoded = ((table, lambda ctx: store_table(ctx.shared("decoded"))),) if config.packed else ()
-    return (barriers, init_barriers), (maps, lambda ctx: acquire_maps(ctx, NUM_MAPS)), *decoded
+    return (barriers, init_barriers), (maps, acquire_maps), *decoded
 
 
 @cute.kernel

@@ -38,7 +38,6 @@ from ....schedule.fused_moe import FC1, Block
 from ..context import Context, WorkTile, next_tile
 from ..pool import part_mark, signal_part, wait_operands
 from ..tile_scheduler import schedule_tiles
-from .memory_plan import Sm90Map
 
 
 def load_tokens(ctx: Context) -> None:
@@ -55,10 +54,10 @@ def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     """A tile's tokens, with their scales if they have any, and its K blocks."""
     config, plan = ctx.config, ctx.config.smem
     half = ctx.is_half(tile)
-    maps = OperandMaps(ctx.map(Sm90Map.TOKENS_PART, tile.phase), ctx.map(Sm90Map.TOKENS, tile.phase), config.part_tokens)
+    maps = OperandMaps(ctx.map("tokens_part", tile.phase), ctx.map("tokens", tile.phase), config.part_tokens)
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     rows = select(half, config.part_tokens, config.block_m)
-    scales = ctx.map(Sm90Map.SFA, tile.phase) if config.scaled else None
+    scales = ctx.map("sfa", tile.phase) if config.scaled else None
     row = config.first_row(tile.pool_block)
     k_blocks = ctx.k_blocks_of(tile)
     num_bytes = plan.token_transaction(rows)
@@ -81,13 +80,13 @@ def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
     """A tile's weights, FP8 or packed, and its K blocks."""
     config, lines = ctx.config, ctx.config.weight_lines
     same = tile.same_weights
-    maps = OperandMaps(ctx.map(Sm90Map.WEIGHTS_PART, tile.phase), ctx.map(Sm90Map.WEIGHTS, tile.phase), lines // config.cluster)
+    maps = OperandMaps(ctx.map("weights_part", tile.phase), ctx.map("weights", tile.phase), lines // config.cluster)
     weights = Fetch.of(maps, ctx.place, False, same)
     k_blocks = ctx.k_blocks_of(tile)
     n_blocks = select(tile.phase == FC1, Int32(config.fc1_n_blocks), Int32(config.fc2_n_blocks))
     row = (tile.expert * n_blocks + tile.n_block) * k_blocks * lines
     if config.halves_decoding:
-        codes, records = (ctx.map(one, tile.phase) for one in (Sm90Map.WEIGHTS, Sm90Map.WEIGHTS_PART))
+        codes, records = (ctx.map(one, tile.phase) for one in ("weights", "weights_part"))
         return GroupsOfTile.of(codes, records, row, same, ctx.cta_rank), k_blocks
     return WeightTile(weights, row, lines, config.smem.fetched_weight_bytes), k_blocks
 
@@ -165,7 +164,7 @@ def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32
         wait(ctx.barrier("store_full"), stores.phase)
         stores = stores.next()
         if lane == 0:
-            output = select(ctx.is_half(tile), ctx.map(Sm90Map.FC1_OUTPUT_PART), ctx.map(Sm90Map.FC1_OUTPUT))
+            output = select(ctx.is_half(tile), ctx.map("fc1_output_part"), ctx.map("fc1_output"))
             store_boxes(ctx, tile, output)
             commit_group()
             wait_group_read(0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -155,19 +154,8 @@ class Sm90SmemPlan(SmemPlan):
         )
 
 
-class Sm90Map(IntEnum):
-    """Position of a map in the table; maps of Linear2 are `Sm90Config.maps_per_linear` further."""
-
-    TOKENS = 0
-    SFA = 1
-    WEIGHTS = 2
-    TOKENS_PART = 3
-    WEIGHTS_PART = 4
-    FC1_OUTPUT = 10
-    FC1_OUTPUT_PART = 11
-
-
-NUM_MAPS = 12
+LINEAR_MAPS = ("tokens", "sfa", "weights", "tokens_part", "weights_part")
+TABLE_MAPS = (*LINEAR_MAPS, *LINEAR_MAPS, "fc1_output", "fc1_output_part")
 
 
 def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:

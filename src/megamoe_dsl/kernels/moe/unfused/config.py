@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 from ....config_error import require, require_declared, require_stages
 from ....layouts.arith import ceil_div
@@ -89,8 +89,7 @@ class StageConfig:
             raise AttributeError(name)
         return getattr(self.fused, name)
 
-    def replace(self, **changes: Any) -> Self:
-        return replace(self, **changes)
+    replace = replace
 
     @property
     def part(self) -> LayerStage:

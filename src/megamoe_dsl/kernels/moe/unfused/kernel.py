@@ -31,7 +31,6 @@ from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, NamedBarrier, Rank
 from ..pool import pull_tokens
 from ..sm90.load import load_tokens, load_weights
 from ..sm90.math import compute_tiles, epilogue_of, with_bias
-from ..sm90.memory_plan import NUM_MAPS
 from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
 from ..tile_scheduler import fill_table, schedule_tiles
@@ -71,7 +70,7 @@ def steps(config: StageConfig) -> tuple[Step, ...]:
     """Who sets up mbarriers, and what linear stages need besides: tensor maps and the table of decoded values."""
     if config.multiplies and config.arch.has_tensor_memory:
         return sm100.steps(0)
-    maps = ((TOKENS_WARP, lambda ctx: acquire_maps(ctx, NUM_MAPS)),) if config.multiplies else ()
+    maps = ((TOKENS_WARP, acquire_maps),) if config.multiplies else ()
     decoded = ((DECODED_WARP, lambda ctx: store_table(ctx.shared("decoded"))),) if config.multiplies and config.packed else ()
     return (WEIGHTS_WARP, init_barriers), *maps, *decoded
 

@@ -9,7 +9,7 @@ from typing import Any
 from .....hardware.operand_tile import CHANNELS_PER_WORD
 from .....layouts.arith import Int, ceil_div
 from .....layouts.records import WatchedWaits
-from .....layouts.region import BF16, F32, I32, I64, U32, U64, DType, Field, Region
+from .....layouts.region import BF16, F32, I32, I64, U32, U64, Field, Region
 from .....problem import Problem
 from .....recipe import F32 as SCALE_F32
 from ...layouts.symmetric import SCALES, pool_blocks, rows_field
@@ -55,25 +55,6 @@ def send_capacity(problem: Problem) -> int:
     return problem.max_tokens_per_rank * problem.max_experts_per_token
 
 
-def scales(problem: Problem, name: str, *shape: int, dtype: DType) -> tuple[Field, ...]:
-    """A field of scales, where there are any."""
-    return (Field(name, shape, dtype, ALIGNMENT),) if problem.formats.scaled else ()
-
-
-def kept_fields(keeps: Kept, rows: int, hidden: int) -> tuple[Field, ...]:
-    """Fields that only ways that are not the usual one read."""
-    parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
-    places = (
-        Field("sources", (rows,), I32, ALIGNMENT),  # dispatch to tail warps: the row where a row's token lies
-        Field("stored", (rows,), U32, ALIGNMENT),  # dispatch to tail warps: the launch, from 1, that has stored the token of a row
-    )
-    results = (
-        Field("finished", (2, parts), U32, ALIGNMENT),  # Linear2 to who sends: warps that have done a part, of every other launch
-        Field("kept", (rows, hidden), BF16, ALIGNMENT),  # Linear2 to who sends results, or combine of any rank: those of this rank's rows
-    )
-    return (*(places if keeps >= Kept.PLACES else ()), *(results if keeps >= Kept.RESULTS else ()))
-
-
 @lru_cache
 def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     """A rank's buffer.  A comment says who writes a field, and who reads it; a pair is a token and one of its slots, token * topk + slot.
@@ -85,7 +66,17 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     scale, word = SCALES[activations.scale], F32 if activations.scale == SCALE_F32 else U32
     words = problem.hidden // SCALE_CHANNELS
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
-    launches, barriers = len(EpLaunch), len(EpBarrier)
+    launches, barriers, scaled = len(EpLaunch), len(EpBarrier), problem.formats.scaled
+    parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
+    kept = (
+        (Kept.PLACES, Field("sources", (rows,), I32, ALIGNMENT)),  # dispatch to tail warps: the row where a row's token lies
+        (
+            Kept.PLACES,
+            Field("stored", (rows,), U32, ALIGNMENT),
+        ),  # dispatch to tail warps: the launch, from 1, that has stored it
+        (Kept.RESULTS, Field("finished", (2, parts), U32, ALIGNMENT)),  # Linear2 to who sends: warps that have done a part, as `arrivals`
+        (Kept.RESULTS, Field("kept", (rows, hidden), BF16, ALIGNMENT)),  # Linear2 to who sends results, or combine of any rank
+    )
     return Region.stack(
         "symmetric buffer",
         Field("launch_epoch", (launches,), U32),  # SM 0 to all: launches of a kernel so far
@@ -96,7 +87,7 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         # dispatch to token loader: rows of a block or expert that are there, of every other launch
         Field("arrivals", (2, rows // SMALLEST_BLOCK), U32, ALIGNMENT),
         rows_field("x", tokens, activations, hidden),  # host to dispatch of any rank
-        *scales(problem, "x_sf", tokens, activations.scales_of(hidden), dtype=scale),  # host to dispatch of any rank
+        *(Field("x_sf", (tokens, activations.scales_of(hidden)), scale, ALIGNMENT),) * scaled,  # host to dispatch of any rank
         Field("topk_idx", (tokens, topk), I64, ALIGNMENT),  # host to dispatch of any rank, combine
         Field("topk_weights", (tokens, topk), F32, ALIGNMENT),  # host to combine
         # tables of rank r to tables: its tokens for each expert, of every other launch
@@ -107,10 +98,10 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         Field("recv_pairs", (problem.num_ranks,), I32, ALIGNMENT),  # tables to scheduler: how many it fetches of each rank
         Field("expert_rows", (problem.experts_per_rank,), I32, ALIGNMENT),  # tables to scheduler: rows of each local expert
         rows_field("fc1_acts", rows, activations, hidden),  # dispatch to token loader
-        *scales(problem, "fc1_sf", words, rows, dtype=word),  # dispatch to token loader
+        *(Field("fc1_sf", (words, rows), word, ALIGNMENT),) * scaled,  # dispatch to token loader
         Field("destinations", (rows,), U64, ALIGNMENT),  # dispatch to Linear2: where a row's result goes, on its token's rank
         Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),  # Linear2 of any rank to combine: of this rank's pairs
-        *kept_fields(keeps, rows, hidden),
+        *(field for least, field in kept if keeps >= least),
     )
 
 
