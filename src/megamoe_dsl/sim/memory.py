@@ -77,8 +77,7 @@ class ByteStore:
         if (view := self._valid_views.get(size)) is None:
             whole = len(self.valid) // size * size
             view = self.valid[:whole].view(f"u{min(size, 8)}")
-            self._valid_views[size] = view if size <= 8 else view.reshape(-1, size // 8)
-            view = self._valid_views[size]
+            view = self._valid_views[size] = view if size <= 8 else view.reshape(-1, size // 8)
         return view
 
     def mark(self, index: NDArray[np.int64], size: int) -> None:

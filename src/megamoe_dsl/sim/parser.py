@@ -120,6 +120,13 @@ def _align(offset: int, alignment: int) -> int:
     return (offset + alignment - 1) // alignment * alignment
 
 
+def _placed(declared: re.Match[str], used: int) -> tuple[str, int, int, str]:
+    """A variable declared after `used` bytes of others: its name, where it begins and ends, and its type; `[]` is of no length."""
+    alignment, kind, name, count = declared.groups()
+    begin = _align(used, int(alignment or TYPE_BYTES[kind]))
+    return name, begin, begin + TYPE_BYTES[kind] * (1 if count is None else int(count or 0)), kind
+
+
 def _replace_call(match: re.Match[str]) -> str:
     """A call sequence becomes one `call` instruction that names the callee; line numbers stay."""
     callee = re.search(r"call\.uni\s+(?:\(\w+\),)?\s*([\w$]+)", match.group(0))
@@ -161,7 +168,8 @@ class _Body:
         if text.startswith(".reg"):
             self.declare_registers(text)
         elif text.startswith(".local"):
-            self.declare_local(text)
+            if declared := _VARIABLE.search(text, len(".local")):
+                name, self.kernel.local[name], self.kernel.local_bytes, _ = _placed(declared, self.kernel.local_bytes)
         elif text and not text.startswith((".pragma", ".param", ".shared")):
             self.kernel.code.append(self.instruction(text))
 
@@ -188,14 +196,6 @@ class _Body:
     def scoped(self, name: str) -> str:
         return name if len(self.scopes) == 1 else f"{name}@{self.scopes[-1]}"
 
-    def declare_local(self, text: str) -> None:
-        kernel = self.kernel
-        if declared := _VARIABLE.search(text, len(".local")):
-            alignment, kind, name, count = declared.groups()
-            kernel.local_bytes = _align(kernel.local_bytes, int(alignment or TYPE_BYTES[kind]))
-            kernel.local[name] = kernel.local_bytes
-            kernel.local_bytes += TYPE_BYTES[kind] * int(count or 1)
-
     def instruction(self, text: str) -> PtxInstruction:
         predicate, negated = None, False
         if guard := _GUARD.match(text):
@@ -217,14 +217,12 @@ class _Body:
 
     def resolve_targets(self) -> None:
         for ins in self.kernel.code:
-            if ins.parts[0] != "bra":
-                continue
-            for scope in reversed(ins.scope):
-                if (key := (scope, ins.operands[0])) in self.labels:
-                    ins.target = self.labels[key]
-                    break
-            else:
-                raise SimError(f"PTX line {ins.line}: unknown label {ins.operands[0]}")
+            if ins.parts[0] == "bra":
+                ins.target = next(
+                    (at for scope in reversed(ins.scope) if (at := self.labels.get((scope, ins.operands[0]))) is not None), None
+                )
+                if ins.target is None:
+                    raise SimError(f"PTX line {ins.line}: unknown label {ins.operands[0]}")
 
 
 def parse(ptx: str, kernel: str | None = None) -> ParsedKernel:
@@ -238,26 +236,15 @@ def parse(ptx: str, kernel: str | None = None) -> ParsedKernel:
         raise SimError(f"no entry function {kernel or ''} in the PTX")
     result = ParsedKernel(head.group(1))
     result.symbols = set(_SYMBOL.findall(source))
-    offset = 0
     for text in split_operands(head.group(2) or ""):
-        declared = _PARAMETER.match(text)
-        if declared is None:
+        if (declared := _PARAMETER.match(text)) is None:
             raise SimError(f"cannot parse parameter: {text}")
-        alignment, kind, parameter, count = declared.groups()
-        offset = _align(offset, int(alignment or TYPE_BYTES[kind]))
-        size = TYPE_BYTES[kind] * int(count or 1)
-        result.parameters.append(Parameter(parameter, offset, size, kind))
-        offset += size
-    result.parameter_bytes = offset
+        parameter, offset, result.parameter_bytes, kind = _placed(declared, result.parameter_bytes)
+        result.parameters.append(Parameter(parameter, offset, result.parameter_bytes - offset, kind))
     if threads := re.search(r"\.reqntid\s+([\d,\s]+)", head.group(3)):
         result.required_threads = tuple(int(x) for x in threads.group(1).split(","))
     for text in re.findall(r"\.shared\s+([^;]*)", source):
-        declared = _VARIABLE.match(text.strip())
-        if declared is None:
-            continue
-        alignment, kind, variable, count = declared.groups()
-        result.static_smem = _align(result.static_smem, int(alignment or TYPE_BYTES[kind]))
-        result.shared[variable] = result.static_smem
-        result.static_smem += TYPE_BYTES[kind] * (int(count) if count else (0 if "[" in text else 1))
+        if declared := _VARIABLE.match(text.strip()):
+            variable, result.shared[variable], result.static_smem, _ = _placed(declared, result.static_smem)
     _Body(result, source, head.end(), files).parse()
     return result

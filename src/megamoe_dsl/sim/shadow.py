@@ -8,7 +8,7 @@ Freund, 2009), vectorized.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +19,6 @@ from .lanes import uniform
 
 PAGE_SHIFT = 10
 PAGE = 1 << PAGE_SHIFT  # Locations of one page.
-_ROWS = 4  # agents that a page has room for at first
-
-
-class _Page:
-    """The records of one page, a row for each agent."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, int] = {}
-        self.records: Records = np.zeros((_ROWS, PAGE), np.int64)
-
-    def of(self, agent: int) -> Records:
-        if (row := self._rows.get(agent)) is None:
-            row = self._rows[agent] = len(self._rows)
-            if row == len(self.records):
-                self.records = np.concatenate([self.records, np.zeros_like(self.records)])
-        return self.records[row]
-
-    def rows(self) -> Iterator[tuple[int, Records]]:
-        return zip(self._rows, self.records, strict=False)
 
 
 class Readers:
@@ -45,7 +26,7 @@ class Readers:
 
     def __init__(self, size: int) -> None:
         self.some: NDArray[np.bool_] = np.zeros(size, np.bool_)
-        self._pages: dict[int, _Page] = {}
+        self._pages: defaultdict[int, defaultdict[int, Records]] = defaultdict(lambda: defaultdict(lambda: np.zeros(PAGE, np.int64)))
 
     def grow(self, size: int) -> None:
         self.some = np.concatenate([self.some, np.zeros(size - len(self.some), np.bool_)])
@@ -54,9 +35,7 @@ class Readers:
         """Concurrent reads of one agent. Its clock only grows, so its new record is the one that matters."""
         agent = int(records[0]) & AGENT_MASK
         for number in QUICK.pages(index, PAGE_SHIFT):
-            if (page := self._pages.get(number)) is None:
-                page = self._pages[number] = _Page()
-            QUICK.keep(self.some, page.of(agent), number << PAGE_SHIFT, index, records)
+            QUICK.keep(self.some, self._pages[number][agent], number << PAGE_SHIFT, index, records)
 
     def unknown(self, index: NDArray[np.int64] | slice, known: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], Records]]:
         """(places in `index`, records) of readers that a clock with these entries does not know; forgets all, for a write follows."""
@@ -68,9 +47,8 @@ class Readers:
         self.some[index] = False
         out = []
         for page, here, places in _by_page(index):
-            found = self._pages[page].records.take(places, 1)
-            if unordered(found.ravel(), known) is not None:
-                out += [(chosen[here], records) for records in found if unordered(records, known) is not None]
+            found = [records.take(places) for records in self._pages[page].values()]
+            out += [(chosen[here], records) for records in found if unordered(records, known) is not None]
             if b"\1" not in self.some[page << PAGE_SHIFT : page + 1 << PAGE_SHIFT].tobytes():
                 del self._pages[page]
         return out
@@ -78,11 +56,10 @@ class Readers:
     def copy(self, old: NDArray[np.int64], new: slice) -> None:
         """The locations `old` of one page are now also called `new`, of another."""
         self.some[new] = self.some[old]
-        if (page := self._pages.get(int(old[0]) >> PAGE_SHIFT)) is not None:
-            for agent, records in page.rows():
-                if (kept := records[old & PAGE - 1]).any():
-                    place = new.start & PAGE - 1
-                    self._pages.setdefault(new.start >> PAGE_SHIFT, _Page()).of(agent)[place : place + len(old)] = kept
+        place = new.start & PAGE - 1
+        for agent, records in list(self._pages.get(int(old[0]) >> PAGE_SHIFT, {}).items()):
+            if (kept := records[old & PAGE - 1]).any():
+                self._pages[new.start >> PAGE_SHIFT][agent][place : place + len(old)] = kept
 
 
 def _by_page(index: NDArray[np.int64]) -> list[tuple[int, NDArray[np.bool_] | slice, NDArray[np.int64]]]:

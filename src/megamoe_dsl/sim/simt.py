@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from operator import attrgetter
 
+import numpy as np
+
 from .cta import BLOCK, EXIT, PARK, YIELD, Fragment, Warp
 from .errors import SimError
 from .interfaces import RunState
@@ -43,10 +45,7 @@ def run_warp(world: RunState, w: Warp, quantum: int) -> None:
                 n = 0
                 for fragment in order:
                     if not fragment.polled:
-                        others = NOBODY
-                        for other in fragments:
-                            if other.pc < others and other is not fragment and not other.polled:
-                                others = other.pc
+                        others = min((one.pc for one in fragments if one is not fragment and not one.polled), default=NOBODY)
                         n = _run_fragment(world, w, fragment, quantum - executed, others)
                         if n:
                             break
@@ -140,7 +139,8 @@ def _run_fragment(world: RunState, w: Warp, f: Fragment, budget: int, meet: int)
             f.why, f.parked = None, False
             n += 1
             if outcome is EXIT:
-                return n + _leave(world, w, f, m, unit.next)
+                _leave(world, w, f, m, unit.next)
+                return n
             pc = unit.next
             if outcome is YIELD:
                 f.pc, f.polled = pc, True
@@ -161,20 +161,15 @@ def _split(w: Warp, f: Fragment, unit: Unit, p: Lanes) -> None:
     w.fragments.append(Fragment(unit.target, taken))
 
 
-def _leave(world: RunState, w: Warp, f: Fragment, m: Mask, after: int) -> int:
+def _leave(world: RunState, w: Warp, f: Fragment, m: Mask, after: int) -> None:
     world.progress += 1
-    leaving = f.mask if m is None else m
+    leaving = np.ones(32, np.bool_) if m is None else m
     barrier = w.cta.cluster.barrier  # which no longer waits for them
-    barrier.expect(barrier.expected - (32 if leaving is None else int(leaving.sum())))
-    if m is None:
-        w.exited = w.exited | True
-        w.fragments.clear()
-        return 0
-    w.exited = w.exited | m
-    rest = ~m if f.mask is None else f.mask & ~m
+    barrier.expect(barrier.expected - int(leaving.sum()))
+    w.exited = w.exited | leaving
+    rest = ~leaving if f.mask is None else f.mask & ~leaving
     if rest.any():
         f.pc = after
         f.set(rest)
     else:
         w.fragments.remove(f)
-    return 0

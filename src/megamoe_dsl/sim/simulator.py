@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -70,13 +71,9 @@ class World(RunState):
     def queue(self, launch: Launch) -> None:
         program = launch.checked()
         grid = self.streams[launch.rank] = Grid(launch, program, program.pack(launch.args), self.streams.get(launch.rank))
-        gx, gy, gz = launch.grid
-        cx, cy, cz = launch.cluster
-        for z in range(0, gz, cz):
-            for y in range(0, gy, cy):
-                for x in range(0, gx, cx):
-                    self.waiting.append((grid, (x, y, z)))
-                    grid.unfinished += 1
+        for z, y, x in product(*(range(0, size, step) for size, step in zip(launch.grid[::-1], launch.cluster[::-1], strict=True))):
+            self.waiting.append((grid, (x, y, z)))
+            grid.unfinished += 1
 
     def _cluster(self, grid: Grid, origin: Dim3) -> Cluster:
         cluster, launch = Cluster(grid), grid.launch

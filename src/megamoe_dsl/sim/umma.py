@@ -15,6 +15,7 @@ Most sums of few bits lose nothing to alignment: a matrix product in float64 giv
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -27,7 +28,6 @@ from .descriptors import K_BYTES
 from .formats import Float64Array
 from .memory import Bytes
 
-_BYTE_TABLES = {"e4m3": formats.E4M3, "e5m2": formats.E5M2}
 SCALE_TABLES = {"ue8m0": formats.UE8M0, "ue4m3": formats.UE4M3}
 # Two E2M1 values for every byte: element 0 is the low nibble.
 _E2M1_PAIRS = np.stack([formats.E2M1[np.arange(256) & 15], formats.E2M1[np.arange(256) >> 4]], axis=1)
@@ -38,28 +38,22 @@ def element_bytes(name: str) -> int:
     return {"f16": 2, "bf16": 2, "tf32": 4}.get(name, 1)
 
 
+_DECODERS: dict[str, Callable[[Bytes], Any]] = {
+    "e4m3": formats.E4M3.take, "e5m2": formats.E5M2.take, "e2m1x2": lambda raw: _E2M1_AS_ONE.take(raw).view(np.float64),
+    "e2m1": lambda raw: _E2M1_AS_ONE.take(raw.reshape(len(raw), -1, 16)[:, :, :8]).reshape(len(raw), -1).view(np.float64),
+    "e2m3": lambda raw: formats.E2M3[unpack_6bit(raw.reshape(len(raw), -1, 16)[:, :, :12])].reshape(len(raw), -1),
+    "e3m2": lambda raw: formats.E3M2[unpack_6bit(raw.reshape(len(raw), -1, 16)[:, :, :12])].reshape(len(raw), -1),
+    "s8": lambda raw: raw.view(np.int8), "u8": lambda raw: raw, "f16": lambda raw: np.ascontiguousarray(raw).view(np.float16),
+    "bf16": lambda raw: formats.bf16_to_f32(np.ascontiguousarray(raw).view(np.uint16)),
+    "tf32": lambda raw: (np.ascontiguousarray(raw).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32),  # 13 bits are ignored
+}  # fmt: skip
+"""Values of any type, shaped (rows, k)."""
+
+
 def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """Values (rows, k), float64, of (rows, 32 or 48) bytes in K order as they lie in shared memory: `e2m1`, `e2m3` and `e3m2` in the groups
     of 16 bytes, 8 or 12 of them data, that TMA writes (b4x16_p64, b6x16_p32); `e2m1x2` is packed."""
-    rows = len(raw)
-    if name in _BYTE_TABLES:
-        return _BYTE_TABLES[name].take(raw)
-    if name == "e2m1":
-        return _E2M1_AS_ONE.take(raw.reshape(rows, -1, 16)[:, :, :8]).reshape(rows, -1).view(np.float64)
-    if name == "e2m1x2":
-        return _E2M1_AS_ONE.take(raw).view(np.float64)
-    if name in ("e2m3", "e3m2"):
-        codes = unpack_6bit(raw.reshape(rows, -1, 16)[:, :, :12])
-        return (formats.E2M3 if name == "e2m3" else formats.E3M2)[codes].reshape(rows, -1)
-    if name in ("s8", "u8"):
-        return raw.view(np.int8 if name == "s8" else np.uint8).astype(np.float64)
-    if name == "f16":
-        return np.ascontiguousarray(raw).view(np.float16).astype(np.float64)
-    if name == "bf16":
-        return formats.bf16_to_f32(np.ascontiguousarray(raw).view(np.uint16)).astype(np.float64)
-    if name == "tf32":  # the low 13 mantissa bits are ignored
-        return (np.ascontiguousarray(raw).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-    raise ValueError(f"operand format {name!r} is not modeled")
+    return _DECODERS[name](raw).astype(np.float64, copy=False)  # type: ignore[no-any-return]
 
 
 def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:

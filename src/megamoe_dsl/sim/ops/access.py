@@ -56,13 +56,13 @@ def scope(parts: tuple[str, ...], default: str) -> int:
     return SCOPES["sys"] if "volatile" in parts or "mmio" in parts else SCOPES[default]
 
 
-def by_address(lanes: list[int], addresses: np.ndarray) -> list[tuple[int, list[int]]]:
-    """Lanes grouped by what they address."""
-    if len(lanes) == 1 or uniform(addresses):
-        return [(int(addresses[lanes[0]]), lanes)]
-    groups: dict[int, list[int]] = {}
+def alike(lanes: list[int], *columns: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
+    """Lanes grouped by their integers in some columns; registers of lanes that are not here mostly agree too."""
+    if len(lanes) == 1 or all(map(uniform, columns)):
+        return [(tuple(int(column[lanes[0]]) for column in columns), lanes)]
+    groups: dict[tuple[int, ...], list[int]] = {}
     for lane in lanes:
-        groups.setdefault(int(addresses[lane]), []).append(lane)
+        groups.setdefault(tuple(int(column[lane]) for column in columns), []).append(lane)
     return list(groups.items())
 
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from ..access_record import mask_of
 from ..clock import Actor
-from ..lanes import uniform
 from ..memory import SMEM_RESERVED
 from ..sync import SCOPES, SyncPoint
 from . import ADDRESS, YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
-from .access import by_address, shared_target
+from .access import alike, shared_target
 
 MAX_COUNT = (1 << 20) - 1
 BYTES = 8
@@ -146,7 +145,7 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     def run(w: Warp, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
         token = np.zeros(32, np.uint64) if state else None
-        for target, lanes in by_address(w.lanes(mask), where):
+        for (target,), lanes in alike(w.lanes(mask), where):
             barrier = _barrier(w, target)
             if token is not None:
                 token[lanes] = barrier.phase
@@ -182,21 +181,12 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     parity_form, suspends = "parity" in ins.parts, ins.parts[1] == "try_wait"
     expected = b.read(ins.operands[2], np.uint32 if parity_form else np.uint64)
     scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
-    key = ("try_wait", ins.line)
-
-    bits = 1 if parity_form else -1
+    key, bits = ("try_wait", ins.line), 1 if parity_form else -1
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
-        where, wanted, lanes = address(w), expected(w), w.lanes(mask)
-        asked: dict[tuple[int, int], list[int]] = {}
-        if uniform(where) and uniform(wanted):  # registers of lanes that are not here mostly agree too
-            asked[int(where[0]), int(wanted[0])] = lanes
-        else:
-            for lane in lanes:
-                asked.setdefault((int(where[lane]), int(wanted[lane])), []).append(lane)
         blocker: tuple[Mbarrier, int] | None = None
         result = np.zeros(32, np.bool_)
-        for (target, state), asking in asked.items():
+        for (target, state), asking in alike(w.lanes(mask), address(w), expected(w)):
             barrier = _barrier(w, target)
             if barrier.cta is not w.cta:
                 raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
