@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from uncompiled import Uncompiled
 
-from megamoe_dsl.sim.access_record import ALIKE, CODE_SHIFT, QUICK, pack
+from megamoe_dsl.sim.access_record import ALIKE, ASYNC_GLOBAL, ASYNC_SHARED, CODE_SHIFT, QUICK, pack
 from megamoe_dsl.sim.clock import Actor
 from megamoe_dsl.sim.memory import GlobalMemory
 from megamoe_dsl.sim.parser import ParsedKernel
@@ -36,7 +36,7 @@ def accesses(quick: Any, seed: int) -> tuple[Race, Shadow]:
         if rng.random() < 0.5:
             clocks[me].join(clocks[int(rng.integers(AGENTS))])
         if rng.random() < 0.3:
-            clocks[me].publish_to_async(True, True)
+            clocks[me].publish_to_async((ASYNC_GLOBAL, ASYNC_SHARED))
         where = int(rng.integers(4, BYTES // 4 - 40))
         index = slice(where, where + 32) if rng.random() < 0.5 else where + rng.permutation(40)[:32]
         actor = Actor(agents[me], clocks[me], step, rng.random() < 0.5, int(rng.integers(ALIKE + 1)))

@@ -23,6 +23,7 @@ from .lanes import Mask, addresses
 HAPPENED, ASYNC_GLOBAL, ASYNC_SHARED, READS = 0, 1, 2, 3
 ROWS = 4
 EVERY = tuple(range(ROWS))
+ASYNC = {"global": ASYNC_GLOBAL, "shared": ASYNC_SHARED}
 
 
 AGENT_MASK = 0x7FFF

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import AGENT_MASK, ASYNC_GLOBAL, ASYNC_SHARED, FULL, HAPPENED, QUICK, READS, ROWS, lane_codes, lanes_of, members, pack
+from .access_record import AGENT_MASK, FULL, HAPPENED, QUICK, READS, ROWS, lane_codes, lanes_of, members, pack
 from .errors import SimError
 from .geometry import Geometry
 
@@ -78,12 +78,10 @@ class Clock:
             other.fit(width)
         return not bool((other.rows[HAPPENED] > self.rows[HAPPENED]).any())
 
-    def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
+    def publish_to_async(self, shown_to: Iterable[int]) -> None:
         rows = self.own()
-        if in_global:
-            np.maximum(rows[ASYNC_GLOBAL], rows[HAPPENED], out=rows[ASYNC_GLOBAL])
-        if in_shared:
-            np.maximum(rows[ASYNC_SHARED], rows[HAPPENED], out=rows[ASYNC_SHARED])
+        for row in shown_to:
+            np.maximum(rows[row], rows[HAPPENED], out=rows[row])
 
 
 @dataclass(slots=True)

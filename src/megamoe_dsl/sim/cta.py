@@ -223,12 +223,7 @@ class Warp:
         """Whether all lanes that have not exited are here (for `.aligned` and full-mask `.sync` instructions)."""
         return mask is None or b"\x00" not in (mask | self.exited).tobytes()
 
-    def park(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
-        """Answer PARK: like `block`, for lanes that have arrived and now wait."""
-        self.block(why, wake)
-        return PARK
-
-    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None) -> Outcome:
-        """Answer BLOCK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
+    def block(self, why: str | Callable[[], str], wake: Callable[[], bool] | None = None, outcome: Outcome = BLOCK) -> Outcome:
+        """Answer BLOCK, or PARK: `why` goes to the deadlock report; `wake` is a cheap test that says when to try again."""
         self.why, self.wake = why, wake
-        return BLOCK
+        return outcome

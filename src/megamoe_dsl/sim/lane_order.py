@@ -253,14 +253,13 @@ class LaneOrder:
             strand.clock.fit(self._width())
             strand.clock.set(agent, max(until, strand.clock.at(agent)))
 
-    def publish_to_async(self, in_global: bool, in_shared: bool) -> None:
+    def publish_to_async(self, shown_to: tuple[int, ...]) -> None:
         """`fence.proxy.async` by the executing lanes, for either or both spaces."""
         bits = self.lanes()
-        shown_to = tuple(row for row, covered in ((rec.ASYNC_GLOBAL, in_global), (rec.ASYNC_SHARED, in_shared)) if covered)
         for strand in self._focus(bits):
             shown = [(agents.of(bits) if needed else agents.having(bits), when) for agents, when, needed in self._say(False).done]
             strand.clock.fit(self._width())
-            strand.clock.publish_to_async(in_global, in_shared)
+            strand.clock.publish_to_async(shown_to)
             strand.clock.raise_to(shown_to, shown)  # HAPPENED says of whom the strand knows that much
 
     def sync(self, bits: int) -> None:

@@ -76,15 +76,16 @@ class LateLoads:
 
         return run
 
-    def ordering(self, ins: PtxInstruction, handler: Callable[[Warp, Mask], Outcome | None]) -> Callable[[Warp, Mask], Outcome | None]:
-        """An instruction that orders memory: loads of its lanes, or all of its warp's, have landed, and then others may run."""
-        whole_warp = ins.parts[0] in _OF_ITS_WARP
+    def around(self, ins: PtxInstruction, handler: Callable[[Warp, Mask], Outcome | None]) -> Callable[[Warp, Mask], Outcome | None]:
+        """A handler. If it orders memory, loads of its lanes, or all of its warp's, have landed, and then others may run."""
+        orders, whole_warp, wait = self.orders(ins), ins.parts[0] in _OF_ITS_WARP, self.waiting(ins)
 
         def run(w: Warp, mask: Mask) -> Outcome | None:
-            if late := w.state.get("late"):
+            wait(w)
+            if orders and (late := w.state.get("late")):
                 _land(w, list(late), None if whole_warp else mask)
             outcome = handler(w, mask)
-            if outcome is None and w.state.get("late") and w.world.rng.random() < _RELEASED:
+            if orders and outcome is None and w.state.get("late") and w.world.rng.random() < _RELEASED:
                 return YIELD
             return outcome
 

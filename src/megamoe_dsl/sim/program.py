@@ -112,20 +112,9 @@ class Program:
 
     def _build(self, ins: PtxInstruction) -> Any:
         item = build(ins, self.binder)
-        if self.late is None or isinstance(item, Inline):
+        if self.late is None or isinstance(item, Inline) or (isinstance(item, Straight) and not self.late.orders(ins)):
             return item
-        handler = item.handler if isinstance(item, Straight) else item
-        if self.late.orders(ins):
-            item = self.late.ordering(ins, handler)
-        if isinstance(item, Straight) or not self.late.waits_for(ins):
-            return item
-        wait, ordered = self.late.waiting(ins), item
-
-        def run(w: Any, mask: Mask) -> Any:
-            wait(w)
-            return ordered(w, mask)
-
-        return run
+        return self.late.around(ins, item.handler if isinstance(item, Straight) else item)
 
     def _stubs(self, unit: Unit, body: list[tuple[PtxInstruction, Any]]) -> None:
         def full(w: Any, R: list[Lanes]) -> None:

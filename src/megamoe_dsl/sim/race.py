@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .access_record import ALIKE, ASYNC_BIT, HAPPENED, QUICK, READS, ROWS, code_of, unordered, unpack
+from .access_record import ALIKE, ASYNC, ASYNC_BIT, HAPPENED, QUICK, READS, ROWS, code_of, unordered, unpack
 from .chunks import CHUNK, Chunks
 from .clock import Actor, Clock, LaneAgents, check_agents
 from .lane_order import LaneOrder, Thread
@@ -107,7 +107,7 @@ class Race:
         """The end of a launch of these CTAs: all that their agents have done is visible to both proxies before the next launch."""
         clock.fit(self.width)
         clock.own()[:, [i for i, place in enumerate(self.places) if place in ctas]] = ALL
-        clock.publish_to_async(in_global=True, in_shared=True)
+        clock.publish_to_async(ASYNC.values())
 
     def forget(self) -> None:
         for store in self.stores:

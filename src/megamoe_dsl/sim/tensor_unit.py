@@ -87,11 +87,6 @@ class TensorMemory:
         raise SimError(f"{what}: TMEM columns [{column}, {column + count}) are outside the allocation ({held})")
 
 
-def all_valid(flags: NDArray[np.bool_]) -> bool:
-    """Whether every flag is set; on small pieces of a larger array this is a good deal faster than `flags.all()`."""
-    return b"\x00" not in flags.tobytes()
-
-
 @lru_cache(maxsize=4096)
 def granules(quarters: range | tuple[int, ...], column: int, count: int) -> IndexArray:
     """Race-detector granules of columns [column, column + count) in the given lane quarters: one granule per quarter and column."""

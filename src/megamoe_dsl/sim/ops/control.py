@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..access_record import ASYNC
 from ..chunks import CHUNK, Chunks
 from ..clock import Clock
-from ..cta import EXIT
+from ..cta import EXIT, PARK
 from ..lanes import Lanes
 from ..memory import B128
 from ..sync import SCOPES
@@ -111,7 +112,7 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
                 return None
         if bar.generation == generation:
             w.state[key] = generation
-            return w.park(lambda: f"barrier {n}: {bar}", lambda: bar.generation != generation)
+            return w.block(lambda: f"barrier {n}: {bar}", lambda: bar.generation != generation, PARK)
         if bar.done is not None:
             w.order.learn(bar.done)
             if len(w.order.strands) > 1:  # they have told each other
@@ -152,7 +153,7 @@ def cluster_wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
         raise SimError("barrier.cluster.wait without an arrive")
     generation = bar.generation
     if (generations[here] == generation).any():
-        return w.park(lambda: f"cluster barrier, {bar.arrived}/{bar.expected}", lambda: bar.generation != generation)
+        return w.block(lambda: f"cluster barrier, {bar.arrived}/{bar.expected}", lambda: bar.generation != generation, PARK)
     generations[here] = NOT_ARRIVED
     if bar.done is not None:
         w.order.learn(bar.done)
@@ -170,8 +171,8 @@ def fence(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
 def fence_async(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Makes what the thread knows of visible to the async proxy, in one space or, unqualified, in both."""
     if w.world.race is not None:
-        spaces = [part.split("::")[0] for part in ins.parts[3:] if part.startswith(("global", "shared"))] or ("global", "shared")
-        w.order.publish_to_async("global" in spaces, "shared" in spaces)
+        spaces = {part.split("::")[0] for part in ins.parts[3:] if part.startswith(("global", "shared"))} or ASYNC
+        w.order.publish_to_async(tuple(ASYNC[space] for space in spaces))
 
 
 @plain("fence.mbarrier_init")

@@ -18,11 +18,15 @@ from .access import gather, scatter, state_space
 _ROW_BYTES = 16
 
 
-def _tiles(ins: PtxInstruction) -> int:
-    count = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x[124]", part)), 0)
-    if not count:
+def _form(ins: PtxInstruction, bytes_shape: str, most: int) -> tuple[int, bool, bool]:
+    """How many tiles, whether they are transposed, and whether they are of bytes, in this shape and at `most` so many."""
+    tiles, transposed = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x[124]", part)), 0), "trans" in ins.parts
+    if not tiles:
         raise SimError(f"{ins.opcode}: .x1, .x2 or .x4 expected")
-    return count
+    bytes_form = bytes_shape in ins.parts and "b8" in ins.parts and transposed and tiles <= most
+    if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
+        raise SimError(f"{ins.opcode} is not modeled: m8n8 b16, and trans b8 of m16n16 (load) and m16n8 (store), are")
+    return tiles, transposed, bytes_form
 
 
 def _registers(ins: PtxInstruction, operand: str, tiles: int) -> list[str]:
@@ -32,17 +36,10 @@ def _registers(ins: PtxInstruction, operand: str, tiles: int) -> list[str]:
     return names
 
 
-def _unsupported(ins: PtxInstruction) -> SimError:
-    return SimError(f"{ins.opcode} is not modeled: m8n8 b16, and trans b8 of m16n16 (load) and m16n8 (store), are")
-
-
 @register("ldmatrix")
 def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     """Load tiles: ldmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n16.xN.trans.shared.b8} registers, [address]"""
-    tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
-    bytes_form = "m16n16" in ins.parts and "b8" in ins.parts and transposed and tiles < 4
-    if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
-        raise _unsupported(ins)
+    (tiles, transposed, bytes_form), space = _form(ins, "m16n16", 2), state_space(ins.parts)
     writers = [b.write(name) for name in _registers(ins, ins.operands[0], 2 * tiles if bytes_form else tiles)]
     address = b.address(ins.operands[1])
 
@@ -63,10 +60,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
 @register("stmatrix")
 def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     """Store tiles: stmatrix.sync.aligned.{m8n8.xN[.trans].shared.b16, m16n8.xN.trans.shared.b8} [address], registers"""
-    tiles, transposed, space = _tiles(ins), "trans" in ins.parts, state_space(ins.parts)
-    bytes_form = "m16n8" in ins.parts and "b8" in ins.parts and transposed
-    if not bytes_form and ("m8n8" not in ins.parts or "b16" not in ins.parts):
-        raise _unsupported(ins)
+    (tiles, transposed, bytes_form), space = _form(ins, "m16n8", 4), state_space(ins.parts)
     address = b.address(ins.operands[0])
     readers = [b.read(name, np.uint32) for name in _registers(ins, ins.operands[1], tiles)]
 

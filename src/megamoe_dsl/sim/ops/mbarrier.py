@@ -13,7 +13,7 @@ from ..clock import Actor
 from ..memory import SMEM_RESERVED
 from ..sync import SCOPES, SyncPoint
 from . import ADDRESS, YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
-from .access import alike, shared_target
+from .access import alike, scope, shared_target
 
 MAX_COUNT = (1 << 20) - 1
 BYTES = 8
@@ -83,12 +83,8 @@ def mbarrier_at(cta: Cta, offset: int) -> Mbarrier:
     return barrier  # type: ignore[no-any-return]
 
 
-def scope_of(parts: tuple[str, ...]) -> int:
-    """Scope of an mbarrier operation. Without a qualifier the ISA says `.cta`; CUTLASS pipelines rely on unqualified remote arrives, so
-    that case counts as `.cluster` here. An explicit qualifier is taken literally."""
-    return next((SCOPES[part] for part in parts if part in SCOPES), SCOPES["cluster"])
-
-
+UNQUALIFIED = "cluster"
+"""The scope of an operation that names none: the ISA says `.cta`, but CUTLASS pipelines rely on unqualified remote arrives."""
 _SUSPEND_SWEEPS = 16  # How long a try_wait may suspend before it answers false: software may use it to peek, so it must not block for ever.
 
 
@@ -140,7 +136,7 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     address = b.address(operands.pop(0))
     argument = b.read(operands[0], np.uint32) if operands else None
     expect = "expect_tx" in ins.parts
-    scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
+    level, relaxed = scope(ins.parts, UNQUALIFIED), "relaxed" in ins.parts
 
     def run(w: Warp, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
@@ -151,9 +147,9 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
                 token[lanes] = barrier.phase
             if w.world.race:
                 arriving = w.order.whole(mask_of(lanes))
-                barrier.point.publish(w.order, w.cta, scope, arriving, relaxed)
+                barrier.point.publish(w.order, w.cta, level, arriving, relaxed)
                 for clock in w.order.light_fences(arriving) if relaxed else ():
-                    barrier.point.release(clock, w.cta, scope)
+                    barrier.point.release(clock, w.cta, level)
             total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
             if expect:
                 barrier.arrive(len(lanes), expected_bytes=total)
@@ -180,7 +176,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     done, address = b.write(ins.operands[0]), b.address(ins.operands[1])
     parity_form, suspends = "parity" in ins.parts, ins.parts[1] == "try_wait"
     expected = b.read(ins.operands[2], np.uint32 if parity_form else np.uint64)
-    scope, relaxed = scope_of(ins.parts), "relaxed" in ins.parts
+    level, relaxed = scope(ins.parts, UNQUALIFIED), "relaxed" in ins.parts
     key, bits = ("try_wait", ins.line), 1 if parity_form else -1
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
@@ -197,8 +193,8 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
             if w.world.race:  # the lanes learn what the completed phases released; a relaxed wait takes effect at a later fence
                 whole = w.order.whole(mask_of(asking))
                 if relaxed:
-                    barrier.done.put_off(w.order, w.cta, scope, whole, barrier.cta)
-                elif (missed := barrier.done.acquire(w.order, w.cta, scope, whole)) is not None:
+                    barrier.done.put_off(w.order, w.cta, level, whole, barrier.cta)
+                elif (missed := barrier.done.acquire(w.order, w.cta, level, whole)) is not None:
                     w.world.race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, w)
         if blocker is None:
             w.state.pop(key, None)

@@ -23,7 +23,7 @@ from ..memory import POISON, POISON_WORD
 from ..report import describe_line
 from ..segment import Live, Segment, lane_program
 from ..sync import SCOPES
-from ..tensor_unit import COLUMNS, PipeIssue, TensorMemory, all_valid, cta_group, fragment, granules, tensor_thread, tensor_unit
+from ..tensor_unit import COLUMNS, PipeIssue, TensorMemory, cta_group, fragment, granules, tensor_thread, tensor_unit
 from . import ADDRESS, Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Warp, build, each_lane, plain, register, vector, whole_warp
 from .access import line_of, origin, shared_target
 from .mbarrier import mbarrier_at
@@ -172,7 +172,7 @@ class _Access:
         if self.packed:
             high, high_valid = memory.words.take(self.where + 1), memory.valid.take(self.where + 1)
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
-        if not all_valid(valid):
+        if b"\x00" in valid.tobytes():
             words = np.where(valid, words, POISON_WORD)
             w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialized TMEM"] += 1
         for (index, poison), row in zip(self.registers, words, strict=True):
