@@ -88,9 +88,9 @@ def reference(recipe: str, inputs: LayerInputs) -> torch.Tensor:
     """y where gate and up stay in FP32, as they do in their kernels."""
     outputs = torch.zeros(inputs.problem.topk, len(inputs.x[0]), inputs.problem.hidden)
     for job in inputs.jobs(route(inputs.problem, inputs.topk_idx)):
-        gate, up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf).chunk(2, dim=1)
+        gate, up = linear1(job.x, job.x_sf, job.own.fc1, job.own.fc1_sf).chunk(2, dim=1)
         values = requantize(gate * gate.sigmoid() * up * job.weight[:, None], recipe, torch.ones(()))
-        outputs[job.rows[:, 2], job.rows[:, 1]] = linear2(*values, job.fc2, job.fc2_sf).float()
+        outputs[job.rows[:, 2], job.rows[:, 1]] = linear2(*values, job.own.fc2, job.own.fc2_sf).float()
     return combine(outputs, inputs.topk_idx[0])
 
 

@@ -166,7 +166,7 @@ def received(case: Case) -> list[list[int]]:
 def lowest_gate(case: Case) -> float:
     """Of all accumulators of Linear1 that go through SiLU."""
     jobs = case.jobs(route(case.problem, case.topk_idx))
-    return min(float(linear1(job.x, job.x_sf, job.fc1, job.fc1_sf)[:, : case.problem.intermediate].min()) for job in jobs)
+    return min(float(linear1(job.x, job.x_sf, job.own.fc1, job.own.fc1_sf)[:, : case.problem.intermediate].min()) for job in jobs)
 
 
 def prove(kernel: Sm100Config, launches: Iterable[Sequence[int]], seed: int = 0, **data: Any) -> Layer:

@@ -25,9 +25,9 @@ READING = (
     Host(
         "channels that are filled up have scales of 2^-127",
         "wrong number",
-        "_grow",
-        "if fill: grown.fill_(fill)",
-        "",
+        "_fill",
+        "_ONE.get(scales.dtype, 0)",
+        "0",
         (f"{LOAD}::test_channels_are_filled_up_with_zeros",),
     ),
     Host(

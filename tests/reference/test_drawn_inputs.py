@@ -64,7 +64,7 @@ def test_gate_and_up_have_their_size(recipe: str, exact: bool, least: float, mos
     weights = (make.exact_weights if exact else make.normal_weights)(problem, generator)
     one = Case(problem, [x], [x_sf], [torch.zeros(64, 1, dtype=torch.int64)], [torch.ones(64, 1)], [weights], exact)
     (job,) = one.jobs(route(problem, one.topk_idx))
-    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias, factors=job.factors)
+    gate_up = linear1(job.x, job.x_sf, job.own.fc1, job.own.fc1_sf, bias=job.own.fc1_bias, factors=job.own.factors)
     assert all(least < float(half.double().std()) < most for half in gate_up.chunk(2, dim=1))
 
 

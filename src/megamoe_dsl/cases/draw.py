@@ -112,7 +112,7 @@ def _topk_weights(shape: Sequence[int], generator: torch.Generator) -> torch.Ten
 def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Redraw the top-k weights of fragile rows in `case`, or mask their slots where these weights have nothing to do with them; returns the
     Linear1 activations and scales of the job's rows."""
-    gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, bias=job.fc1_bias, factors=job.factors)
+    gate_up = linear1(job.x, job.x_sf, job.own.fc1, job.own.fc1_sf, bias=job.own.fc1_bias, factors=job.own.factors)
     weight, p = job.weight.clone(), case.problem
     for _ in range(_MAX_REDRAWS):
         values = activate(p, gate_up, None if job.hidden_weight is None else weight)

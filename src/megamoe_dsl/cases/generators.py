@@ -42,8 +42,8 @@ class Generators:
 
     def check_linear1(self, job: ExpertInputs) -> None:
         """Raises `CaseError` unless the FP32 sums of Linear1 are exact in any order."""
-        x, w = quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2)
-        assert_sums_exact(job, x, w, _smallest(job.x_sf) * _smallest(job.fc1_sf) * self.step(x.shape[1]))
+        x, w = quant.dequantize(job.x, job.x_sf), quant.dequantize(job.own.fc1, job.own.fc1_sf, parts=2)
+        assert_sums_exact(job, x, w, _smallest(job.x_sf) * _smallest(job.own.fc1_sf) * self.step(x.shape[1]))
 
 
 _STEPS = 4  # neighboring scales within an exact operand: a factor of 8
@@ -170,14 +170,14 @@ def _smallest(sf: torch.Tensor) -> float:
 
 def thin_linear2(job: ExpertInputs, acts: torch.Tensor, acts_sf: torch.Tensor) -> None:
     """Drops entries of a job's Linear2 rows, in place, until the FP32 sums of all these activations are exact in any order."""
-    values = quant.dequantize(job.fc2, job.fc2_sf)
+    values = quant.dequantize(job.own.fc2, job.own.fc2_sf)
     there = values != 0
     order = there.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : int(there.sum(dim=1).max())]
     live = torch.zeros_like(there).scatter_(1, order, thin(order, values.gather(1, order), quant.dequantize(acts, acts_sf)))
-    if job.fc2.dtype == torch.uint8:
-        job.fc2.copy_(quant.pack_e2m1(quant.unpack_e2m1(job.fc2) * live))
+    if job.own.fc2.dtype == torch.uint8:
+        job.own.fc2.copy_(quant.pack_e2m1(quant.unpack_e2m1(job.own.fc2) * live))
     else:
-        job.fc2.copy_(torch.where(live, job.fc2.float(), 0.0))
+        job.own.fc2.copy_(torch.where(live, job.own.fc2.float(), 0.0))
 
 
 # ---- recipes with FP32 scales, and BF16

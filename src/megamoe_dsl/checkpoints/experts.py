@@ -10,12 +10,14 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch.nn.functional import pad
 
 from ..cuda_device import require_usable
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
 from ..quant import ExpertWeights, decode_ue8m0, expand_e2m1, no_scales, quantize_e2m1, quantize_e4m3, quantize_weight_e4m3
 from ..quant.expert_factors import expert_factors
+from ..quant.packed_tiles import resized
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import BF16, MXFP4, MXFP8, RECIPES, Format
 from .files import Checkpoint, CheckpointError
@@ -58,7 +60,7 @@ def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wa
 
 
 _DTYPES = {**TORCH_DTYPES, BF16: torch.bfloat16}
-_ONE = {torch.uint8: 127, torch.float32: 1.0}  # the scale 1; of E4M3 it is 0 where there are no values
+_ONE = {torch.uint8: 127, torch.float32: 1}  # the scale 1; of E4M3 it is 0 where there are no values
 
 
 def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
@@ -217,8 +219,8 @@ class PublishedExperts:
             if tuple(bias.shape) != (rows,):
                 raise self._error(f"shape {tuple(bias.shape)}: must be {(rows,)}", name)
         halves = fc1 if len(fc1) == 2 else [half for half, _ in _split(fc1[0], None, interleaved=self.layout.interleaved)]
-        grown = [_grow(half[None], 1, problem.intermediate, 0) for half in halves]
-        return torch.cat(grown, dim=1), _grow(fc2[None], 1, problem.hidden, 0)
+        grown = [pad(half, (0, problem.intermediate - len(half))) for half in halves]
+        return torch.cat(grown)[None], pad(fc2, (0, problem.hidden - len(fc2)))[None]
 
     def _bias(self, name: str, expert: int, device: torch.device) -> torch.Tensor:
         bias = self.checkpoint.read(name, expert if self.layout.stacked else None).to(device).float()
@@ -305,18 +307,10 @@ def _columns(stored: Format, k: int) -> int:
 
 def _fill(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, rows: int, k: int) -> Weight:
     """With zeros to [rows, k] values, and scales of 1 for them."""
-    codes = _grow(codes, rows, _columns(stored, k), 0)
-    return codes, None if scales is None else _grow(scales, -(-rows // stored.rows), stored.scales_of(k), _ONE.get(scales.dtype, 0))
-
-
-def _grow(values: torch.Tensor, rows: int, columns: int, fill: float) -> torch.Tensor:
-    if values.shape == (rows, columns):
-        return values
-    grown = torch.zeros(rows, columns, dtype=values.dtype, device=values.device)  # full() makes no E4M3
-    if fill:
-        grown.fill_(fill)
-    grown[: values.shape[0], : values.shape[1]] = values
-    return grown
+    (codes,) = resized(codes[None], 1, rows, _columns(stored, k))
+    if scales is not None:
+        (scales,) = resized(scales[None], 1, -(-rows // stored.rows), stored.scales_of(k), _ONE.get(scales.dtype, 0))
+    return codes, scales
 
 
 @dataclass(frozen=True)

@@ -155,11 +155,12 @@ def error_bound(inputs: LayerInputs, sums_exact: bool = False, accumulate: Accum
     clamp, block = problem.activation_clamp, quant.input_layout(problem)[1]
     sums = _Sums(problem.recipe, sums_exact, accumulate)
     for job in inputs.jobs(routing):
-        total = sums.total(job.x, job.x_sf, job.fc1, job.fc1_sf, parts=2)
+        own = job.own
+        total = sums.total(job.x, job.x_sf, own.fc1, own.fc1_sf, parts=2)
         still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
-        total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(job.fc1, job.fc1_sf, parts=2), total, still)
-        total, total_error = sums.scaled(total, total_error, None if job.factors is None else factors_of_rows(job.factors, total.shape[1]))
-        total, total_error = sums.biased(total, total_error, job.fc1_bias)
+        total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(own.fc1, own.fc1_sf, parts=2), total, still)
+        total, total_error = sums.scaled(total, total_error, None if own.factors is None else factors_of_rows(own.factors, total.shape[1]))
+        total, total_error = sums.biased(total, total_error, own.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
         gate, gate_error = _clamped_ends(gate_sum, gate_error, None, clamp)
@@ -173,13 +174,13 @@ def error_bound(inputs: LayerInputs, sums_exact: bool = False, accumulate: Accum
         codes, of_hidden = requantize(values.float(), problem.recipe, job.hidden_factor), job.hidden_factor
         if of_hidden is not None:
             values, error = values / of_hidden, error / of_hidden
-        acts, fc2 = quant.dequantize(*codes), quant.dequantize(job.fc2, job.fc2_sf)
+        acts, fc2 = quant.dequantize(*codes), quant.dequantize(own.fc2, own.fc2_sf)
         deviation = sums.rounding(values, error, acts, block)
-        out = sums.total(*codes, job.fc2, job.fc2_sf)
+        out = sums.total(*codes, own.fc2, own.fc2_sf)
         out_error = torch.minimum(deviation @ fc2.abs().T, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
         out_error = out_error + sums.error(acts, fc2, out, deviation.any(dim=1))
-        out, out_error = sums.scaled(out, out_error, None if job.factors is None else ExpertFactors(*job.factors).fc2)
-        out, out_error = sums.biased(out, out_error, job.fc2_bias, job.hidden_weight)
+        out, out_error = sums.scaled(out, out_error, None if own.factors is None else ExpertFactors(*own.factors).fc2)
+        out, out_error = sums.biased(out, out_error, own.fc2_bias, job.hidden_weight)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         sent = travel(rounded.bfloat16(), problem.combine)
         if (form := problem.formats.combine).scale:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -67,16 +66,9 @@ class LayerInputs:
             owner, local = divmod(expert, self.problem.experts_per_rank)
             source, slot = ((first[rows[:, 0]] + rows[:, 1]).to(all_x.device), rows[:, 2].to(all_x.device))
             weight = all_weights[source, slot]
-            own: dict[str, Any] = {name: None if one is None else one[local] for name, one in vars(self.weights[owner]).items()}
-            yield ExpertInputs(
-                expert=expert,
-                rows=rows,
-                x=all_x[source].view(self.x[0].dtype),
-                x_sf=all_sf[source],
-                weight=weight,
-                hidden_weight=None if self.problem.weigh_results else weight,
-                **own,
-            )
+            own = self.weights[owner].map(lambda tensor, local=local: tensor[local])  # type: ignore[misc]
+            hidden_weight = None if self.problem.weigh_results else weight
+            yield ExpertInputs(expert, rows, all_x[source].view(self.x[0].dtype), all_sf[source], weight, hidden_weight, own)
 
 
 def _require(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -89,6 +81,7 @@ class ExpertInputs:
     """What one expert works on: rows int64 [n, 3] (rank, token, slot), x and x_sf of those rows, top-k weight per row, its weights.
 
     hidden_weight  of what Linear2 reads: the top-k weight, or None where combine applies that
+    own            its weights, without the dimension of experts
     """
 
     expert: int
@@ -96,19 +89,13 @@ class ExpertInputs:
     x: torch.Tensor
     x_sf: torch.Tensor
     weight: torch.Tensor
-    fc1: torch.Tensor
-    fc1_sf: torch.Tensor
-    fc2: torch.Tensor
-    fc2_sf: torch.Tensor
-    fc1_bias: torch.Tensor | None
-    fc2_bias: torch.Tensor | None
-    factors: torch.Tensor | None
     hidden_weight: torch.Tensor | None
+    own: ExpertWeights
 
     @property
     def hidden_factor(self) -> torch.Tensor | None:
         """The factor of activated gate and up, where the format has one."""
-        return None if self.factors is None else ExpertFactors(*self.factors).hidden
+        return None if self.own.factors is None else ExpertFactors(*self.own.factors).hidden
 
 
 @dataclass(frozen=True)
@@ -145,9 +132,9 @@ def mega_moe_stages(inputs: LayerInputs, accumulate: Accumulate = torch.float64)
     acts_sf = [torch.zeros(t, k, problem.formats.hidden.scales_of(i), dtype=sf_dtype, device=device) for t in tokens]
     outputs = [torch.zeros(k, t, h, dtype=travel_dtype(problem), device=device) for t in tokens]
     for job in inputs.jobs(routing):
-        gate_up = linear1(job.x, job.x_sf, job.fc1, job.fc1_sf, accumulate, job.fc1_bias, job.factors)
+        gate_up = linear1(job.x, job.x_sf, job.own.fc1, job.own.fc1_sf, accumulate, job.own.fc1_bias, job.own.factors)
         values, values_sf = requantize(activate(problem, gate_up, job.hidden_weight), problem.recipe, job.hidden_factor)
-        out = linear2(values, values_sf, job.fc2, job.fc2_sf, accumulate, job.fc2_bias, job.hidden_weight, job.factors)
+        out = linear2(values, values_sf, job.own.fc2, job.own.fc2_sf, accumulate, job.own.fc2_bias, job.hidden_weight, job.own.factors)
         out = travel(out, problem.combine)
         for rank in job.rows[:, 0].unique().tolist():
             mine = job.rows[:, 0] == rank
