@@ -102,18 +102,15 @@ multiply_bf16 = partial(emit_to, Uint32, "mul.rn.bf16x2 {}, {}, {};")
 """Two bf16x2 multiplied half by half, rounded to nearest even; exact with powers of two."""
 
 
-def max_over_rows(value: Any) -> Any:
-    """Largest over the eight threads of a warp that hold the same column of a 16x256b fragment."""
-    for mask in (4, 8, 16):
+def _max_over(masks: Sequence[int], value: Any) -> Any:
+    for mask in masks:
         value = emit_to(Float32, "max.f32 {}, {}, {};", value, shuffle_xor_f32(value, mask))
     return value
 
 
-def max_over_quad(value: Any) -> Any:
-    """Largest over the four threads that hold the same row of a wgmma accumulator."""
-    for mask in (1, 2):
-        value = emit_to(Float32, "max.f32 {}, {}, {};", value, shuffle_xor_f32(value, mask))
-    return value
+max_over_rows = partial(_max_over, (4, 8, 16))
+"""Largest over the eight threads of a warp that hold the same column of a 16x256b fragment."""
+max_over_quad = partial(_max_over, (1, 2))  # over the four threads that hold the same row of a wgmma accumulator
 
 
 def scale_exponent(amax: Any, largest: float = E4M3_MAX) -> Any:

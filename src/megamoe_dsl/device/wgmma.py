@@ -61,38 +61,31 @@ def issue(
     """
     major = "" if element == "e4m3" else ", " + ", ".join(str(int(one)) for one in mn_major)
     steps = [MN_K_STEP if one else K_STEP for one in mn_major]
-    count = len(registers)
-    n = 2 * count
-    names = ", ".join(f"${i}" for i in range(count))
-    lines = ["{", ".reg .pred p;", ".reg .b64 a, b;", f"mov.b64 a, ${count};", f"mov.b64 b, ${count + 1};", "wgmma.fence.sync.aligned;"]
-    for step in range(STEPS):
-        if step:
-            lines += [f"add.s64 a, a, {steps[0]};", f"add.s64 b, b, {steps[1]};"]
-        lines += [
-            f"setp.ne.b32 p, {step or int(accumulate)}, 0;",
-            f"{instruction(n, element)} {{{names}}}, a, b, p, 1, 1{major};",
-        ]
-    lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    constraints = ",".join(["=f"] * count + ["l", "l"] + [str(i) for i in range(count)])
-    operands = [Int64(a).ir_value(), Int64(b).ir_value(), *(Float32(r).ir_value() for r in registers)]
-    return _floats("\n\t".join(lines), constraints, operands, count)
+    return _start({"a": (a, steps[0]), "b": (b, steps[1])}, (), registers, accumulate, instruction(2 * len(registers), element), major)
 
 
 def issue_registers(a: Sequence[Any], b: Any, registers: Sequence[Any]) -> tuple[Any, ...]:
     """`issue` with A from registers, four words of E4M3 for each step of 32 of K; they too are not to be touched before `wait`."""
+    return _start({"b": (b, K_STEP)}, a, registers, False, instruction(2 * len(registers)), "")
+
+
+def _start(
+    places: dict[str, tuple[Any, int]], words: Sequence[Any], registers: Sequence[Any], accumulate: bool, instruction: str, major: str
+) -> tuple[Any, ...]:
+    """The group of `issue`: descriptors by name with their steps, and words of A where it has no descriptor."""
     count = len(registers)
     names = ", ".join(f"${i}" for i in range(count))
-    lines = ["{", ".reg .pred p;", ".reg .b64 b;", f"mov.b64 b, ${count};", "wgmma.fence.sync.aligned;"]
+    lines = ["{", ".reg .pred p;", f".reg .b64 {', '.join(places)};", *(f"mov.b64 {name}, ${i};" for i, name in enumerate(places, count))]
+    lines.append("wgmma.fence.sync.aligned;")
     for step in range(STEPS):
-        words = ", ".join(f"${count + 1 + 4 * step + i}" for i in range(4))
-        lines += [
-            *([f"add.s64 b, b, {K_STEP};"] if step else []),
-            f"setp.ne.b32 p, {step}, 0;",
-            f"{instruction(2 * count)} {{{names}}}, {{{words}}}, b, p, 1, 1;",
-        ]
+        own = ", ".join(f"${count + len(places) + 4 * step + i}" for i in range(4))
+        lines += [f"add.s64 {name}, {name}, {by};" for name, (_, by) in places.items() if step]
+        lines.append(f"setp.ne.b32 p, {step or int(accumulate)}, 0;")
+        lines.append(f"{instruction} {{{names}}}, {f'{{{own}}}' if words else 'a'}, b, p, 1, 1{major};")
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    constraints = ",".join(["=f"] * count + ["l"] + ["r"] * len(a) + [str(i) for i in range(count)])
-    operands = [Int64(b).ir_value(), *(Uint32(word).ir_value() for word in a), *(Float32(r).ir_value() for r in registers)]
+    constraints = ",".join(["=f"] * count + ["l"] * len(places) + ["r"] * len(words) + [str(i) for i in range(count)])
+    operands = [Int64(low).ir_value() for low, _ in places.values()]
+    operands += [*(Uint32(word).ir_value() for word in words), *(Float32(r).ir_value() for r in registers)]
     return _floats("\n\t".join(lines), constraints, operands, count)
 
 
