@@ -329,16 +329,13 @@ class LayerSummary:
 def summarize(checkpoint: Checkpoint) -> list[LayerSummary]:
     """Every layer with experts, after a look at every one of their tensors' headers.  Raises `CheckpointError` for the first that is
     missing or of another dtype or shape, and for a file that is missing or damaged."""
-    return [_summary(PublishedExperts.of(checkpoint, layer)) for layer in find_layers(checkpoint)]
-
-
-def _summary(experts: PublishedExperts) -> LayerSummary:
-    count, (hidden, intermediate) = experts.num_experts, experts.shape
-    own = range(1 if experts.layout.stacked else count)
-    for expert in own:
-        experts.check_tensors(expert)
-    names = dict.fromkeys(name for expert in own for name in experts.names(expert))
-    files = tuple(sorted({experts.checkpoint.files[name].name for name in names}))
-    values = 3 * count * hidden * intermediate
-    num_bytes = round(values * experts.layout.format.bytes_per_value)
-    return LayerSummary(experts.layer, experts.layout.name, count, hidden, intermediate, num_bytes, files)
+    found = []
+    for experts in (PublishedExperts.of(checkpoint, layer) for layer in find_layers(checkpoint)):
+        layout, count, (hidden, intermediate) = experts.layout, experts.num_experts, experts.shape
+        files = set[str]()
+        for expert in range(1 if layout.stacked else count):
+            experts.check_tensors(expert)
+            files.update(checkpoint.files[name].name for name in experts.names(expert))
+        num_bytes = round(3 * count * hidden * intermediate * layout.format.bytes_per_value)
+        found.append(LayerSummary(experts.layer, layout.name, count, hidden, intermediate, num_bytes, tuple(sorted(files))))
+    return found

@@ -41,15 +41,16 @@ class Clock:
             rows[:, :have] = self.rows
             self.rows, self._shared = rows, False
 
+    def _fit_each(self, other: Clock) -> None:
+        if self.rows.shape != other.rows.shape:
+            self.fit(other.rows.shape[1])
+            other.fit(self.rows.shape[1])
+
     def join(self, other: Clock) -> None:
         """Everything `other` knows is now known here too."""
         if other.rows is self.rows:
             return
-        have, want = self.rows.shape[1], other.rows.shape[1]
-        if have < want:
-            self.fit(want)
-        elif want < have:
-            other.fit(have)
+        self._fit_each(other)
         if self._shared:
             self.rows, self._shared = np.maximum(self.rows, other.rows), False
         else:
@@ -72,10 +73,7 @@ class Clock:
         self.own()[:, agent] = value
 
     def knows(self, other: Clock) -> bool:
-        if self.rows.shape != other.rows.shape:
-            width = max(self.rows.shape[1], other.rows.shape[1])
-            self.fit(width)
-            other.fit(width)
+        self._fit_each(other)
         return not bool((other.rows[HAPPENED] > self.rows[HAPPENED]).any())
 
     def publish_to_async(self, shown_to: Iterable[int]) -> None:

@@ -90,10 +90,7 @@ class LaneOrder:
 
     def lanes(self) -> int:
         """The executing lanes; FULL when they are all there are."""
-        if self.warp.mask is None:
-            return FULL
-        bits = bits_of(self.warp.mask)
-        return FULL if bits | self.missing == FULL else bits
+        return FULL if self.warp.mask is None else self.whole(bits_of(self.warp.mask))
 
     def whole(self, bits: int) -> int:
         return FULL if bits | self.missing == FULL else bits

@@ -143,7 +143,7 @@ class TensorUnit:
             self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
             self.agent = race.agent(f"{cta} tensor pipe", cta)
             self.shared_clock, self.tensor_clock = race.clock(), race.clock()
-            self._told: PipeIssue | None = None  # the last operation that has begun
+            self._told: tuple[object, object] = None, None  # what was known when the last operation that has begun was issued
         cta.exit_checks["tensor memory"] = self._exit_check
 
     def work(self, action: Action, origin: Origin) -> None:
@@ -161,14 +161,13 @@ class TensorUnit:
         if race is None or issue.shared is None or issue.tensor is None:
             return None
         self.count += 1
-        told, self._told = self._told, issue
-        if told is None or told.shared is None or told.shared.rows is not issue.shared.rows:
-            self.shared_clock.join(issue.shared)
-        if told is None or told.tensor is None or told.tensor.rows is not issue.tensor.rows:
-            self.tensor_clock.join(issue.tensor)
-        for clock in (self.shared_clock, self.tensor_clock):
+        clocks, known = (self.shared_clock, self.tensor_clock), (issue.shared, issue.tensor)
+        for clock, now, before in zip(clocks, known, self._told, strict=True):
+            if now.rows is not before:
+                clock.join(now)
             clock.fit(race.width)
             clock.set(self.agent, self.count)
+        self._told = issue.shared.rows, issue.tensor.rows
         return Actor(self.agent, self.shared_clock, issue.line), Actor(self.agent, self.tensor_clock, issue.line)
 
     def committed(self, issue: PipeIssue) -> Clock | None:

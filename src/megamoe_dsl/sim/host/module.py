@@ -208,7 +208,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def launches_on(device: SimulatedDevice, *, line_info: bool = True) -> Iterator[None]:
+def launches_on(device: SimulatedDevice) -> Iterator[None]:
     """Functions that the DSL compiles inside, for the device's architecture, launch on it, also when they are called later."""
     from cutlass.base_dsl.compiler import CompileOptions, Compiler, DumpDir, GenerateLineInfo, KeepPTX
     from cutlass.base_dsl.dsl import BaseDSL
@@ -221,7 +221,7 @@ def launches_on(device: SimulatedDevice, *, line_info: bool = True) -> Iterator[
         for name, value in (("_arch", device.arch), ("disable_file_caching", True)):
             if getattr(settings, name) != value:
                 stack.enter_context(_replaced(settings, name, value))
-        for option, value in ((KeepPTX, True), (DumpDir, folder), (GenerateLineInfo, line_info)):
+        for option, value in ((KeepPTX, True), (DumpDir, folder), (GenerateLineInfo, True)):
             if not self.options[option].value:
                 stack.enter_context(_replaced(self.options[option], "value", value))
         apply_settings(self, settings, function_name)

@@ -147,13 +147,6 @@ _UPDATES: dict[str, Update] = {
 }
 
 
-def _update(operation: str, kind: str) -> Update:
-    if (update := _UPDATES.get(operation)) is not None:
-        return update
-    combine = combination(operation, kind)
-    return lambda old, x, y: combine(old, x)
-
-
 @register("atom", "red")
 def atomic(ins: PtxInstruction, b: Binder) -> Any:
     """atom returns the old value and red does not; vectors take effect element by element.  `inc` and `dec` wrap at the operand."""
@@ -164,7 +157,9 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
         raise SimError(f"atomics on {kind} are not supported")
     operation = next((p for p in ins.parts if p in COMBINED or p in _UPDATES), "")
     space, semantic, level = state_space(ins.parts), semantics(ins.parts, "relaxed"), scope(ins.parts, "gpu")
-    update, u, size = _update(operation, kind), UNSIGNED[TYPE_BYTES[kind]], TYPE_BYTES[kind]
+    u, size = UNSIGNED[TYPE_BYTES[kind]], TYPE_BYTES[kind]
+    combine = None if operation in _UPDATES else combination(operation, kind)
+    update: Update = _UPDATES[operation] if combine is None else lambda old, x, y: combine(old, x)
     operands = ins.operands[1:] if returns else ins.operands
     destinations = vector(ins.operands[0]) if returns else []
     writers = [b.write(d) for d in destinations]
