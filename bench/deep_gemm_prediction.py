@@ -80,7 +80,7 @@ def launch_of(shape: Shape, load: RankLoad) -> Subject:
     """Its tiles in waves."""
     wave = experts_per_wave(shape.problem, load.tokens, shape.block_m, shape.num_sms)
     k_blocks = KBlocks.of(shape.problem, shape.k_block.channels)
-    return Subject.of_sm100(shape, Tiles.of(in_waves(k_blocks, load.counts, shape.block_m, wave)), load)
+    return Subject(shape, Tiles.of(in_waves(k_blocks, load.counts, shape.block_m, wave)), load)
 
 
 def beside_ours(calibration: Calibration, longer: float) -> Calibration:

@@ -57,7 +57,7 @@ def test_runs_of_bytes_take_their_time() -> None:
     times = [Prediction.of(one, load, calibration).us for one in configs]
     assert abs(times[0] / times[1] - 1) < 0.01
     shapes = [replace(shape_of(one), tiles_weights=False) for one in configs]
-    short, long = (Subject.of_sm100(shape, tiles_of(one, load.counts), load) for shape, one in zip(shapes, configs, strict=True))
+    short, long = (Subject(shape, tiles_of(one, load.counts), load) for shape, one in zip(shapes, configs, strict=True))
     gap, none = ([one.launch(each, each.clock) for one in (short, long)] for each in (calibration, alike))
     assert gap[0].us / gap[1].us > 1.02 * none[0].us / none[1].us
     assert [one.run.hbm_bytes for one in gap] == pytest.approx([one.run.hbm_bytes for one in none], rel=0.01)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ..kernels.moe.config import MegaMoeConfig
@@ -16,12 +15,10 @@ from ..kernels.moe.sm90.config import Sm90Config
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.arith import ceil_div
 from ..predict import sm90, sm100
-from ..problem import Problem
 from ..schedule.fused_moe import HostTable
 from .calibration import Calibration
 from .engine import Engine, Run
 from .launch import KBlocks, RankLoad, Tiles, combine_bytes, counted, tiles_of
-from .machine import Machine, TileTable
 from .sm100 import Shape
 
 LOWEST = 0.8  # GHz
@@ -79,9 +76,6 @@ def expected_clock(found: Launched, calibration: Calibration) -> float:
     return low
 
 
-Costs = Callable[[Calibration, float], tuple[TileTable, Machine]]  # What tiles take, and what they run on, at a clock.
-
-
 def pull_rounds(config: Sm90Config) -> int:
     """Rounds in which a dispatch warp moves a token's row; the kernels of SM100 move it whole."""
     row, plan = config.problem.formats.activations.row_bytes(config.problem.hidden), config.smem
@@ -90,40 +84,33 @@ def pull_rounds(config: Sm90Config) -> int:
 
 @dataclass(frozen=True)
 class Subject:
-    """A launch of any kernel whose tiles and costs are known; `block_k` is in channels, warps and rounds are of dispatch."""
+    """A launch of any kernel whose tiles are known; warps and rounds are of dispatch."""
 
-    problem: Problem
+    shape: Shape | Sm90Config
+    tiles: Tiles
     load: RankLoad
-    block_m: int
-    block_k: int
-    num_sms: int
-    costs: Costs
     pull_rounds: int = 1
     dispatch_warps: int = DISPATCH_WARPS
 
     @classmethod
     def of(cls, config: MegaMoeConfig, load: RankLoad) -> Subject:
         """A launch of this package's kernel."""
+        tiles = tiles_of(config, load.counts)
         if isinstance(config, Sm100Config):
-            return cls.of_sm100(sm100.shape_of(config), tiles_of(config, load.counts), load)
+            return cls(sm100.shape_of(config), tiles, load)
         assert isinstance(config, Sm90Config)
-        sizes = config.block_m, config.block_k, config.num_sms, partial(sm90.costs, config, load)
-        return cls(config.problem, load, *sizes, pull_rounds(config), config.warps.dispatch)
-
-    @classmethod
-    def of_sm100(cls, shape: Shape, tiles: Tiles, load: RankLoad) -> Subject:
-        return cls(shape.problem, load, shape.block_m, shape.k_block.channels, shape.num_sms, partial(sm100.costs, shape, tiles, load))
+        return cls(config, tiles, load, pull_rounds(config), config.warps.dispatch)
 
     def launch(self, calibration: Calibration, clock: float) -> Launched:
         """At a clock in GHz."""
-        tiles, machine = self.costs(calibration, clock)
-        blocks = HostTable.of(self.load.counts, self.block_m)
-        pool = KBlocks.of(self.problem, self.block_k).pool(
-            self.problem, self.load, blocks, calibration, self.dispatch_warps * self.num_sms, self.pull_rounds
-        )
-        start = counted(calibration, self.load)
+        shape, load, problem = self.shape, self.load, self.shape.problem
+        model: Any = sm100 if isinstance(shape, Shape) else sm90
+        tiles, machine = model.tile_table(shape, self.tiles, load, calibration, clock), model.machine(shape, load, calibration, clock)
+        blocks, warps = HostTable.of(load.counts, shape.block_m), self.dispatch_warps * shape.num_sms
+        pool = KBlocks.of(problem, shape.block_k).pool(problem, load, blocks, calibration, warps, self.pull_rounds)
+        start = counted(calibration, load)
         run = Engine(tiles, pool, machine, start).run()
-        in_the_end = combine_bytes(self.problem, self.load)
+        in_the_end = combine_bytes(problem, load)
         us = run.end + in_the_end / calibration.hbm + calibration.tail
         return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), in_the_end)
 

@@ -60,6 +60,10 @@ class Shape:
     tiles_weights: bool = False  # whether a CTA's weights of a stage are contiguous in memory, rather than rows of boxes
 
     @property
+    def block_k(self) -> int:
+        return self.k_block.channels
+
+    @property
     def groups(self) -> int:
         return 1 if self.shares_tile else self.epilogue_warpgroups
 
@@ -101,11 +105,6 @@ def shape_of(config: Sm100Config) -> Shape:
         instructions = replace(PACKED[block_m], mma=PACKED_MMA[config.block_k])
     tile = (config.problem, config.num_sms, block_m, config.store_block_m, config.epilogue_warpgroups, config.num_stages)
     return Shape(*tile, instructions, shares_tile=False, handed_out=True, k_block=config.k_block, tiles_weights=True)
-
-
-def costs(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
-    """What tiles take, and what they run on, at a clock in GHz."""
-    return tile_table(shape, tiles, load, calibration, clock), machine(shape, load, calibration, clock)
 
 
 def tile_table(shape: Shape, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:

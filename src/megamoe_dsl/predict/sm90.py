@@ -14,7 +14,7 @@ from ..kernels.moe.layouts.smem_plan import TILE_ROWS
 from ..kernels.moe.sm90.config import Sm90Config
 from ..kernels.moe.sm90.memory_plan import FC1_OUTPUTS
 from .calibration import Calibration
-from .launch import KBlocks, RankLoad, Tiles, tiles_of, weights_kept
+from .launch import KBlocks, RankLoad, Tiles, weights_kept
 from .machine import Floats, Ints, Machine, TileTable
 
 ROWS = 128  # tokens that are the M of a wgmma
@@ -25,14 +25,9 @@ LEAST_ENERGY = 0.1
 WINDOW = 0.8
 
 
-def costs(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> tuple[TileTable, Machine]:
-    """What tiles take, and what they run on, at a clock in GHz."""
-    return tile_table(config, load, calibration, clock), machine(config, load, calibration, clock)
-
-
-def tile_table(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
+def tile_table(config: Sm90Config, tiles: Tiles, load: RankLoad, calibration: Calibration, clock: float) -> TileTable:
     """Costs of the tiles at a clock in GHz.  With clusters of two a row is the pair's two tiles, which share weights or tokens."""
-    tiles, k_blocks = tiles_of(config, load.counts), KBlocks.of(config.problem, config.block_k)
+    k_blocks = KBlocks.of(config.problem, config.block_k)
     one, other = every(tiles, 0, config.cluster), every(tiles, config.cluster - 1, config.cluster)
     second = np.zeros_like(one.valid) if config.cluster == 1 else other.valid
     same_weights, same_tokens = one.n_block == other.n_block, one.pool_block == other.pool_block
