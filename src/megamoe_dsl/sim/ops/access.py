@@ -15,7 +15,7 @@ from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE, SMEM_BYTES, WINDOW_MAS
 from ..report import describe_line
 from ..sync import SCOPES
 
-_SPACES = ("global", "param", "local", "const")
+_SPACES = ("shared", "global", "param", "local", "const")
 
 
 def line_of(w: Warp) -> str:
@@ -30,30 +30,19 @@ def origin(w: Warp) -> Origin:
 
 def state_space(parts: tuple[str, ...]) -> str:
     """The state space in an opcode: shared (both windows), global, param, local, const, or generic."""
-    for part in parts:
-        if part.startswith("shared"):
-            return "shared"
-        if part in _SPACES:
-            return part
-    return "generic"
+    return next((part.split("::")[0] for part in parts if part.startswith(_SPACES)), "generic")
 
 
 def semantics(parts: tuple[str, ...], default: str) -> str:
     """weak, relaxed, acquire, release or acq_rel; volatile counts as relaxed (PTX ISA, "Memory Consistency Model")."""
-    for part in parts:
-        if part in ("weak", "relaxed", "acquire", "release", "acq_rel"):
-            return part
-        if part in ("volatile", "mmio"):
-            return "relaxed"
-    return default
+    if "volatile" in parts or "mmio" in parts:
+        return "relaxed"
+    return next((part for part in parts if part in ("weak", "relaxed", "acquire", "release", "acq_rel")), default)
 
 
 def scope(parts: tuple[str, ...], default: str) -> int:
     """The scope qualifier as a number, see `sync.SCOPES`. `volatile` has system scope."""
-    for part in parts:
-        if part in SCOPES:
-            return SCOPES[part]
-    return SCOPES["sys"] if "volatile" in parts or "mmio" in parts else SCOPES[default]
+    return SCOPES[next((part for part in parts if part in SCOPES), "sys" if "volatile" in parts or "mmio" in parts else default)]
 
 
 def alike(lanes: list[int], *columns: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:

@@ -58,9 +58,6 @@ class Mbarrier:
             self.point.release(actor.clock, self.cta, SCOPES["cluster"])
         self.complete(count)
 
-    def left_over(self) -> str | None:
-        return f"{self!r} left mid-phase at exit ({self})" if self.pending != self.count or self.transactions else None
-
     def expect(self, count: int) -> None:
         self.transactions += count
         if abs(self.transactions) > MAX_COUNT:
@@ -115,8 +112,8 @@ def initialize(ins: PtxInstruction, w: Warp, lane: int, where: int, arrivals: in
 
 def _exit_check(cta: Cta) -> None:
     for _, barrier in sorted(cta.mbarriers.items()):
-        if text := barrier.left_over():
-            cta.world.warnings[text] += 1
+        if barrier.pending != barrier.count or barrier.transactions:
+            cta.world.warnings[f"{barrier!r} left mid-phase at exit ({barrier})"] += 1
 
 
 @each_lane("mbarrier.inval", reads=(ADDRESS,))

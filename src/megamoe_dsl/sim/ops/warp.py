@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from ..access_record import FULL, bits_of
 from ..lanes import ALONE, LANE, Lanes
 from ..operands import COMBINED, Reader
 from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .access import line_of
 
 _LANE = np.arange(32)
-_FULL = 0xFFFFFFFF
 
 
 def _constant(operand: str) -> int | None:
     try:
-        return int(operand, 0) & _FULL
+        return int(operand, 0) & FULL
     except ValueError:
         return None
 
@@ -50,7 +50,7 @@ class Members:
 
     def _elsewhere(self, w: Warp, mask: Lanes) -> Outcome | None:
         names, own = (self.fixed, None) if self.fixed is not None else self._of_lanes(w, mask)
-        if own is None and names == _FULL and w.converged(mask):
+        if own is None and names == FULL and w.converged(mask):
             return None
         named = _named(names)
         if b"\1" in (mask & ~(named if own is None else own)).tobytes():
@@ -119,10 +119,6 @@ def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
     return np.where(inside, source, _LANE), inside
 
 
-def _bits(flags: Any) -> int:
-    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
-
-
 Answer = Callable[[PtxInstruction, Warp, Lanes, Any], tuple[Any, ...]]
 
 
@@ -162,7 +158,7 @@ def elect(ins: PtxInstruction, w: Warp, here: Lanes, values: None) -> tuple[Any,
 def vote(ins: PtxInstruction, w: Warp, here: Lanes, flags: Lanes) -> tuple[Any, ...]:
     """`.any`, `.all` and `.uni` give a predicate, `.ballot` a .b32 mask of the executing lanes whose predicate holds."""
     if ins.parts[2] == "ballot":
-        return (np.uint32(_bits(flags & here)),)
+        return (np.uint32(bits_of(flags & here)),)
     mine = flags[here]
     return ({"any": mine.any(), "all": mine.all(), "uni": mine.all() or not mine.any()}[ins.parts[2]],)
 
@@ -172,9 +168,9 @@ def match(ins: PtxInstruction, w: Warp, here: Lanes, values: Lanes) -> tuple[Any
     """`.any` gives the mask of lanes with the same value; `.all` gives all members if they agree, else 0, and whether they do."""
     equal = (values[:, None] == values[None, :]) & here[None, :]
     if ins.parts[1] == "any":
-        return (np.array([_bits(row) for row in equal], np.uint32),)
+        return (np.array([bits_of(row) for row in equal], np.uint32),)
     whole = bool(equal[here][:, here].all())
-    return np.uint32(_bits(here) if whole else 0), whole
+    return np.uint32(bits_of(here) if whole else 0), whole
 
 
 @_asking("redux.sync")
@@ -191,4 +187,4 @@ def reduce(ins: PtxInstruction, w: Warp, here: Lanes, values: Lanes) -> tuple[An
 def active_mask(ins: PtxInstruction, b: Binder) -> Straight:
     """The .b32 mask of executing lanes."""
     write = b.write(ins.operands[0])
-    return Straight(lambda w, mask: write(w, np.full(32, _FULL if mask is None else _bits(mask), np.uint32), mask))
+    return Straight(lambda w, mask: write(w, np.full(32, bits_of(mask), np.uint32), mask))
