@@ -57,7 +57,12 @@ def annotation(one: Option) -> Any:
 
 
 OWN_OPTIONS = ("num_sms",)  # Fields that options of their own give.
-KINDS: dict[str, type[Any]] = {"int": int, "str": str, "bool": bool}
+KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (parse_integer, "an integer"),
+    "str": (str, "text"),
+    "bool": (lambda text: {"true": True, "false": False}.get(text.lower()), "true or false"),
+}
+"""Types of fields: what reads a value, None for a bad one, and what is allowed."""
 
 
 def is_layer(kernel: Kernel) -> bool:
@@ -74,34 +79,11 @@ def parse_fields(option: str, text: str | None, kind: type[Any]) -> dict[str, An
             raise ProblemError(option, part, f"FIELD=VALUE with one of {', '.join(known)}")
         if name in found:
             raise ProblemError(option, text, f"given with {name} once")
-        found[name] = parse_value(name, value, KINDS[known[name]])
+        read, allowed = KINDS[known[name]]
+        if (number := read(value)) is None:
+            raise ProblemError(name, value, allowed)
+        found[name] = number
     return found
-
-
-def parse_value(name: str, value: str, kind: type[Any]) -> Any:
-    """Reads one value of type `kind`.  Raises `ProblemError`, which names the field."""
-    if kind is bool:
-        if value.lower() not in ("true", "false"):
-            raise ProblemError(name, value, "true or false")
-        return value.lower() == "true"
-    if kind is int:
-        if (number := parse_integer(value)) is None:
-            raise ProblemError(name, value, "an integer")
-        return number
-    return value
-
-
-def config_from_fields(
-    kernel: Kernel, arch: Arch, base: dict[str, Any], problem_text: str | None, config_text: str | None, rows: int, sms: int | None
-) -> Any:
-    """The configuration of a family that is no MoE layer; text replaces `base`. Raises `ProblemError` and `ConfigError`."""
-    kind = config_type(kernel, arch)
-    given = {**base, **parse_fields("--fields", problem_text, kernel.problem)}
-    needed = [one.name for one in fields(kernel.problem) if one.default is MISSING]
-    if any(name not in given for name in needed):
-        allowed = f"given with {', '.join(f'{one}=NUMBER' for one in needed)} of --kernel {kernel.name}"
-        raise ProblemError("--fields", problem_text, allowed)
-    return kernel.choose(kernel.problem(**given), Target.typical(arch, sms), rows, **parse_fields("--choices", config_text, kind))
 
 
 CONFIG = "Configuration"
@@ -204,12 +186,18 @@ class KernelOptions(ConfigOptions):
         kernel = find_kernel(self.kernel)
         given = self.arch or os.environ.get(ARCH_VARIABLE)
         arch = self.architecture if given else find_arch(next(iter(kernel.configs)))
-        base = {} if self.preset is None else asdict(projection(self.preset).problem)
+        found = {} if self.preset is None else asdict(projection(self.preset).problem)
         if kernel.recipes:
-            base["recipe"] = self.recipe or default_recipe(kernel, arch)
+            found["recipe"] = self.recipe or default_recipe(kernel, arch)
         elif self.recipe is not None:
             raise ProblemError("--recipe", self.recipe, f"left out with --kernel {self.kernel}")
-        return config_from_fields(kernel, arch, base, self.fields, self.choices, rows, num_sms)
+        kind = config_type(kernel, arch)
+        found |= parse_fields("--fields", self.fields, kernel.problem)
+        needed = [one.name for one in fields(kernel.problem) if one.default is MISSING]
+        if any(name not in found for name in needed):
+            allowed = f"given with {', '.join(f'{one}=NUMBER' for one in needed)} of --kernel {kernel.name}"
+            raise ProblemError("--fields", self.fields, allowed)
+        return kernel.choose(kernel.problem(**found), Target.typical(arch, num_sms), rows, **parse_fields("--choices", self.choices, kind))
 
 
 @dataclass(frozen=True)
