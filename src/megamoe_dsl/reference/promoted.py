@@ -127,12 +127,18 @@ def promoted_matmul(
     Raises ValueError on a dtype or shape that does not fit.
     """
     if w_sf.dtype == torch.uint8:
-        w, w_rows = _over_the_largest_scale(w, w_sf)
+        element, (w, w_rows) = torch.float32, _over_the_largest_scale(w, w_sf)
     else:
-        _check_fp8(x, x_sf, w, w_sf)
-        w_rows = weight_scale_rows(w_sf, w.shape[0], parts)
-    if x.shape[1] != w.shape[1] or tuple(x_sf.shape) != (x.shape[0], w_rows.shape[1]):
-        raise ValueError(f"x, x_sf: {tuple(x.shape)}, {tuple(x_sf.shape)}, allowed: K = {w.shape[1]}, and a scale for every 128 of it")
+        element, w_rows = torch.float8_e4m3fn, weight_scale_rows(w_sf, w.shape[0], parts)
+    (rows, k), blocks = w.shape, -(-w.shape[1] // FP32_SCALE_BLOCK)
+    for name, tensor, dtype, shape in (
+        ("w", w, element, (rows, k)),
+        ("w_sf", w_rows, torch.float32, (rows, blocks)),
+        ("x", x, torch.float8_e4m3fn, (x.shape[0], k)),
+        ("x_sf", x_sf, torch.float32, (x.shape[0], blocks)),
+    ):
+        if tensor.dtype != dtype or tuple(tensor.shape) != shape:
+            raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")
     return promoted_rows(x, x_sf, w, w_rows, accumulate)
 
 
@@ -164,15 +170,3 @@ def _over_the_largest_scale(w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.
     relative = w_sf.to(torch.int32) + 127 - largest.repeat_interleave(each, dim=1)[:, : w_sf.shape[1]].to(torch.int32)
     numbers = dequantize_e2m1(w, relative.clamp(min=0).to(torch.uint8)).float() * _LARGEST_SCALE
     return numbers, decode_ue8m0(largest).float() / _LARGEST_SCALE
-
-
-def _check_fp8(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> None:
-    """Dtypes and shapes of fp8xfp8.  Raises ValueError."""
-    for name, tensor, dtype, shape in (
-        ("x", x, torch.float8_e4m3fn, (x.shape[0], w.shape[1])),
-        ("w", w, torch.float8_e4m3fn, tuple(w.shape)),
-        ("x_sf", x_sf, torch.float32, (x.shape[0], w_sf.shape[1])),
-        ("w_sf", w_sf, torch.float32, (w_sf.shape[0], -(-w.shape[1] // FP32_SCALE_BLOCK))),
-    ):
-        if tensor.dtype != dtype or tuple(tensor.shape) != shape:
-            raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")
