@@ -102,9 +102,9 @@ SIMULATED = (
     host(
         "an array without a size takes an element of shared memory",
         "wrong number",
-        "parser:parse",
-        '"[" in text',
-        '"[" not in text',
+        "parser:_placed",
+        "count or 0",
+        "count or 1",
         f"{SIM}parser.py::test_places_in_shared_memory",
     ),
 )

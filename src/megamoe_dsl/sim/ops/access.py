@@ -30,7 +30,7 @@ def origin(w: Warp) -> Origin:
 
 def state_space(parts: tuple[str, ...]) -> str:
     """The state space in an opcode: shared (both windows), global, param, local, const, or generic."""
-    return next((part.split("::")[0] for part in parts if part.startswith(_SPACES)), "generic")
+    return next((space for part in parts if (space := part.split("::")[0]) in _SPACES), "generic")
 
 
 def semantics(parts: tuple[str, ...], default: str) -> str:
