@@ -121,7 +121,7 @@ class EpRank:
         device, memory, count = self.rows.device, self.buffers, inputs.num_tokens
         peers, rank = self.peers.data_ptr(), self.index
         with torch.cuda.device(device), torch.cuda.stream(self.stream):
-            memory.store_inputs(inputs)
+            memory.store(inputs)
             self.rows.fill_(float("nan"))
             self.y.fill_(float("nan"))
             tokens = {"num_tokens": count}

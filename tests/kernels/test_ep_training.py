@@ -12,7 +12,7 @@ from ep_runs import poison, problem
 
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
-from megamoe_dsl.kernels.moe.halves.gemm_part import BOTH, STORED
+from megamoe_dsl.kernels.moe.halves.gemm_part import ACTIVATED, STORED
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, no_scales, unscaled_weights
 from megamoe_dsl.runtime.buffers import Inputs
@@ -49,27 +49,28 @@ class TrainedEp(SimulatedEp):
     """Simulated ranks as `train` takes them, with the kernels of both passes; what the simulator saw is in `reports`."""
 
     def __init__(self, kinds: Sequence[Any], experts: Sequence[ExpertWeights]) -> None:
-        super().__init__(*map(artifact, kinds), experts)
+        dispatch, combine = kinds
+        super().__init__(artifact(dispatch.replace(trains=True)), artifact(combine), experts)
         self.backward = [artifact(one.backward) for one in kinds]
         self.reports: list[Report] = []
-        self.activates = kinds[0].gate_up == BOTH
+        self.activates = dispatch.gate_up == ACTIVATED
         self.activated: list[torch.Tensor] = []
 
-    @property
-    def everywhere(self) -> list[torch.Tensor]:
-        return [rank.sym for rank in self.ranks]
+    def everywhere(self, name: str) -> list[torch.Tensor]:
+        return [rank.view(name) for rank in self.ranks]
 
-    def dispatch_rows(self, routed: list[Routed], transposed: bool = False) -> list[torch.Tensor]:
+    def dispatch_rows(self, routed: list[Routed], weights: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
         width = self.problem.intermediate
+        outs = [rank.new_rows(width if self.activates or weights is None else 2 * width).fill_(torch.nan) for rank in self.ranks]
+        if weights is None:
+            self.reports.append(self.run_dispatch(self.backward[0], outs))
+            return outs
+        made = [{"row_weights": one.fill_(torch.nan)} for one in weights]
         if self.activates:
-            gate_up = [torch.empty(len(one.pool), 2 * width, dtype=torch.bfloat16) for one in routed]
-            self.activated = [rank.new_rows(width).fill_(torch.nan) for rank in self.ranks]
-            made = [{"preactivations": one} for one in gate_up]
-            self.reports.append(self.run_dispatch(self.dispatch_kernel, self.activated, made=made))
-            return gate_up
-        outs = [rank.new_rows(width * (2 - transposed)) for rank in self.ranks]
-        self.reports.append(self.run_dispatch(self.backward[0] if transposed else self.dispatch_kernel, outs))
-        return outs
+            self.activated, gate_up = outs, [torch.empty(one.in_use, 2 * width, dtype=torch.bfloat16) for one in routed]
+            made = [{**own, "preactivations": one} for own, one in zip(made, gate_up, strict=True)]
+        self.reports.append(self.run_dispatch(self.dispatch_kernel, outs, made=made))
+        return gate_up if self.activates else outs
 
     def dispatch_gradients(self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
         width = self.problem.intermediate
@@ -141,7 +142,7 @@ class Step:
     def simulated(self, activation: Activation | None, main_grads: list[Any] | None = None, **fields: Any) -> list[list[torch.Tensor]]:
         """The same by kernels, race detector on; all memory that they may not read is NaN."""
         tile = {**FIELDS, **{name: fields.pop(name) for name in PAIRS if name in fields}}
-        fields |= {"gate_up": BOTH if activation is None else STORED}
+        fields |= {"gate_up": ACTIVATED if activation is None else STORED}
         kinds = [DispatchGemmConfig(self.moe, **tile, **fields), GemmCombineConfig(self.moe, **tile)]
         leaves = x, weights, w1, w2 = self.leaves(torch.bfloat16)
         experts = [ExpertWeights(one, no_scales(one), two, no_scales(two)) for one, two in zip(w1, w2, strict=True)]
@@ -225,8 +226,9 @@ def test_what_has_no_backward_pass_is_refused() -> None:
             "transposed_b = True: must be False but for",
         ),
         (lambda: GemmCombineConfig(moe, **FIELDS, transposed=1), "transposed = 1: must be True or False"),
-        (lambda: DispatchGemmConfig(moe, gate_up="kept"), "gate_up = 'kept': must be one of stored, activated, both"),
-        (lambda: DispatchGemmConfig(moe, **FIELDS, gate_up="both"), "block_n = 64: must be 256 for gate and up"),
+        (lambda: DispatchGemmConfig(moe, **FIELDS, trains=True).backward, "trains = True: must be False in a backward pass"),
+        (lambda: DispatchGemmConfig(moe, gate_up="both"), "gate_up = 'both': must be one of stored, activated"),
+        (lambda: DispatchGemmConfig(moe, **FIELDS, gate_up="activated"), "block_n = 64: must be 256 for gate and up"),
         (lambda: DispatchGemmConfig(moe, block_m=64, gate_up="activated"), "block_m = 64: must be 64 for each warpgroup"),
         (
             lambda: DispatchGemmConfig(problem(9), gate_up="activated"),

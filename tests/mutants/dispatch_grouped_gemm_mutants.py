@@ -18,6 +18,7 @@ mutant = partial(Mutant, archs=("sm_90a",))
 of_pairs = partial(Mutant, archs=("sm_100a",))
 unscaled = partial(Mutant, nearest=(f"{UNSCALED_RUNS}::test_two_ranks", f"{UNSCALED_RUNS}::test_rows_of_more_chunks_than_slots"), archs=())
 stored_once = partial(Mutant, nearest=(f"{RUNS}::test_a_token_stored_once",), archs=())
+trained = partial(Mutant, nearest=("tests/kernels/test_ep_training.py::test_an_activation_of_the_kernels_is_near",), archs=())
 
 MUTANTS = (
     mutant("scales of a saved token go to its first row only", "wrong base", "store_scales", "lowest_bit(mask)", "lowest_bit(places.mask)"),
@@ -111,6 +112,13 @@ MUTANTS = (
     ),
     stored_once(
         "a row is counted before another lane has stored it", "missing order", "count_row", "wait_group(0); sync_warp()", "wait_group(0)"
+    ),
+    trained(
+        "every row has the top-k weight of its token's first slot",
+        "wrong base",
+        "fetch_token",
+        'load_u32(ctx.at_peer(peer, "topk_weights", token, minimum(lane, problem.topk - 1)))',
+        'load_u32(ctx.at_peer(peer, "topk_weights", token, 0))',
     ),
     unscaled("turns of a slot are counted as rows are", "wrong phase", "move_row", "uses * turns + turn", "uses"),
     unscaled(

@@ -55,6 +55,7 @@ def test_launches_have_their_ranks_arguments(layer: Any) -> None:
     wanted: dict[Any, dict[str, int]] = {
         tables: {"num_tokens": 0},
         dispatch: {"weights": fc1, "out": rows},
+        dispatch.replace(trains=True): {"weights": fc1, "out": rows, "row_weights": 0},
         dispatch.backward: {"weights": fc2, "out": values},
         combine: {"weights": fc2, "acts": values, "acts_sf": scales, "num_tokens": 0},
         combine.backward: {"weights": fc1, "acts": rows, "num_tokens": 0},
@@ -63,7 +64,7 @@ def test_launches_have_their_ranks_arguments(layer: Any) -> None:
     gradient = {"gate_up": 0, "row_weights": 0, "dots": 0}  # a call says where these are
     by_kernels: dict[Any, dict[str, int]] = {
         activated: {"weights": fc1, "out": values},
-        activated.forward: {"weights": fc1, "out": values, "preactivations": 0},
+        activated.replace(trains=True): {"weights": fc1, "out": values, "preactivations": 0, "row_weights": 0},
         activated.backward: {"weights": fc2, "out": rows, "weighted": values, **gradient},
     }
     for layer.activates, launches in ((False, wanted), (True, by_kernels)):

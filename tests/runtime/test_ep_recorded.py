@@ -66,16 +66,27 @@ def test_a_rank_takes_part_in_both_halves_of_a_backward_pass(trained: str, gpu: 
     assert [type(one.config).__name__ for one in gpu.launched()] == STEP
 
 
-@pytest.mark.parametrize(("asked", "trained"), [("rows_in_use", ()), ("expert_slices", ("x",))])
-def test_the_host_waits_for_tables_alone(asked: str, trained: tuple[str, ...], gpu: RecordedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks for numbers of rows before the dispatch is launched."""
-    layer, found, plain = layer_of(), list[list[str]](), getattr(EpBuffers, asked)
+@pytest.mark.parametrize("trained", [(), ("x",)])
+def test_a_rank_without_tokens_takes_part(trained: tuple[str, ...], gpu: RecordedGpu) -> None:
+    layer = layer_of()
+    given = {name: one.detach()[:0].requires_grad_(name in trained) for name, one in tokens(layer).items()}
+    y = layer(**given)
+    assert y.shape == (0, 512) and [type(one.config).__name__ for one in gpu.launched()] == STEP[:3]
+    if trained:
+        y.sum().backward()
+        assert [type(one.config).__name__ for one in gpu.launched()] == STEP and given["x"].grad is not None
 
-    def ask(buffers: EpBuffers) -> Any:
+
+@pytest.mark.parametrize("trained", [(), ("x",)])
+def test_the_host_waits_for_tables_alone(trained: tuple[str, ...], gpu: RecordedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for numbers of rows before the dispatch is launched."""
+    layer, found, plain = layer_of(), list[list[str]](), EpBuffers.row_counts
+
+    def ask(buffers: EpBuffers) -> list[int]:
         found.append([type(one.config).__name__ for one in gpu.launched()])
         return plain(buffers)
 
-    monkeypatch.setattr(EpBuffers, asked, ask)
+    monkeypatch.setattr(EpBuffers, "row_counts", ask)
     layer(**tokens(layer, *trained))
     assert found == [STEP[:1]] and [type(one.config).__name__ for one in gpu.launched()] == STEP[:3]
 
@@ -149,10 +160,10 @@ def test_kernels_come_from_the_store_that_is_given(gpu: RecordedGpu, tmp_path: P
     store = ArtifactStore(tmp_path)
     layer = layer_of(store=store)
     layer(**tokens(layer, "x"))
-    assert len(asked) == 5 and all(one is store for one in asked)
+    assert len(asked) == 6 and all(one is store for one in asked)
 
 
 def test_kernels_of_the_backward_pass_are_prepared_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "compile_ahead", lambda configs, store, jobs: len(set(configs)))
     counts = [EpMoE.prepare(PROBLEM, target=Target(SM90, SMS), train=train) for train in (False, True)]
-    assert counts == [3, 5]
+    assert counts == [3, 6]

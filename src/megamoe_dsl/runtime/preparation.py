@@ -163,7 +163,7 @@ def halves_kernels(
     tokens = problem.max_tokens_per_rank
     first = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
     second = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
-    trained = (first.forward, first.backward, second.backward) if train else ()
+    trained = (first.replace(trains=True), first.backward, second.backward) if train else ()
     return list(dict.fromkeys([first, second, RoutingTablesConfig.of(first), *trained]))
 
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -151,7 +152,7 @@ class SymmetricBuffer:
     def num_bytes(self) -> int:
         return self.sym.numel()
 
-    @property
+    @cached_property
     def everywhere(self) -> list[torch.Tensor]:
         """The buffer of every rank, uint8, as this rank sees it."""
         if self._handle is None:

@@ -51,7 +51,7 @@ class EpArguments:
     out: Int64 = OPTIONAL
     preactivations: Int64 = OPTIONAL  # bf16 [P, 2 intermediate]: Linear1 of every row, where `out` is activated
     gate_up: Int64 = OPTIONAL  # the same, in a backward pass
-    row_weights: Int64 = OPTIONAL  # f32 [P], the top-k weight of each row
+    row_weights: Int64 = OPTIONAL  # f32 [P], the top-k weight of each row: of a forward pass, for its backward pass
     weighted: Int64 = OPTIONAL  # bf16 [P, intermediate], the activated rows times it
     dots: Int64 = OPTIONAL  # f32 [intermediate / 128, P], what each 128 columns of a row add to the gradient of its weight
     y: Int64 = OPTIONAL  # bf16 [num_tokens, hidden]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 
@@ -106,26 +107,16 @@ class EpBuffers:
         self.problem, self.region = problem, symmetric_buffer(problem, keeps)
         self.sym = torch.zeros(self.region.size, dtype=torch.uint8, device=weights.fc1.device) if sym is None else sym
         self.watchdog = new_record(self.sym.device) if watchdog is None else watchdog
+        self.view = cache(partial(self.region.view, self.sym))
+        """A field of the symmetric buffer."""
         self.weights = weights
         self.traces: dict[EpConfig, torch.Tensor] = {}
 
-    def view(self, name: str) -> torch.Tensor:
-        """A field of the symmetric buffer."""
-        return self.region.view(self.sym, name)
-
-    def store(self, inputs: Inputs, tables: RoutingTables) -> None:
-        """What this rank has, and where it goes, for the next launch."""
-        self.store_inputs(inputs)
-        for name in ("send_pairs", "recv_pairs", "expert_rows"):
-            self.view(name).copy_(getattr(tables, name))
-        self.view("pair_rows")[: len(tables.pair_rows)].copy_(tables.pair_rows)
-
-    def store_inputs(self, inputs: Inputs) -> None:
-        """What this rank has, for the tables that are made next."""
-        for name in ("x", "x_sf", "topk_idx", "topk_weights"):
-            if name in self.region:
-                tensor = getattr(inputs, name)
-                self.view(name)[: len(tensor)].copy_(tensor)
+    def store(self, inputs: Inputs, tables: RoutingTables | None = None) -> None:
+        """What this rank has, and where it goes, for the next launch; without tables for the launch that makes them."""
+        given = {**vars(inputs), **({} if tables is None else vars(tables))}
+        kept = {name: one for name, one in given.items() if name in self.region}
+        torch._foreach_copy_([self.view(name)[: len(one)] for name, one in kept.items()], list(kept.values()))
 
     def scatter(self, topk_idx: torch.Tensor, scatter_indices: torch.Tensor) -> None:
         """Moves this rank's pairs to the rows that checked indices say, in the present tables, which are in the order of tokens."""
@@ -137,13 +128,17 @@ class EpBuffers:
         views = (self.view(name) for name in ("send_pairs", "recv_pairs", "expert_rows"))
         return RoutingTables(self.view("pair_rows")[:num_tokens], *views)
 
+    def row_counts(self) -> list[int]:
+        """Rows of each local expert, from the present tables; waits for the device."""
+        return self.view("expert_rows").tolist()  # type: ignore[no-any-return]
+
     def rows_in_use(self) -> int:
         """Up to the last expert's last block, from the present tables; waits for the device."""
-        return first_rows(self.view("expert_rows").tolist())[-1]
+        return first_rows(self.row_counts())[-1]
 
     def expert_slices(self) -> list[slice]:
-        """Rows of each local expert, from the present tables; waits for the device."""
-        rows = self.view("expert_rows").tolist()
+        """Where rows of each local expert are, from the present tables; waits for the device."""
+        rows = self.row_counts()
         return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
 
     def arguments(self, config: EpConfig | RoutingTablesConfig, peers: int, rank: int, watchdog_ns: int, **others: int) -> dict[str, int]:

@@ -125,7 +125,7 @@ class EpMoE(torch.nn.Module):
         kernel, config, others = CudaKernel(artifact), artifact.config, {"num_tokens": 0}
         if isinstance(config, DispatchGemmConfig):
             pool = self.acts.values.data_ptr()
-            own = {name: pool if name == "weighted" else 0 for name in config.activated}  # a call says where the others are
+            own = {name: pool if name == "weighted" else 0 for name in config.row_arguments}  # a call says where the others are
             others = {"out": self.rows.data_ptr() if config.transposed == self.activates else pool, **own}
         elif not isinstance(config, RoutingTablesConfig):
             acts = RowActivations(self.rows, self.acts.scales) if config.transposed else self.acts
@@ -233,22 +233,21 @@ class EpMoE(torch.nn.Module):
     @cached_property
     def _training(self) -> CudaKernel:
         """The dispatch of a forward pass with a backward pass."""
-        return self.bind(self.store.get(self.dispatch_config.forward)) if self.activates else self._dispatch
+        return self.bind(self.store.get(self.dispatch_config.replace(trains=True)))
 
-    @property
-    def everywhere(self) -> list[torch.Tensor]:
-        """Symmetric buffers of all ranks."""
-        return self.symmetric.everywhere
+    def everywhere(self, name: str) -> list[torch.Tensor]:
+        """A field of the symmetric buffers of all ranks."""
+        return [self.memory.region.view(one, name) for one in self.symmetric.everywhere]
 
-    def dispatch_rows(self, routed: list[Routed], transposed: bool = False) -> list[torch.Tensor]:
+    def dispatch_rows(self, routed: list[Routed], weights: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """A dispatch of `train`: where its rows are, or gate and up."""
-        if self.activates:
-            gate_up = self.acts.values.new_empty(len(routed[0].pool), 2 * self.problem.intermediate)
-            self.point(self._training, preactivations=gate_up)
-            self._training.launch()
-            return [gate_up]
-        (self._backward[0] if transposed else self._dispatch).launch()
-        return [self.acts.values if transposed else self.rows]
+        if weights is None:
+            self._backward[0].launch()
+            return [self.acts.values]
+        gate_up = self.acts.values.new_empty(routed[0].in_use, 2 * self.problem.intermediate) if self.activates else self.rows
+        self.point(self._training, row_weights=weights[0], **({"preactivations": gate_up} if self.activates else {}))
+        self._training.launch()
+        return [gate_up]
 
     def dispatch_gradients(
         self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]
@@ -263,9 +262,11 @@ class EpMoE(torch.nn.Module):
     def combine_rows(self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False) -> list[torch.Tensor]:
         """A combine of `train`: y, or dX where it is transposed."""
         kernel = self._backward[1] if transposed else self._combine
-        pool, used = self.rows if transposed else self.acts.values, routed[0].pool
+        pool = self.rows if transposed else self.acts.values
         if not self.activates:
-            torch.index_select(rows[0], 0, used, out=pool[: len(used)])  # a gather: torch puts rows to places one element at a time
+            torch.index_select(
+                rows[0], 0, routed[0].pool, out=pool[: routed[0].in_use]
+            )  # a gather: torch puts rows to places one element at a time
         y = rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
         self.point_at(kernel, y)
         kernel.launch()
@@ -275,7 +276,7 @@ class EpMoE(torch.nn.Module):
         """This rank's tokens into the symmetric buffer, and its routing tables, for which ranks exchange their counts.  `config` is that of
         another dispatch than the layer's."""
         kernel = self.tables_for(config or self.dispatch_config)
-        self.memory.store_inputs(inputs)
+        self.memory.store(inputs)
         kernel.arguments.values.num_tokens = inputs.num_tokens
         kernel.launch()
         if scatter_indices is not None:

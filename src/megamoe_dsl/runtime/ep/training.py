@@ -6,20 +6,21 @@
 Between them autograd follows the caller's activation.  Rows are those of a rank's experts without the padding of the pool.  Between the
 passes a call keeps X of every row, its place in the pool and its source, and what autograd keeps of the activation.
 
-Every rank takes part in both passes.  The top-k weights of rows, and in the backward pass their gradients, are small: torch reads and
-writes them in the other ranks' buffers between two launches, where each rank has read what a launch needs and waits for the next one.
+Every rank takes part in both passes.  The top-k weights of rows, and in the backward pass their gradients, are small: torch reads them in
+the other ranks' buffers between two launches, where each rank has written what is read and waits for the next one.  The host waits once,
+for the numbers of rows, before the forward pass is launched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, Self
 
 import torch
 
-from ...layouts.region import Region
+from ...kernels.moe.halves.layouts.symmetric import ROW_BLOCK, first_rows
 from ...problem import Problem, ProblemError
 from ...quant import no_scales
 from ..buffers import Inputs
@@ -35,21 +36,19 @@ NO_TOTALS: Totals = (None, None)
 class Halves(Protocol):
     """The launches of the ranks of this process: one of an `EpMoE`, all of simulated ones.  Lists have an entry for each of them.
 
-    peers      int64: the address of every rank's symmetric buffer
     activates  whether the launches activate gate and up: rows of both passes then stay in the pool
     """
 
     problem: Problem
     ranks: list[EpBuffers]
-    peers: torch.Tensor
     activates: bool
 
-    @property
-    def everywhere(self) -> Tensors:
-        """The symmetric buffer of every rank of the group."""
+    def everywhere(self, name: str) -> Tensors:
+        """A field of the symmetric buffer of every rank of the group."""
 
-    def dispatch_rows(self, routed: list[Routed], transposed: bool = False) -> Tensors:
-        """Tokens to the ranks of their experts, and the linear of them: rows of the pool.  Where that activates them, gate and up."""
+    def dispatch_rows(self, routed: list[Routed], weights: Tensors | None = None) -> Tensors:
+        """Tokens to the ranks of their experts, and the linear of them: rows of the pool, or gate and up where that activates them.
+        `weights` take the rows' top-k weights; without them the linear is the transposed one."""
 
     def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Where launches activate: gradients of y to the ranks of their experts; of each rank the gradients of gate and up, the activated
@@ -59,45 +58,40 @@ class Halves(Protocol):
         """The linear of rows, packed unless launches activate, and the sums of each rank's tokens."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Routed:
     """What both passes have to know of a rank's rows.
 
     topk_idx  of this rank's tokens, with the tables that say where they went
-    places    int64 [rows]: where in the pool they are, by expert
-    pool      int64 [rows of the pool that are in use]: which of these rows lies there; where none does, the first
     ends      int32 [local experts]: where each expert's rows end
-    sources   after a dispatch: for each rank of the group, which of these rows it sent, and of which pair (token * topk + slot)
+    rows      how many there are, without padding
+    in_use    so many rows of the pool hold them, with padding
     """
 
     topk_idx: torch.Tensor
     tables: RoutingTables
-    places: torch.Tensor
-    pool: torch.Tensor
     ends: torch.Tensor
-    sources: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    rows: int
+    in_use: int
 
     @classmethod
     def of(cls, buffers: EpBuffers, topk_idx: torch.Tensor) -> Self:
         """Before a dispatch, for which the host does not wait then; waits for the tables."""
-        tables, slices, device = buffers.tables(len(topk_idx)), buffers.expert_slices(), topk_idx.device
-        starts, counts = torch.tensor([(one.start, one.stop - one.start) for one in slices], device=device).T
-        ends, total = counts.cumsum(0), sum(one.stop - one.start for one in slices)
-        gaps = (starts - ends + counts).repeat_interleave(counts, output_size=total)
-        numbers = torch.arange(total, device=device)
-        pool = numbers.new_zeros(slices[-1].stop)
-        pool[numbers + gaps] = numbers
-        return cls(topk_idx, RoutingTables(*(one.clone() for one in vars(tables).values())), numbers + gaps, pool, ends.int())
+        tables = RoutingTables(*(one.clone() for one in vars(buffers.tables(len(topk_idx))).values()))
+        ends, counts = tables.expert_rows.cumsum(0, dtype=torch.int32), buffers.row_counts()
+        return cls(topk_idx, tables, ends, sum(counts), first_rows(counts)[-1])
 
-    def find_sources(self, buffers: EpBuffers, peers: torch.Tensor) -> None:
-        """After a dispatch, for which the host waits."""
-        results = buffers.region["results"]
-        pairs, width = results.field.shape
-        offsets = buffers.view("destinations")[self.places] - peers[:, None] - results.offset
-        here = (offsets >= 0) & (offsets < pairs * width * 2)
-        ranks, rows = here.nonzero(as_tuple=True)
-        sent = here.sum(dim=1).tolist()
-        self.sources = list(zip(rows.split(sent), (offsets[ranks, rows] // (width * 2)).split(sent), strict=True))
+    @cached_property
+    def places(self) -> torch.Tensor:
+        """int64 [rows]: where in the pool they are, by expert."""
+        padding = -self.tables.expert_rows % ROW_BLOCK
+        before = (padding.cumsum(0) - padding).repeat_interleave(self.tables.expert_rows, output_size=self.rows)
+        return before + torch.arange(self.rows, device=before.device)
+
+    @cached_property
+    def pool(self) -> torch.Tensor:
+        """int64 [rows of the pool that are in use]: which of these rows lies there; where none does, the first."""
+        return self.places.new_zeros(self.in_use).index_copy_(0, self.places, torch.arange(self.rows, device=self.places.device))
 
 
 @dataclass
@@ -110,48 +104,37 @@ class Call:
     routed: list[Routed] = field(default_factory=list)
 
     def packed(self, rows: torch.Tensor, routed: Routed) -> torch.Tensor:
-        """By expert, of rows, or numbers of them, that lie in the pool where launches activate."""
+        """By expert, of rows that lie in the pool where launches activate."""
         return rows[routed.places] if self.halves.activates else rows.contiguous()
 
-    def view(self, sym: torch.Tensor, name: str) -> torch.Tensor:
-        """A field of any rank."""
-        region: Region = self.halves.ranks[0].region
-        return region.view(sym, name)
+    def sent_back(self, routed: Routed) -> torch.Tensor:
+        """float32 [tokens, topk]: what rows of a rank's tokens have sent, after a launch that waits for all ranks; 0 where masked."""
+        there, rows = torch.stack([*map(sent, self.halves.everywhere("fc1_acts"))]), routed.tables.pair_rows
+        masked = rows < 0
+        owners = (routed.topk_idx // self.halves.problem.experts_per_rank).masked_fill(masked, 0)
+        return there[owners, rows.masked_fill(masked, 0)].masked_fill(masked, 0.0)
 
-    def weights_of_rows(self, routed: Routed) -> torch.Tensor:
-        """float32 [rows]: from the ranks that have sent them."""
-        found = torch.empty(len(routed.places), device=routed.places.device)
-        for sym, (rows, pairs) in zip(self.halves.everywhere, routed.sources, strict=True):
-            found[rows] = self.view(sym, "topk_weights").flatten()[pairs]
-        return found
 
-    def send_back(self, routed: Routed, of_rows: torch.Tensor) -> None:
-        """A number of each row to its source, in whose x nobody reads before the next dispatch."""
-        topk = self.halves.problem.topk
-        for sym, (rows, pairs) in zip(self.halves.everywhere, routed.sources, strict=True):
-            self.sent_back(sym)[pairs // topk, pairs % topk] = of_rows[rows]
-
-    def sent_back(self, sym: torch.Tensor) -> torch.Tensor:
-        """float32 [tokens, H / 2]: slot by slot what the rows of a rank's tokens have sent."""
-        return self.view(sym, "x").view(torch.float32)
+def sent(fc1_acts: torch.Tensor) -> torch.Tensor:
+    """float32 [pool rows]: gradients of rows' top-k weights, which lie where tokens are that nobody reads before the next dispatch."""
+    return fc1_acts.view(torch.float32).flatten()[: len(fc1_acts)]
 
 
 class Dispatched(torch.autograd.Function):
-    """Rows of gate and up, and their top-k weights."""
+    """Rows of gate and up, and the top-k weights of the pool's rows."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """`given`: x, top-k weights and W1 of each rank, which are in its symmetric buffer by now."""
         halves = call.halves
         call.routed = [Routed.of(one, inputs.topk_idx) for one, inputs in zip(halves.ranks, call.inputs, strict=True)]
-        rows = halves.dispatch_rows(call.routed)
+        weights = [torch.empty(one.in_use, device=one.topk_idx.device) for one in call.routed]
+        rows = halves.dispatch_rows(call.routed, weights)
         ctx.call = call
         ctx.save_for_backward(*(one.view("fc1_acts")[r.places] for one, r in zip(halves.ranks, call.routed, strict=True)))
         if not halves.activates:
             rows = [pool[r.places] for pool, r in zip(rows, call.routed, strict=True)]
-        for one, r in zip(halves.ranks, call.routed, strict=True):
-            r.find_sources(one, halves.peers)
-        return (*rows, *map(call.weights_of_rows, call.routed))
+        return (*rows, *weights)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -160,12 +143,10 @@ class Dispatched(torch.autograd.Function):
         call, halves = ctx.call, ctx.call.halves
         count = len(halves.ranks)
         rows, of_weights = gradients[:count], gradients[count:]
-        for routed, one in zip(call.routed, of_weights, strict=True):
-            call.send_back(routed, one)
+        for buffers, one in zip(halves.ranks, of_weights, strict=True):
+            sent(buffers.view("fc1_acts"))[: len(one)].copy_(one)
         dx = halves.combine_rows(call.routed, list(rows), transposed=True)
-        sent_back = (call.sent_back(one.sym)[: len(y), : halves.problem.topk] for one, y in zip(halves.ranks, dx, strict=True))
-        dw = [one.masked_fill(routed.tables.pair_rows < 0, 0.0) for one, routed in zip(sent_back, call.routed, strict=True)]
-        dw1 = []
+        dw, dw1 = map(call.sent_back, call.routed), []
         kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
             own = call.packed(dh, routed), x, routed.ends, torch.arange(len(x), dtype=torch.int32, device=x.device), False
@@ -174,7 +155,7 @@ class Dispatched(torch.autograd.Function):
 
 
 class Combined(torch.autograd.Function):
-    """y of each rank, of activated rows and their top-k weights."""
+    """y of each rank, of activated rows and the pool's top-k weights."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -196,25 +177,26 @@ class Combined(torch.autograd.Function):
             buffers.store(Inputs(dy.contiguous(), no_scales(dy), routed.topk_idx, ones), routed.tables)
         da, dw, dw2 = [], [], []
         if halves.activates:
-            of_pool = [w.new_zeros(len(r.pool)).index_copy_(0, r.places, w) for w, r in zip(weights, call.routed, strict=True)]
-            found = halves.dispatch_gradients(list(acts), of_pool)
+            found = halves.dispatch_gradients(list(acts), list(weights))
         else:
-            pools = halves.dispatch_rows(call.routed, transposed=True)
-            found = [unweighted(pool[r.places], a, w) for pool, r, a, w in zip(pools, call.routed, acts, weights, strict=True)]
+            pools = halves.dispatch_rows(call.routed)
+            found = [unweighted(pool, a, w, r) for pool, r, a, w in zip(pools, call.routed, acts, weights, strict=True)]
         kept = zip(call.totals, call.routed, found, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, (gradient, weighted, of_weights), need) in zip(halves.ranks, kept, strict=True):
             da.append(gradient)
-            dw.append(call.packed(of_weights, routed))
+            dw.append(of_weights)
             own = call.packed(weighted, routed), buffers.view("fc1_acts"), routed.ends, routed.places.int(), True
             dw2.append(of_weight(buffers.weights.fc2, total[1], len(routed.places), partial(add_rows, own)) if need else None)
         return (None, *da, *dw, *dw2)
 
 
-def unweighted(raw: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of activated rows, these times their weights, and gradients of the weights, from dY W2 (`raw`)."""
-    factors = weights[:, None]  # products in FP32, rounded once, without copies in FP32
+def unweighted(
+    pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, routed: Routed
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of activated rows, these times their weights, and by rows of the pool gradients of the weights, from dY W2 (`pool`)."""
+    raw, factors = pool[routed.places], weights[routed.places, None]  # products in FP32, rounded once, without copies in FP32
     gradient, weighted = (torch.mul(one, factors, out=torch.empty_like(one)) for one in (raw, acts))
-    return gradient, weighted, raw.float().mul_(acts).sum(dim=1)
+    return gradient, weighted, torch.zeros_like(weights).index_copy_(0, routed.places, raw.float().mul_(acts).sum(dim=1))
 
 
 def train(

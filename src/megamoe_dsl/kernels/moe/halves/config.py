@@ -17,7 +17,7 @@ from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
 from ..layouts.smem_plan import CombinePlan, EpSmemPlan
-from .gemm_part import BOTH, GATE_UP, PARTS, STORED, EpRegisters, GemmPart, GroupedGemm, pooled_problem
+from .gemm_part import GATE_UP, PARTS, STORED, EpRegisters, GemmPart, GroupedGemm, pooled_problem
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
 Half = Literal["dispatch", "combine"]
@@ -45,7 +45,7 @@ class EpConfig:
     operands: ClassVar[Any]  # of arguments: addresses of rows, of their scales, and of what becomes of them
     # where communication warps have what is on its way, the barriers that say that it is there, and how combine uses them
     slots: ClassVar[Any]
-    activated: ClassVar[tuple[str, ...]] = ()  # arguments of a launch that activates gate and up, or makes their gradients
+    row_arguments: ClassVar[tuple[str, ...]] = ()  # what else than `out` a dispatch reads or writes by rows, for a backward pass or in it
 
     problem: Problem
     block_m: int = 128  # rows of a tile: 64 or 128; on SM100 32, 64, 128 or 192
@@ -124,7 +124,7 @@ class EpConfig:
         """Those of the GEMM, traced or integers as the kernel's `args` are: the same for a launch, a kernel and the driver.  Where experts'
         rows lie is in the table that the scheduler makes."""
         counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
-        (acts, scales, out), own = self.operands(args), {"d_rows": rows, **{name: getattr(args, name) for name in self.activated}}
+        (acts, scales, out), own = self.operands(args), {"d_rows": rows, **{name: getattr(args, name) for name in self.row_arguments}}
         places = acts, scales, args.weights, args.weights_sf, out, no_groups, counter
         found: GemmArguments = with_fields(GemmArguments, **dict.fromkeys(own, True))(*places, rows, rows, **own)
         return found
@@ -184,8 +184,9 @@ class DispatchGemmConfig(EpConfig):
     token_sorting: bool = True  # a rank fetches tokens in the order of its experts; otherwise in token order
     block_wise: bool = True  # a tile waits for the rows of its block; otherwise for all rows of its expert
     tail_sms: int = 0  # SMs at the end of the grid that fetch no tokens, but copy received ones to the rows of their other experts
-    # what leaves of gate and up: they are stored for the caller to activate, or activated, or both, which a backward pass needs
-    gate_up: str = STORED
+    gate_up: str = STORED  # what leaves of gate and up: they are stored for the caller to activate, or activated
+    # a backward pass follows: the top-k weights of rows are stored, and gate and up too where they are activated
+    trains: bool = False
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
@@ -193,6 +194,7 @@ class DispatchGemmConfig(EpConfig):
         saves = self.token_saving or not self.tail_sms
         require(saves, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
         require(self.gate_up in GATE_UP, "gate_up", self.gate_up, "one of " + ", ".join(GATE_UP))
+        require(not (self.trains and self.transposed), "trains", self.trains, "False in a backward pass")
         p, own = self.problem, self.gate_up != STORED
         require(own or p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
         require(not (own and p.formats.scaled), "problem.recipe", p.recipe, "bf16xbf16 where gate and up are activated")
@@ -206,17 +208,14 @@ class DispatchGemmConfig(EpConfig):
     @property
     def gemm_problem(self) -> GemmProblem:
         plain = super().gemm_problem
-        return plain if self.gate_up == STORED else pooled_problem(plain, self.problem, self.gate_up == BOTH)
+        return plain if self.gate_up == STORED else pooled_problem(plain, self.problem, self.trains)
 
     @property
-    def forward(self) -> Self:
-        """The launch of a forward pass that a backward pass follows."""
-        return self if self.gate_up == STORED else self.replace(gate_up=BOTH)
-
-    @property
-    def activated(self) -> tuple[str, ...]:  # type: ignore[override]
-        backward = ("gate_up", "row_weights", "weighted", "dots") if self.gate_up != STORED else ()
-        return backward if self.transposed else ("preactivations",) if self.gate_up == BOTH else ()
+    def row_arguments(self) -> tuple[str, ...]:  # type: ignore[override]
+        activated = self.gate_up != STORED
+        if self.transposed:
+            return ("gate_up", "row_weights", "weighted", "dots") if activated else ()
+        return ("row_weights", *["preactivations"] * activated) if self.trains else ()
 
     @property
     def stores_once(self) -> bool:

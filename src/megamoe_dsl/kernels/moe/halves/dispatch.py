@@ -126,7 +126,9 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
     load_chunk(ctx, x, warp, 0, config.smem.pull_slots)
     # All remote loads are issued before the first is used, so that their latencies overlap.
     scales = load_scales(ctx, peer, token)
-    places = places_of(ctx, peer, token, pair - token * problem.topk)
+    places, weight = places_of(ctx, peer, token, pair - token * problem.topk), Int32(0)
+    if cutlass.const_expr(config.trains):
+        weight = load_u32(ctx.at_peer(peer, "topk_weights", token, minimum(lane, problem.topk - 1)))
     count_row(ctx, moved)
     if cutlass.const_expr(problem.formats.scaled):
         store_scales(ctx, places, scales)
@@ -135,6 +137,8 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
     first = shuffle(places.rows, lowest_bit(places.mask)) if config.stores_once else places.rows
     if here:
         store_u64(ctx.at("destinations", places.rows), ctx.at_peer(peer, "results", token * problem.topk + lane))
+        if cutlass.const_expr(config.trains):
+            store_u32(ctx.args.row_weights + Int64(places.rows) * 4, weight)
         if cutlass.const_expr(config.stores_once):
             store_u32(ctx.at("sources", places.rows), first)
     sync_warp()

@@ -43,7 +43,7 @@ class EpKernel(Kernel):
         self.name, self.configs, self.own = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
 
     def arguments_type(self, config: EpConfig) -> type[Any]:
-        return with_fields(EpArguments, **dict.fromkeys((*self.own, *config.activated), True), trace=config.trace)
+        return with_fields(EpArguments, **dict.fromkeys((*self.own, *config.row_arguments), True), trace=config.trace)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""

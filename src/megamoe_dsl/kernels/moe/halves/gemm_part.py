@@ -32,7 +32,7 @@ UNCHANGED = EpRegisters()
 GroupedGemm = GemmConfig | Sm100GemmConfig
 HALVED = 128  # rows of a tile of which half may be multiplied
 GROUP_M = 16  # row blocks of a group in the grouped tile order
-GATE_UP = STORED, ACTIVATED, BOTH = "stored", "activated", "both"
+GATE_UP = STORED, ACTIVATED = "stored", "activated"
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         rows_field("x", tokens, activations, hidden),  # host to dispatch of any rank
         *(Field("x_sf", (tokens, activations.scales_of(hidden)), scale, ALIGNMENT),) * scaled,  # host to dispatch of any rank
         Field("topk_idx", (tokens, topk), I64, ALIGNMENT),  # host to dispatch of any rank, combine
-        Field("topk_weights", (tokens, topk), F32, ALIGNMENT),  # host to combine
+        Field("topk_weights", (tokens, topk), F32, ALIGNMENT),  # host to dispatch of any rank, combine
         # tables of rank r to tables: its tokens for each expert, of every other launch
         Field("splits", (2, problem.num_ranks, problem.num_experts), I32, ALIGNMENT),
         Field("pulls", (2, problem.num_ranks), I32, ALIGNMENT),  # tables of rank r to tables: how many pairs it has for this rank
