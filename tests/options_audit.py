@@ -28,7 +28,7 @@ ASKED: Mapping[str, str] = {
     **dict.fromkeys(("token_saving", "token_sorting", "tail_sms", "block_wise", "scatter", "interleaved", "token_blocks"), MEGAKERNEL),
     **dict.fromkeys(("DispatchGemmConfig.block_m", "DispatchGemmConfig.block_n"), SMALL),
     **dict.fromkeys(("GemmCombineConfig.block_m", "GemmCombineConfig.block_n"), SMALL),
-    "gate_up": "runtime/ep/layer.py",
+    **dict.fromkeys(("gate_up", "trains"), "runtime/ep/layer.py"),
     "slots_per_sorter": "a few slots have several sorters in the simulator",
     "task_tokens": "tuned/nvidia_h200-ep.json",
     "Sm100GemmConfig.group_m": "kernels/moe/halves/gemm_part.py",
