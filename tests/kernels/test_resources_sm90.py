@@ -84,7 +84,7 @@ def test_tile_of_decoded_weights_fits_the_chip(cluster: int) -> None:
     assert (config.num_stages, config.swap_ab, artifact.overtaken_loads) == (PACKED_STAGES[128], False, [])
     for use in register_use(artifact.kernel.registers(config), artifact.listing):
         assert use.used <= use.budget and use.stack_loads <= (20 if use.group in ("dispatch", "loader") else 0)
-    k_loops = [loop for loop in Flow(artifact.listing).loops if len(loop) < LARGEST_K_LOOP]
+    k_loops = [loop for loop in Flow(artifact.listing).loops if len(loop.body) < LARGEST_K_LOOP]
     operations = Counter(artifact.listing.instructions[i].operation for loop in k_loops for i in loop.body)
     assert operations["QGMMA"] >= 12 and not operations["LDL"] and not operations["STL"]
 

@@ -133,23 +133,18 @@ class PublishedExperts:
         stored = self.layout.format
         return rows, math.prod(k) * _DTYPES[stored.element].itemsize * 8 // stored.element_bits
 
-    def name(self, stem: str, expert: int, scales: bool = False) -> str:
-        ending = self.layout.scales if scales else self.layout.codes
-        return f"{stem.format(layer=self.layer, expert=expert)}{ending}"
+    def name(self, stem: str, expert: int, ending: str | None = None) -> str:
+        """Of a tensor: by default of codes."""
+        return f"{stem.format(layer=self.layer, expert=expert)}{self.layout.codes if ending is None else ending}"
 
-    def names(self, expert: int) -> list[str]:
-        kinds = (False,) if self.layout.scales is None else (False, True)
-        return [self.name(stem, expert, kind) for stem in (*self.layout.fc1, self.layout.fc2) for kind in kinds]
-
-    def bias_names(self, expert: int) -> list[str]:
-        """Names of the biases that an expert of a layer with biases needs; none where the layout has none."""
-        if self.layout.biases is None:
-            return []
-        return [f"{stem.format(layer=self.layer, expert=expert)}{self.layout.biases}" for stem in (*self.layout.fc1, self.layout.fc2)]
+    def names(self, expert: int, *endings: str | None) -> list[str]:
+        """Names of an expert's tensors: those with one of these endings, by default all codes and scales."""
+        wanted = endings or (self.layout.codes, self.layout.scales)
+        return [self.name(stem, expert, one) for stem in (*self.layout.fc1, self.layout.fc2) for one in wanted if one is not None]
 
     def check_no_biases(self, why: str) -> None:
         """Raises `CheckpointError`, which says why, where the checkpoint has biases of the first expert."""
-        for name in self.bias_names(0):
+        for name in self.names(0, self.layout.biases):
             if name in self.checkpoint:
                 raise self._error(why, name)
 
@@ -183,9 +178,8 @@ class PublishedExperts:
         for stem in self.layout.fc1:
             self._check_tensor(stem, expert, both * intermediate, hidden)
         self._check_tensor(self.layout.fc2, expert, hidden, intermediate)
-        for ending in self.layout.factors:
-            for stem in (*self.layout.fc1, self.layout.fc2):
-                self._factor(stem, expert, ending)
+        for name in self.names(expert, *self.layout.factors) if self.layout.factors else ():
+            self._factor(name)
 
     def read(self, expert: int, problem: Problem, device: torch.device) -> ExpertWeights:
         """One expert in the problem's format, on a device: an `ExpertWeights` with El = 1.  Nothing but this expert's bytes is read.
@@ -214,8 +208,9 @@ class PublishedExperts:
         """Of both linears, FP32 [1, 2I], gate and then up, and [1, H]; zeros beyond the published ones."""
         hidden, intermediate = self.shape
         both = 2 if len(self.layout.fc1) == 1 else 1
-        *fc1, fc2 = (self._bias(name, expert, device) for name in self.bias_names(expert))
-        for name, bias, rows in zip(self.bias_names(expert), (*fc1, fc2), (*[both * intermediate] * len(fc1), hidden), strict=True):
+        names = self.names(expert, self.layout.biases)
+        *fc1, fc2 = (self._bias(name, expert, device) for name in names)
+        for name, bias, rows in zip(names, (*fc1, fc2), (*[both * intermediate] * len(fc1), hidden), strict=True):
             if tuple(bias.shape) != (rows,):
                 raise self._error(f"shape {tuple(bias.shape)}: must be {(rows,)}", name)
         halves = fc1 if len(fc1) == 2 else [half for half, _ in _split(fc1[0], None, interleaved=self.layout.interleaved)]
@@ -230,22 +225,21 @@ class PublishedExperts:
 
     def _factors(self, expert: int, device: torch.device) -> torch.Tensor:
         """FP32 [1, 5], those of `ExpertWeights`."""
-        layout, (of_weight, of_input) = self.layout, self.layout.factors
-        w1 = torch.stack([self._factor(stem, expert, of_weight) for stem in layout.fc1])[None]
-        hidden, w2 = (self._factor(layout.fc2, expert, ending) for ending in (of_input, of_weight))
+        of_weight, of_input = self.layout.factors
+        *w1, w2 = map(self._factor, self.names(expert, of_weight))
+        hidden = self._factor(self.name(self.layout.fc2, expert, of_input))
         try:
-            return expert_factors(self._token_factors, w1, hidden, w2[None]).T.contiguous().to(device)
+            return expert_factors(self._token_factors, torch.stack(w1)[None], hidden, w2[None]).T.contiguous().to(device)
         except ValueError as error:
-            raise self._error(str(error), self.name(layout.fc1[0], expert)) from None
+            raise self._error(str(error), self.name(self.layout.fc1[0], expert)) from None
 
     @cached_property
     def _token_factors(self) -> torch.Tensor:
         """FP32, of all experts: the largest becomes that of tokens, which are quantized once."""
         experts = range(self.num_experts)
-        return torch.stack([self._factor(stem, one, self.layout.factors[1]) for one in experts for stem in self.layout.fc1])
+        return torch.stack([self._factor(self.name(stem, one, self.layout.factors[1])) for one in experts for stem in self.layout.fc1])
 
-    def _factor(self, stem: str, expert: int, ending: str) -> torch.Tensor:
-        name = f"{stem.format(layer=self.layer, expert=expert)}{ending}"
+    def _factor(self, name: str) -> torch.Tensor:
         dtype, shape = self.checkpoint.describe(name)
         if dtype != "F32" or shape not in ((), (1,)):
             raise self._error(f"dtype {dtype}, shape {shape}: must be one F32", name)
@@ -261,7 +255,7 @@ class PublishedExperts:
         last = (blocks, columns // blocks) if layout.blocked else (columns,)
         wanted = [(self.name(stem, expert), layout.code_dtypes, (rows, *last))]
         if layout.scales is not None:
-            wanted.append((self.name(stem, expert, scales=True), layout.scale_dtypes, (-(-rows // stored.rows), blocks)))
+            wanted.append((self.name(stem, expert, layout.scales), layout.scale_dtypes, (-(-rows // stored.rows), blocks)))
         for name, dtypes, shape in wanted:
             found, size = self.checkpoint.describe(name)
             expected = (self.num_experts, *shape) if layout.stacked else shape
@@ -277,7 +271,7 @@ class PublishedExperts:
         codes = codes.view(_DTYPES[layout.format.element]).flatten(1)
         if layout.scales is None:
             return codes, None
-        name = self.name(stem, expert, scales=True)
+        name = self.name(stem, expert, layout.scales)
         scales = self.checkpoint.read(name, row).to(device).view(_DTYPES[layout.format.scale])
         if bool(_is_no_scale(scales).any()):
             allowed = "0 to 254, of which each is a power of two" if scales.dtype == torch.uint8 else "finite and not negative"

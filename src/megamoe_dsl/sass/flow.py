@@ -24,12 +24,6 @@ class Loop:
     head: int
     body: frozenset[int]
 
-    def __contains__(self, index: int) -> bool:
-        return index in self.body
-
-    def __len__(self) -> int:
-        return len(self.body)
-
 
 @dataclass(frozen=True)
 class Flow:
@@ -97,7 +91,7 @@ class Flow:
             body = {head}.union(*({tail} | nx.ancestors(without, tail) for tail in tails[head] - {head}))
             if indices := frozenset(i for i in body if i < self.end):
                 loops.append(Loop(head, indices))
-        return sorted(loops, key=len)
+        return sorted(loops, key=lambda loop: len(loop.body))
 
     def side(self, index: int, other: int) -> frozenset[int]:
         """The branch that runs `index` and not `other`: all that its first instruction dominates on the main path."""

@@ -82,13 +82,13 @@ class Measurer:
 
     def tile_loop(self, *inside: int) -> Loop:
         for loop in self.flow.loops:
-            if all(index in loop for index in inside):
+            if loop.body.issuperset(inside):
                 return loop
         raise InspectionError("no loop around " + ", ".join(f"{self.code[index].address:#x}" for index in inside))
 
     def either(self, own: int, other: int, tile: Loop) -> Loop:
         """What runs for the kind of tile that has instruction `own` and not for the one that has `other`: a loop, or a branch of `tile`."""
-        around = next((loop for loop in self.flow.loops if own in loop and other not in loop), None)
+        around = next((loop for loop in self.flow.loops if own in loop.body and other not in loop.body), None)
         return around or Loop(own, self.flow.side(own, other) & tile.body)
 
     def measure(self, key: str, role: str, unit: str, loop: Loop, units: float, without: Iterable[Loop] = ()) -> Measure:

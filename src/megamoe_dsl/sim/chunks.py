@@ -133,15 +133,9 @@ def box_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Box:
     """The box of ``tensor_map`` whose first element has these coordinates (innermost first; they may be negative or too large)."""
     outer = tensor_map.box[1:]
     row_count = int(np.prod(outer, dtype=np.int64))
-    offset = np.zeros(row_count, np.int64)
-    inside = np.ones(row_count, bool)
-    period = 1
-    row = np.arange(row_count)
-    for extent, start, dim, stride in zip(outer, coordinates[1:], tensor_map.dims[1:], tensor_map.strides, strict=True):
-        coordinate = (row // period) % extent + start
-        inside &= (coordinate >= 0) & (coordinate < dim)
-        offset += coordinate * stride
-        period *= extent
+    starts, dims, strides = (np.array(one, np.int64)[:, None] for one in (coordinates[1:], tensor_map.dims[1:], tensor_map.strides))
+    places = np.indices(outer[::-1]).reshape(len(outer), row_count)[::-1] + starts
+    inside, offset = ((places >= 0) & (places < dims)).all(axis=0), (places * strides).sum(axis=0)
     bits = tensor_map.dtype.bits
     row_bytes = tensor_map.box[0] * bits // 8
     start_byte = coordinates[0] * bits // 8
