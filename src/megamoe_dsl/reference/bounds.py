@@ -87,21 +87,17 @@ class _Sums:
             return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
         return quant.dequantize(x, x_sf) @ quant.dequantize(w, w_sf).T
 
-    def scaled(self, total: torch.Tensor, error: torch.Tensor, factor: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums times a factor, and their errors with the rounding of that."""
-        if factor is None:
-            return total, error
-        total = (total.float() * factor).double()
-        return total, error * factor if self.exact else error * factor + 2 * _UNIT * total.abs()
-
-    def biased(
-        self, total: torch.Tensor, error: torch.Tensor, bias: torch.Tensor | None, factor: torch.Tensor | None = None
+    def finished(
+        self, total: torch.Tensor, error: torch.Tensor, factor: torch.Tensor | None, bias: torch.Tensor | None, weight: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums with a bias added, and their errors with the rounding of that."""
-        if bias is None:
-            return total, error
-        total = with_bias(total.float(), bias, factor).double()
-        return total, error if self.exact else error + 2 * _UNIT * total.abs()
+        """Sums times a factor, with a weighted bias added, and their errors with the rounding of each."""
+        if factor is not None:
+            total, error = (total.float() * factor).double(), error * factor
+            error = error if self.exact else error + 2 * _UNIT * total.abs()
+        if bias is not None:
+            total = with_bias(total.float(), bias, weight).double()
+            error = error if self.exact else error + 2 * _UNIT * total.abs()
+        return total, error
 
     def error(self, left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
         """E; of `exact` sums only in rows that have `moved`, however little: what the tensor core cuts off may then be another unit."""
@@ -159,8 +155,8 @@ def error_bound(inputs: LayerInputs, sums_exact: bool = False, accumulate: Accum
         total = sums.total(job.x, job.x_sf, own.fc1, own.fc1_sf, parts=2)
         still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
         total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(own.fc1, own.fc1_sf, parts=2), total, still)
-        total, total_error = sums.scaled(total, total_error, None if own.factors is None else factors_of_rows(own.factors, total.shape[1]))
-        total, total_error = sums.biased(total, total_error, own.fc1_bias)
+        factors = None if own.factors is None else factors_of_rows(own.factors, total.shape[1])
+        total, total_error = sums.finished(total, total_error, factors, own.fc1_bias, None)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
         gate, gate_error = _clamped_ends(gate_sum, gate_error, None, clamp)
@@ -179,8 +175,8 @@ def error_bound(inputs: LayerInputs, sums_exact: bool = False, accumulate: Accum
         out = sums.total(*codes, own.fc2, own.fc2_sf)
         out_error = torch.minimum(deviation @ fc2.abs().T, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
         out_error = out_error + sums.error(acts, fc2, out, deviation.any(dim=1))
-        out, out_error = sums.scaled(out, out_error, None if own.factors is None else ExpertFactors(*own.factors).fc2)
-        out, out_error = sums.biased(out, out_error, own.fc2_bias, job.hidden_weight)
+        fc2_factor = None if own.factors is None else ExpertFactors(*own.factors).fc2
+        out, out_error = sums.finished(out, out_error, fc2_factor, own.fc2_bias, job.hidden_weight)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         sent = travel(rounded.bfloat16(), problem.combine)
         if (form := problem.formats.combine).scale:
