@@ -21,7 +21,6 @@ from .interfaces import Action, Origin, RunState
 from .memory import B128, Bytes
 from .operands import Combination
 from .ops.mbarrier import Mbarrier
-from .race import Race
 
 
 @dataclass(slots=True, eq=False)
@@ -124,54 +123,34 @@ class Pipe:
 TMA_STORE = "TMA store"
 
 
-@dataclass(slots=True)
-class Issue:
-    """What an asynchronous operation remembers of the instruction that issued it."""
+def load_actor(w: Warp, lane: int) -> Callable[[Mbarrier], Actor | None]:
+    """What gives the load engine behind a barrier, about to make one more copy of those that a lane issues now."""
+    race, line = w.world.race, w.line
+    known = w.order.snapshot(w.order.whole(1 << lane)) if race else None
 
-    world: RunState
-    line: int
-    clock: Clock | None
-
-    @classmethod
-    def of(cls, w: Warp, lane: int) -> Issue:
-        return cls(w.world, w.line, w.order.snapshot(w.order.whole(1 << lane)) if w.world.race else None)
-
-    def load_actor(self, barrier: Mbarrier) -> Actor | None:
-        """The load engine behind `barrier`, about to make one more copy."""
-        race = self.world.race
-        if race is None or self.clock is None:
+    def actor(barrier: Mbarrier) -> Actor | None:
+        if race is None or known is None:
             return None
         if barrier.agent < 0:
             barrier.agent = race.agent(f"TMA load for {barrier!r}", barrier.cta)
         barrier.accesses += 1
-        return Actor(barrier.agent, _advanced(race, self.clock, barrier.agent, barrier.accesses), self.line)
+        clock = known.copy()
+        clock.fit(race.width)
+        clock.set(barrier.agent, barrier.accesses)
+        return Actor(barrier.agent, clock, line)
+
+    return actor
 
 
-@dataclass(slots=True)
-class StoreActors:
-    """The two sides of a store; `clock` is what completing it tells a waiter."""
-
-    source: Actor
-    destination: Actor
-    clock: Clock
-
-    @classmethod
-    def of(cls, w: Warp, lane: int) -> StoreActors | None:
-        race = w.world.race
-        if race is None:
-            return None
-        (source, count), (destination, _) = (race.engine(w, f"bulk store {side}") for side in ("source", "destination"))
-        clock = w.order.snapshot(w.order.whole(1 << lane))
-        for agent in (source, destination):
-            clock = _advanced(race, clock, agent, count)
-        return cls(Actor(source, clock, w.line), Actor(destination, clock, w.line), clock)
-
-
-def _advanced(race: Race, clock: Clock, agent: int, count: int) -> Clock:
-    out = clock.copy()
-    out.fit(race.width)
-    out.set(agent, count)
-    return out
+def store_actors(w: Warp, lane: int) -> tuple[Actor, Actor] | tuple[None, None]:
+    """The source and the destination of a store; their clock is what completing it tells a waiter."""
+    if (race := w.world.race) is None:
+        return None, None
+    (source, count), (destination, _) = (race.engine(w, f"bulk store {side}") for side in ("source", "destination"))
+    clock = w.order.snapshot(w.order.whole(1 << lane))
+    for agent in (source, destination):
+        clock.set(agent, count)
+    return Actor(source, clock, w.line), Actor(destination, clock, w.line)
 
 
 def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:

@@ -48,10 +48,10 @@ def scope(parts: tuple[str, ...], default: str) -> int:
 def alike(lanes: list[int], *columns: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
     """Lanes grouped by their integers in some columns; registers of lanes that are not here mostly agree too."""
     if len(lanes) == 1 or all(map(uniform, columns)):
-        return [(tuple(int(column[lanes[0]]) for column in columns), lanes)]
+        return [(tuple([column.item(lanes[0]) for column in columns]), lanes)]
     groups: dict[tuple[int, ...], list[int]] = {}
     for lane in lanes:
-        groups.setdefault(tuple(int(column[lane]) for column in columns), []).append(lane)
+        groups.setdefault(tuple([column.item(lane) for column in columns]), []).append(lane)
     return list(groups.items())
 
 

@@ -37,10 +37,10 @@ def post_load(
     w: Warp, lane: int, target: Cta, chunks: Chunks, read: Callable[[Actor | None], Bytes], barrier: Mbarrier, count: int
 ) -> None:
     """A load that a lane has issued: what `read` gives goes to the chunks, if any, and then the barrier learns of `count` bytes."""
-    issue = tma.Issue.of(w, lane)
+    actor_for = tma.load_actor(w, lane)
 
     def run() -> None:
-        actor = issue.load_actor(barrier)
+        actor = actor_for(barrier)
         if chunks:
             tma.write_shared_chunks(target, chunks, read(actor), actor)
         barrier.finish(count, actor)
@@ -51,19 +51,19 @@ def post_load(
 def post_store(w: Warp, lanes: list[int], chunks: Chunks, what: str, write: Callable[[Bytes, Actor | None], None]) -> None:
     """A store that lanes have issued, once, in two steps: its source in shared memory is read, and `write` gets it."""
     world, label = w.world, origin(w)
-    actors = tma.StoreActors.of(w, lanes[0])
-    copy = tma.AsyncCopy(actors.clock if actors else None, actors.destination.agent if actors else -1)
+    source, destination = tma.store_actors(w, lanes[0])
+    copy = tma.AsyncCopy(destination.clock, destination.agent) if destination else tma.AsyncCopy(None)
     for lane in lanes:
         tma.groups_of(w, "bulk", lane).open.append(copy)
 
     def first() -> None:
-        values = tma.read_shared_chunks(w.cta, chunks, what, actors.source if actors else None) if chunks else None
+        values = tma.read_shared_chunks(w.cta, chunks, what, source) if chunks else None
         copy.read_done = True
         world.post(lambda: second(values), label)
 
     def second(values: Bytes | None) -> None:
         if values is not None:
-            write(values, actors.destination if actors else None)
+            write(values, destination)
         copy.done = True
 
     world.post(first, label)

@@ -19,7 +19,7 @@ from ..cta import EXIT, PARK
 from ..lanes import Lanes
 from ..memory import B128
 from ..sync import SCOPES
-from ..tma_engine import Issue, write_shared_chunks
+from ..tma_engine import load_actor, write_shared_chunks
 from ..values import apply
 from . import ADDRESS, YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Warp, converged, each_lane, plain, register, vector
 from .access import line_of, origin, scope, shared_target
@@ -200,13 +200,13 @@ def try_cancel(ins: PtxInstruction, w: Warp, lane: int, where: int, barrier: int
     if cta is not w.cta or barrier_cta is not w.cta or offset % CHUNK:
         raise SimError(f"response at {cta} smem {offset:#x}, mbarrier of {barrier_cta}: both in {w.cta}, the response 16-byte aligned")
     targets = w.cta.cluster.ctas if "multicast::cluster::all" in ins.parts else [w.cta]
-    barriers, issue = [mbarrier_at(target, barrier_offset) for target in targets], Issue.of(w, lane)
+    barriers, actor_for = [mbarrier_at(target, barrier_offset) for target in targets], load_actor(w, lane)
 
     def answer() -> None:
         first = w.world.cancel(cta.cluster.grid)
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)
         for one in barriers:
-            actor = issue.load_actor(one)
+            actor = actor_for(one)
             write_shared_chunks(one.cta, Chunks(np.array([offset])), words.view(np.uint8), actor)
             one.finish(CHUNK, actor)
 
