@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..access_record import FULL, bits_of
-from ..lanes import ALONE, LANE, Lanes
-from ..operands import COMBINED, Reader
+from ..lanes import ALONE, LANE, Lanes, uniform
+from ..operands import COMBINED
 from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
 from .access import line_of
 
@@ -29,51 +29,34 @@ def _named(names: int) -> Lanes:
     return (names >> _LANE & 1).astype(np.bool_)
 
 
-class Members:
-    """The member mask of a `.sync` instruction: waits until all lanes it names, and that have not exited, are here."""
+def gathered(operand: str, b: Binder) -> Callable[[Handler], Handler]:
+    """Decorates the handler of a `.sync` instruction with this member mask: it waits until all lanes named there, and that have not exited,
+    are here. An executing lane that is not named is an error."""
+    members = b.read(operand, np.uint32)
 
-    def __init__(self, operand: str, b: Binder) -> None:
-        self.fixed = _constant(operand)
-        self.read: Reader = b.read(operand, np.uint32)
-
-    def gathered(self, handler: Handler) -> Handler:
-        """A handler that blocks while a named lane is elsewhere; an executing lane that is not named is an error."""
-
+    def decorate(handler: Handler) -> Handler:
         def run(w: Warp, mask: Mask) -> Outcome | None:
-            if mask is not None and (wait := self._elsewhere(w, mask)) is not None:
-                return wait
+            if mask is not None:
+                masks = members(w)
+                names = masks.item(0) if uniform(masks) else int(np.bitwise_or.reduce(masks[mask]))
+                if b"\1" in (mask & ((masks >> LANE & 1) == 0)).tobytes():
+                    raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
+                if b"\1" in (_named(names) & ~mask & ~w.exited).tobytes():
+                    return w.block(f"lanes of member mask {names:#x}")
             if w.world.race is not None:
                 w.order.wait()
             return handler(w, mask)
 
         return run
 
-    def _elsewhere(self, w: Warp, mask: Lanes) -> Outcome | None:
-        names, own = (self.fixed, None) if self.fixed is not None else self._of_lanes(w, mask)
-        if own is None and names == FULL and w.converged(mask):
-            return None
-        named = _named(names)
-        if b"\1" in (mask & ~(named if own is None else own)).tobytes():
-            raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
-        if b"\1" in (named & ~mask & ~w.exited).tobytes():
-            return w.block(f"lanes of member mask {names:#x}")
-        return None
-
-    def _of_lanes(self, w: Warp, mask: Lanes) -> tuple[int, Lanes | None]:
-        """All lanes that the executing ones name, and, where their masks differ, which lanes name themselves."""
-        masks = self.read(w)
-        here = masks[mask]
-        if (here == here[0]).all():
-            return int(here[0]), None
-        return int(np.bitwise_or.reduce(here)), (masks >> _LANE & 1).astype(np.bool_)
+    return decorate
 
 
 @register("bar.warp.sync")
 def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
     """Waits for the lanes of the member mask, and orders their memory accesses."""
-    members = Members(ins.operands[0], b)
 
-    @members.gathered
+    @gathered(ins.operands[0], b)
     def run(w: Warp, mask: Mask) -> None:
         if w.world.race is not None:
             w.order.sync(w.order.lanes())
@@ -88,11 +71,10 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     target, _, valid = ins.operands[0].partition("|")
     write, write_valid = b.write(target), b.write(valid) if valid else None
     value, offset, clamp = (b.read(o, np.uint32) for o in ins.operands[1:4])
-    members = Members(ins.operands[4], b)
     fixed = _constant(ins.operands[2]), _constant(ins.operands[3])
     constant = None if None in fixed else _sources(mode, np.full(32, fixed[0]), np.full(32, fixed[1]))
 
-    @members.gathered
+    @gathered(ins.operands[4], b)
     def run(w: Warp, mask: Mask) -> None:
         source, inside = constant or _sources(mode, offset(w).astype(np.int64), clamp(w).astype(np.int64))
         if mask is not None and (absent := mask & ~mask[source]).any():
@@ -131,7 +113,7 @@ def _asking(*prefixes: str, dtype: type | None = None, asks: bool = True) -> Cal
             writers = [b.write(target) for target in ins.operands[0].split("|")]
             value = b.read(ins.operands[1], dtype or b.dtype(ins)) if asks else lambda w: None
 
-            @Members(ins.operands[1 + asks], b).gathered
+            @gathered(ins.operands[1 + asks], b)
             def run(w: Warp, mask: Mask) -> None:
                 results = answer(ins, w, np.ones(32, np.bool_) if mask is None else mask, value(w))
                 for write, result in zip(writers, results, strict=False):
