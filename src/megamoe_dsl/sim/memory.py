@@ -47,7 +47,6 @@ class ByteStore:
         self.read_only = False
         self.shadow: Shadow | None = None  # of the race detector, while a run lasts
         self._views: dict[tuple[int, int], NDArray[Any]] = {}
-        self._valid_views: dict[int, NDArray[Any]] = {}
 
     def where(self, offset: int) -> str:
         return f"{'shared' if self.space == SHARED else 'global'} memory: {self.label}+{offset - self.origin}"
@@ -72,27 +71,16 @@ class ByteStore:
             self._views[(size, count)] = view
         return view
 
-    def _flags(self, size: int) -> NDArray[Any]:
-        assert self.valid is not None
-        if (view := self._valid_views.get(size)) is None:
-            whole = len(self.valid) // size * size
-            view = self.valid[:whole].view(f"u{min(size, 8)}")
-            view = self._valid_views[size] = view if size <= 8 else view.reshape(-1, size // 8)
-        return view
-
     def mark(self, index: NDArray[np.int64], size: int) -> None:
         if self.valid is not None:
-            self._flags(size)[index] = 0x0101010101010101 & ((1 << 8 * min(size, 8)) - 1)
+            self.valid[: len(self.valid) // size * size].reshape(-1, size)[index] = True
 
     def first_uninitialized(self, index: NDArray[np.int64], size: int) -> int | None:
         """The byte offset of an element of `index` that was never written, or None."""
         if self.valid is None:
             return None
-        flags = self._flags(size).take(index, 0)
-        if b"\x00" not in flags.tobytes():
-            return None
-        rows = flags.reshape(len(index), -1).view(np.uint8).reshape(len(index), -1)
-        return int(index[int(np.argmin(rows.all(axis=1)))]) * size
+        flags = self.valid[: len(self.valid) // size * size].reshape(-1, size).take(index, 0)
+        return None if b"\x00" not in flags.tobytes() else int(index[int(np.argmin(flags.all(axis=1)))]) * size
 
 
 class Allocation(ByteStore):
@@ -171,9 +159,9 @@ class SharedMemory(ByteStore):
             reach = f"{self.label}+{low - SMEM_RESERVED} to smem+{end - SMEM_RESERVED}"
             raise SimError(f"shared access out of bounds: {reach}, size {self.limit - SMEM_RESERVED}")
 
-    def read(self, offset: int, size: int, uninitialized_ok: bool = False) -> Bytes:
+    def read(self, offset: int, size: int) -> Bytes:
         self.check(offset, offset + size)
-        return self.data[offset : offset + size] if uninitialized_ok else self.written(offset, size)
+        return self.written(offset, size)
 
     def write(self, offset: int, values: Bytes) -> None:
         self.check(offset, offset + len(values))

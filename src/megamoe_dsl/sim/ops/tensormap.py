@@ -96,7 +96,8 @@ def _shared(w: Warp, address: int) -> tuple[Cta, slice]:
 def _read_shared(cta: Cta, start: int) -> Bytes:
     """A map in shared memory, whose fields at least must have been written."""
     cta.shared.read(start, FIELD_BYTES)
-    return cta.shared.read(start, DESCRIPTOR_BYTES, uninitialized_ok=True)
+    cta.shared.check(start, start + DESCRIPTOR_BYTES)
+    return cta.shared.data[start : start + DESCRIPTOR_BYTES]
 
 
 @each_lane("tensormap.replace", reads=(ADDRESS, np.uint64, np.uint64))
