@@ -109,12 +109,10 @@ def vector(operand: str) -> list[str]:
 
 def immediate(text: str, dtype: type) -> Any:
     """A PTX literal as a numpy scalar of `dtype` (PTX ISA, "Constants"): integers wrap, 0f/0d literals are bit patterns."""
-    if re.fullmatch(r"0[fF][0-9A-Fa-f]{8}", text):
-        bits = np.uint32(int(text[2:], 16))
-        return bits if dtype == np.uint32 else dtype(bits.view(np.float32))
-    if re.fullmatch(r"0[dD][0-9A-Fa-f]{16}", text):
-        bits64 = np.uint64(int(text[2:], 16))
-        return bits64 if dtype == np.uint64 else dtype(bits64.view(np.float64))
+    if pattern := re.fullmatch(r"0(?:f([0-9a-f]{8})|d([0-9a-f]{16}))", text, re.I):
+        kind, floating = (np.uint32, np.float32) if pattern[1] else (np.uint64, np.float64)
+        bits: Any = kind(int(text[2:], 16))
+        return bits if dtype == kind else dtype(bits.view(floating))
     try:
         value = int(text.rstrip("U"), 0)
     except ValueError:

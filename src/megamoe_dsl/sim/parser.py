@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 )
 _GUARD = re.compile(r"@(!?)\s*(%?[\w$]+)\s+(.*)", re.S)
 _NAME = re.compile(r"(?<![\w%.$])%?[A-Za-z_$][\w$]*")
+_OPERAND = re.compile(r"(?:[^,{}\[\]()]|\{[^{}]*\}|\([^()]*\)|\[(?:[^\[\]{}]|\{[^{}]*\})*\])+")
 _RANGE = re.compile(r"(%?[\w$]+)<(\d+)>")
 _VARIABLE = re.compile(r"(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d*)\])?")
 _PARAMETER = re.compile(
@@ -102,18 +103,7 @@ class ParsedKernel:
 
 def split_operands(text: str) -> list[str]:
     """Split at the commas outside any bracket: `[%a, {%x, %y}], %b` gives two operands."""
-    out, depth, start = [], 0, 0
-    for i, ch in enumerate(text):
-        if ch in "{[(":
-            depth += 1
-        elif ch in "}])":
-            depth -= 1
-        elif ch == "," and depth == 0:
-            out.append(text[start:i].strip())
-            start = i + 1
-    if text[start:].strip():
-        out.append(text[start:].strip())
-    return out
+    return [part for one in _OPERAND.findall(text) if (part := one.strip())]
 
 
 def _align(offset: int, alignment: int) -> int:
@@ -174,24 +164,19 @@ class _Body:
             self.kernel.code.append(self.instruction(text))
 
     def declare_registers(self, text: str) -> None:
-        _, kind, names = re.split(r"[\s]+", text, maxsplit=2)
-        if kind in _VECTORS:
-            element, names = names.split(maxsplit=1)
-            for name in names.split(","):
-                whole = self.scoped(name.strip())
-                parts = [f"{whole}.{part}" for part in _VECTORS[kind]]
-                self.kernel.registers.update(dict.fromkeys(parts, element[1:]))
-                self.kernel.vectors[whole] = f"{{{', '.join(parts)}}}"
-            return
+        _, kind, names = text.split(maxsplit=2)
+        elements = _VECTORS.get(kind, "")
+        if elements:
+            kind, names = names.split(maxsplit=1)
         if kind[1:] not in REGISTER_TYPES:
             raise SimError(f"PTX line {self.line}: registers of type {kind} are not supported")
-        for name in names.split(","):
-            name = name.strip()
-            if many := _RANGE.fullmatch(name):
-                for k in range(int(many.group(2))):
-                    self.kernel.registers[self.scoped(many.group(1) + str(k))] = kind[1:]
-            else:
-                self.kernel.registers[self.scoped(name)] = kind[1:]
+        for name in map(str.strip, names.split(",")):
+            many = _RANGE.fullmatch(name)
+            for one in map(self.scoped, [f"{many[1]}{k}" for k in range(int(many[2]))] if many else [name]):
+                parts = [f"{one}.{element}" for element in elements] or [one]
+                self.kernel.registers.update(dict.fromkeys(parts, kind[1:]))
+                if elements:
+                    self.kernel.vectors[one] = f"{{{', '.join(parts)}}}"
 
     def scoped(self, name: str) -> str:
         return name if len(self.scopes) == 1 else f"{name}@{self.scopes[-1]}"
