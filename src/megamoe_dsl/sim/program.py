@@ -117,15 +117,15 @@ class Program:
         return self.late.around(ins, item.handler if isinstance(item, Straight) else item)
 
     def _stubs(self, unit: Unit, body: list[tuple[PtxInstruction, Any]]) -> None:
-        def full(w: Any, R: list[Lanes]) -> None:
-            unit.full = self._compile(body, masked=False)
-            unit.full(w, R)
+        def stub(name: str) -> Callable[..., None]:
+            def first(*given: Any) -> None:
+                run = self._compile(body, masked=name == "masked")
+                setattr(unit, name, run)
+                run(*given)
 
-        def masked(w: Any, R: list[Lanes], m: Lanes) -> None:
-            unit.masked = self._compile(body, masked=True)
-            unit.masked(w, R, m)
+            return first
 
-        unit.full, unit.masked = full, masked
+        unit.full, unit.masked = stub("full"), stub("masked")
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
         steps, segment = list[Callable[..., None]](), Segment(self.binder, self.live)

@@ -18,28 +18,9 @@ from . import Binder, Inline, PtxInstruction, SimError, register
 from .floating import flush
 
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-_TABLES = {"e4m3": (E4M3, 0x7E, 8), "e5m2": (E5M2, 0x7B, 8), "e2m1": (E2M1, 7, 4), "e2m3": (E2M3, 0x1F, 6), "e3m2": (E3M2, 0x1F, 6)}
+_TABLES = {"e4m3": (E4M3, 0x7E), "e5m2": (E5M2, 0x7B), "e2m1": (E2M1, 7), "e2m3": (E2M3, 0x1F), "e3m2": (E3M2, 0x1F)}
 _LARGEST = {"f16": 65504.0, "bf16": float(np.uint32(0x7F7F0000).view(np.float32))}
 _KINDS = {*DTYPES, "tf32", *(f"{k}x2" for k in (*_TABLES, "ue8m0"))}
-
-
-def _encoder(kind: str) -> Callable[[Any, bool], Any]:
-    """float32 to a narrow format's codes: the thresholds between neighboring codes, ties going to the even one."""
-    table, largest, bits = _TABLES[kind]
-    values = table[: largest + 1]
-    middles = (values[:-1] + values[1:]) / 2
-    even = np.arange(largest) % 2 == 0
-    thresholds = np.where(even, np.nextafter(middles, np.inf), middles)
-    nan = {"e4m3": 0x7F, "e5m2": 0x7F}.get(kind, largest)
-
-    def encode(x: Any, relu: bool) -> Any:
-        code = np.searchsorted(thresholds, np.abs(x).astype(np.float64), side="right").astype(np.uint8)
-        code = code | (np.signbit(x).astype(np.uint8) << np.uint8(bits - 1))
-        if relu:
-            code = np.where(x > 0, code, np.uint8(0))
-        return np.where(x != x, np.uint8(nan), code)
-
-    return encode
 
 
 def _pairs(high: Any, low: Any) -> Any:
@@ -50,12 +31,17 @@ def _pairs(high: Any, low: Any) -> Any:
 
 @lru_cache
 def narrow_codes(kind: str, relu: bool) -> Any:
-    """Codes of float32 in a narrow format, by upper half * 2 + (rest is not 0). A code depends on no more, as no middle of two codes has
-    more bits."""
+    """Codes of float32 in a narrow format, to the nearest or the even one, by upper half * 2 + (rest is not 0). A code depends on no more,
+    as no middle of two codes has more bits."""
+    table, largest = _TABLES[kind]
     upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
-    samples = np.stack([upper, upper | np.uint32(1)], axis=1).reshape(-1).view(np.float32)
+    x = np.stack([upper, upper | np.uint32(1)], axis=1).reshape(-1).view(np.float32)
+    middles = (table[:largest] + table[1 : largest + 1]) / 2
+    thresholds = np.where(np.arange(largest) % 2 == 0, np.nextafter(middles, np.inf), middles)
     with np.errstate(invalid="ignore"):
-        return _encoder(kind)(samples, relu)
+        code = np.searchsorted(thresholds, np.abs(x).astype(np.float64), side="right") + np.signbit(x) * (len(table) // 2)
+    code = np.where(x <= 0, 0, code) if relu else code
+    return np.where(x != x, {"e4m3": 0x7F, "e5m2": 0x7F}.get(kind, largest), code).astype(np.uint8)
 
 
 def narrow_pair(high: Any, low: Any, codes: Any) -> Any:
