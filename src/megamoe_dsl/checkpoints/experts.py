@@ -134,7 +134,6 @@ class PublishedExperts:
         return rows, math.prod(k) * _DTYPES[stored.element].itemsize * 8 // stored.element_bits
 
     def name(self, stem: str, expert: int, ending: str | None = None) -> str:
-        """Of a tensor: by default of codes."""
         return f"{stem.format(layer=self.layer, expert=expert)}{self.layout.codes if ending is None else ending}"
 
     def names(self, expert: int, *endings: str | None) -> list[str]:
