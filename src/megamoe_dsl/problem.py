@@ -150,11 +150,9 @@ class Problem(ActivatingProblem):
         self.require_positive("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank")
         for field in ("hidden", "intermediate"):
             self.require(field, getattr(self, field) % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
-        self.require("hidden", self.hidden <= MAX_HIDDEN, f"at most {MAX_HIDDEN}")
-        self.require("intermediate", self.intermediate <= MAX_INTERMEDIATE, f"at most {MAX_INTERMEDIATE}")
-        self.require("num_ranks", self.num_ranks <= MAX_RANKS, f"at most {MAX_RANKS}")
+        for field, most in (("hidden", MAX_HIDDEN), ("intermediate", MAX_INTERMEDIATE), ("num_ranks", MAX_RANKS), ("topk", MAX_TOPK)):
+            self.require(field, getattr(self, field) <= most, f"at most {most}")
         self.require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
-        self.require("topk", self.topk <= MAX_TOPK, f"at most {MAX_TOPK}")
         self.require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
         copies = self.num_ranks * self.max_experts_per_token
         pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED

@@ -57,8 +57,8 @@ MUTANTS = (
         "a row is counted before it is written",
         "missing order",
         "count_row",
-        "if cutlass.const_expr(not ctx.config.stores_once): wait_group(0)",
-        "if cutlass.const_expr(not ctx.config.stores_once): pass",
+        'wait_group(0)\nreduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")',
+        'reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")',
     ),
     mutant(
         "a row is counted without release",

@@ -155,14 +155,14 @@ MUTANTS = (
         "a lane gives a list back for its warp, after a warp barrier",
         "missing order",
         "listed_rows",
-        "named = [row_of_a(ctx, Int32(word)) for word in words]\n"
-        'scaled = [row_of_a(ctx, Int32(load_shared_u32(ctx.shared("rows", lists.index, row)))) for row in scaled_rows(ctx, thread)]\n'
+        "named = [source_of(ctx, Int32(word)) for word in words]\n"
+        'scaled = [source_of(ctx, Int32(load_shared_u32(ctx.shared("rows", lists.index, row)))) for row in scaled_rows(ctx, thread)]\n'
         'release(ctx.barrier("list_empty", lists.index), reduce(cutlass.max, [*named, *scaled]))',
         'loaded = [load_shared_u32(ctx.shared("rows", lists.index, row)) for row in scaled_rows(ctx, thread)]\n'
         "cute.arch.sync_warp()\n"
         "if thread % 32 == 0:\n"
         '    for _ in range(32): release(ctx.barrier("list_empty", lists.index), Int32(0))\n'
-        "named, scaled = ([row_of_a(ctx, Int32(word)) for word in those] for those in (words, loaded))",
+        "named, scaled = ([source_of(ctx, Int32(word)) for word in those] for those in (words, loaded))",
     ),
     pair_mutant("a list's place is taken twice", "wrong phase", "gather_tokens", "lists = lists.next()", ""),
     pair_mutant("a list is read a row further on", "off by one", "list_rows", "first + row", "first + row + 1"),

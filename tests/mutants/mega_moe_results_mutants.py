@@ -37,5 +37,5 @@ RESULTS_MUTANTS = (
         (),
     ),
     Mutant("rows 8 to 15 of a warp have the scales of rows 0 to 7", "wrong base", "finish_fc2", "step // 8", "0", AS_ROWS, ()),
-    Mutant("two of a quad's four lanes agree on a scale", "too narrow", "E4m3Pass.of", "(1, 2)", "(1,)", AS_ROWS, ()),
+    Mutant("two of a quad's four lanes agree on a scale", "too narrow", "pass_e4m3", "(1, 2)", "(1,)", AS_ROWS, ()),
 )

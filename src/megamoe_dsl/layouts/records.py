@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 from .region import U32, U64, Field, Region
 
@@ -71,17 +70,29 @@ RECORD = Region.stack(
 """`wait` says which wait it was; it is written last, and is not zero."""
 
 
+class Watched(IntEnum):
+    """A rank barrier, or a wait that has a watchdog: its number, where the launch is there, and what a wait's detail counts.  Where a wait
+    at a rank barrier is, the barrier says."""
+
+    phase: str
+    counted: str
+
+    def __new__(cls, number: int, phase: str, counted: str = "rank barrier") -> Self:
+        one = int.__new__(cls, number)
+        one._value_, one.phase, one.counted = number, phase, counted
+        return one
+
+
 @dataclass(frozen=True)
 class WatchedWaits:
     """Waits of a family of kernels, and the messages that their records become.
 
-    waits     of each wait what its detail counts, and where the launch was; None where that is a rank barrier
-    barriers  where the launch was at each of those; `anywhere`, of a record that two waits wrote at once
+    anywhere  where the launch was, of a record that two waits wrote at once
     of_ranks  the wait whose counter has reports of ranks in its high word
     """
 
-    waits: Mapping[IntEnum, tuple[str, str | None]]
-    barriers: Mapping[IntEnum, str]
+    waits: type[Watched]
+    barriers: type[Watched]
     anywhere: str
     of_ranks: IntEnum | None = None
 
@@ -92,9 +103,9 @@ class WatchedWaits:
             return None
         expected, observed = values[0] | values[1] << 32, values[2] | values[3] << 32
         [name] = [one for one in self.waits if one == wait]
-        (counted, phase), what = self.waits[name], str(detail)
-        for barrier in (one for one in self.barriers if phase is None and one == detail):
-            phase, what = self.barriers[barrier], barrier.name
+        phase, what = name.phase, str(detail)
+        for barrier in (one for one in self.barriers if not phase and one == detail):
+            phase, what = barrier.phase, barrier.name
         seen = f"{observed >> 32:#x} ranks" if name == self.of_ranks else f"{observed:#x}"
-        waited = f"wait {name.name} ({counted} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
+        waited = f"wait {name.name} ({name.counted} {what}) exceeded its limit: expected {expected:#x}, saw {seen}"
         return f"rank {rank}, SM {sm}, {phase or self.anywhere}: {waited}"

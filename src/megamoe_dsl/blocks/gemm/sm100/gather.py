@@ -30,6 +30,7 @@ from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import mma_tokens
 from ..context import GemmContext, GemmTile, next_tile
+from ..gather import source_of
 from ..tile import GATHER_WARPS, LISTS
 from .load import issue_mma
 
@@ -119,11 +120,6 @@ def scaled_rows(ctx: GemmContext, thread: Any) -> list[Any]:
     return [thread + start for start in range(0, ctx.config.stage.sfa_atoms * SF_ATOM_ROWS, SF_ATOM_ROWS)]
 
 
-def row_of_a(ctx: GemmContext, row: Any) -> Any:
-    """A row beyond A is that of the last one."""
-    return cutlass.max(cutlass.min(row, ctx.args.a_rows - 1), Int32(0))
-
-
 @cute.jit
 def listed_rows(ctx: GemmContext, tile: GemmTile, thread: Int32, lists: Ring):
     """Rows that a list names.  Every thread gives the list's place back on its own: neither `bar.warp.sync` nor, in the machine code, a
@@ -136,8 +132,8 @@ def listed_rows(ctx: GemmContext, tile: GemmTile, thread: Int32, lists: Ring):
     wait(ctx.barrier("list_full", lists.index), lists.phase)
     own = first + cutlass.min(quad, Int32(ctx.config.block_m // 2 // ROWS - 1)) * ROWS
     words = load_shared_v4(ctx.shared("rows", lists.index, own))
-    named = [row_of_a(ctx, Int32(word)) for word in words]
-    scaled = [row_of_a(ctx, Int32(load_shared_u32(ctx.shared("rows", lists.index, row)))) for row in scaled_rows(ctx, thread)]
+    named = [source_of(ctx, Int32(word)) for word in words]
+    scaled = [source_of(ctx, Int32(load_shared_u32(ctx.shared("rows", lists.index, row)))) for row in scaled_rows(ctx, thread)]
     release(ctx.barrier("list_empty", lists.index), reduce(cutlass.max, [*named, *scaled]))
     # TMA makes zeros of rows that are not there, and counts them.
     places = [select(own + i < tile.valid_m, row, ctx.args.a_rows) for i, row in enumerate(named)]
@@ -148,7 +144,7 @@ def sorted_rows(ctx: GemmContext, tile: GemmTile, thread: Any) -> RowsOfThread:
     """Rows that follow one another."""
     half, first = own_half(ctx, tile)
     source = ctx.source_row(tile)
-    scaled = [row_of_a(ctx, source + row) for row in scaled_rows(ctx, thread)]
+    scaled = [source_of(ctx, source + row) for row in scaled_rows(ctx, thread)]
     return RowsOfThread(half, source + first, (), thread, tuple(scaled))
 
 

@@ -336,7 +336,6 @@ class RoutingTablesConfig:
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
     launch: ClassVar[EpLaunch] = EpLaunch.TABLES
-    barriers: ClassVar[tuple[MBarrier, ...]] = ()
     num_threads: ClassVar[int] = LANES * WARPS
 
     problem: Problem
@@ -372,9 +371,5 @@ class RoutingTablesConfig:
         return LANES // self.problem.topk
 
     @property
-    def region(self) -> Region:
-        return tables_region(self.problem.num_experts)
-
-    @property
-    def smem(self) -> Self:
-        return self
+    def smem(self) -> EpSmemPlan:
+        return EpSmemPlan(tables_region(self.problem.num_experts), (), None)

@@ -178,11 +178,10 @@ def count_row(ctx: EpContext, moved: Moved):
         wait_group(0)  # of the lane that has stored it for all
         sync_warp()
     if moved.counter >= 0:
-        if cutlass.const_expr(not ctx.config.stores_once):
-            wait_group(0)
         if cutlass.const_expr(ctx.config.stores_once):
             store_release_u32(ctx.at("stored", moved.counter), ctx.epoch + 1, "gpu")
         else:
+            wait_group(0)
             reduce_add_u32(ctx.at("arrivals", ctx.epoch & 1, moved.counter), 1, "release", "gpu")
     sync_warp()
 

@@ -4,13 +4,12 @@ and counters that CTAs and ranks wait for in a launch of the fused layer or of a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
-from ....layouts.records import WatchedWaits
+from ....layouts.records import Watched, WatchedWaits
 from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
 from ....recipe import BF16, BITS, COMBINE, Format
 
@@ -33,39 +32,27 @@ ONE_REPORT = 1 << 32
 """In the high word of an expert's sum of counts: one more rank has reported."""
 
 
-class RankBarrier(IntEnum):
+class RankBarrier(Watched):
     """Barriers of one launch; each has counters of its own, so they may overlap.  BEFORE_COMBINE joins all CTAs of all ranks.  At
     BEFORE_PULL only SM 0 waits, for the CTAs of its rank, and when tokens are few it does not (dispatch.py); what tells the other
     ranks to pull are the counts that SM 0 sends after it."""
 
-    BEFORE_PULL = 0
-    BEFORE_COMBINE = 1
+    BEFORE_PULL = 0, "dispatch"
+    BEFORE_COMBINE = 1, "combine"
 
 
-class Wait(IntEnum):
-    """Waits that have a watchdog; everything else in the kernel waits, directly or not, for one of them."""
+class Wait(Watched):
+    """Everything else in the kernel waits, directly or not, for one of these."""
 
-    COUNTS = 1  # scheduler warp: token counts of a local expert from every rank
-    FC1_ARRIVAL = 2  # token loader and epilogue: tokens of a pool block
-    FC2_ARRIVAL = 3  # token loader: Linear1 output of a pool block
-    GRID = 4  # SM 0: all CTAs at a rank barrier
-    RANK = 5  # all CTAs: every rank at a rank barrier
-    ROWS = 6  # dispatch, of a pool that is a ring: Linear2 of the block whose rows a token takes
+    COUNTS = 1, "dispatch", "local expert"  # scheduler warp: token counts of a local expert from every rank
+    FC1_ARRIVAL = 2, "Linear1", "pool block"  # token loader and epilogue: tokens of a pool block
+    FC2_ARRIVAL = 3, "Linear2", "pool block"  # token loader: Linear1 output of a pool block
+    GRID = 4, ""  # SM 0: all CTAs at a rank barrier
+    RANK = 5, ""  # all CTAs: every rank at a rank barrier
+    ROWS = 6, "dispatch", "pool block"  # dispatch, of a pool that is a ring: Linear2 of the block whose rows a token takes
 
 
-WAITS = WatchedWaits(
-    {
-        Wait.COUNTS: ("local expert", "dispatch"),
-        Wait.FC1_ARRIVAL: ("pool block", "Linear1"),
-        Wait.FC2_ARRIVAL: ("pool block", "Linear2"),
-        Wait.GRID: ("rank barrier", None),
-        Wait.RANK: ("rank barrier", None),
-        Wait.ROWS: ("pool block", "dispatch"),
-    },
-    {RankBarrier.BEFORE_PULL: "dispatch", RankBarrier.BEFORE_COMBINE: "combine"},
-    "dispatch or combine",
-    Wait.COUNTS,
-)
+WAITS = WatchedWaits(Wait, RankBarrier, "dispatch or combine", Wait.COUNTS)
 
 
 VECTOR = 8  # channels: BF16 in 16 bytes

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, ClassVar
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -42,7 +42,7 @@ from ....hardware.operand_tile import SW128
 from ..context import Context, WorkTile
 from ..layouts.smem_plan import CombineRow
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
-from ..results import Bf16Results, E4m3Results, encode, joined, send_scales
+from ..results import encode, joined, send_scales
 from .epilogue_columns import begin_exchange, sync_math_warps
 from .memory_plan import TILE_ROWS
 
@@ -51,16 +51,12 @@ Parts = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Bf16Pass:
-    """A pass of BF16 values: of results, half of a chunk of weight rows."""
-
-    channels: ClassVar[int] = 64
-    exponents: ClassVar[Sequence[Any]] = ()
+class RowPass:
+    """A pass of BF16 values, half of a chunk of weight rows; or a chunk as E4M3, and the exponent of each row's scale, which a quad has."""
 
     words: Callable[[int], list[Any]]
-
-    def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(chunk)
+    ordered: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
+    exponents: Sequence[Any] = ()
 
 
 def result_words(acc: Parts, part: int, i: int) -> list[Any]:
@@ -74,39 +70,22 @@ def output_words(outputs: Parts, chunk: int, i: int) -> list[Any]:
     return [cast.pack_bf16(*row[4 * chunk + i][b::2]) for b in range(2) for row in outputs]
 
 
-@dataclass(frozen=True)
-class E4m3Pass:
-    """A chunk: codes of both rows, 16 channels a word over the quad, and the exponent of each row's scale, which a quad shares."""
-
-    channels: ClassVar[int] = 128
-
-    codes: Parts
-    exponents: Sequence[Any]
-
-    @classmethod
-    def of(cls, acc: Parts, part: int) -> E4m3Pass:
-        """Rounded to BF16, then scaled by what the quad's 128 values need."""
-        codes, exponents = [], []
-        for h in range(2):
-            words = [cast.pack_bf16(acc[part][4 * j + 2 * h], acc[part][4 * j + 2 * h + 1]) for j in range(16)]
-            amax = reduce(cast.abs_max_bf16, words)
-            for mask in (1, 2):
-                amax = cast.abs_max_bf16(amax, shuffle_xor(amax, mask))
-            exponents.append(cast.scale_exponent(cast.larger_of_pair(amax)))
-            codes.append(encode(words, exponents[h]))
-        return cls(codes, exponents)
-
-    def words(self, i: int) -> list[Any]:
-        """Two channels of the chunk's first 8 and two of its last."""
-        return [self.codes[h][2 * i + j] for j in range(2) for h in range(2)]
-
-    def ordered(self, chunk: Sequence[Any]) -> tuple[Any, ...]:
-        return joined_pairs(chunk)
+def pass_e4m3(acc: Parts, part: int) -> RowPass:
+    """Results, rounded to BF16, then scaled by what the quad's 128 values need: codes of both rows, 16 channels a word over the quad.  A
+    word has two channels of the chunk's first 8 and two of its last."""
+    codes, exponents = [], []
+    for h in range(2):
+        words = [cast.pack_bf16(acc[part][4 * j + 2 * h], acc[part][4 * j + 2 * h + 1]) for j in range(16)]
+        amax = reduce(cast.abs_max_bf16, words)
+        for mask in (1, 2):
+            amax = cast.abs_max_bf16(amax, shuffle_xor(amax, mask))
+        exponents.append(cast.scale_exponent(cast.larger_of_pair(amax)))
+        codes.append(encode(words, exponents[h]))
+    return RowPass(lambda i: [codes[h][2 * i + j] for j in range(2) for h in range(2)], joined_pairs, exponents)
 
 
-def pass_of(form: Bf16Results | E4m3Results, acc: Parts, part: int) -> Bf16Pass | E4m3Pass:
-    """A pass of results that are given in a format."""
-    return E4m3Pass.of(acc, part) if form.row.scaled else Bf16Pass(partial(result_words, acc, part))
+def pass_bf16(acc: Parts, part: int) -> RowPass:
+    return RowPass(partial(result_words, acc, part))
 
 
 ROWS_PER_STEP = 4  # tokens that a warp writes at a time, eight lanes each
@@ -157,7 +136,7 @@ def store_bf16(ctx: Context, tile: WorkTile, me: RowShare, outputs: Any) -> None
     first = ctx.at("fc2_acts", ctx.config.first_row(tile.pool_block) + me.warp_token + mine.read_row)
     rows = [first + step * row.num_bytes for step in STEPS]
     channel_bytes = Int64((tile.n_block * CHUNKS + me.first_chunk) * ROW_BYTES + (me.lane & 7) * 16)
-    passes = [partial(Bf16Pass, partial(output_words, outputs, c)) for c in range(me.chunks)]
+    passes = [partial(RowPass, partial(output_words, outputs, c)) for c in range(me.chunks)]
     send_passes(mine, me.lane, row, rows, channel_bytes, passes, None)
 
 
@@ -204,15 +183,15 @@ def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
 @cute.jit
 def finish_fc2(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
     """Results to where the context says: in the fused kernel straight into the combine buffers of the tokens' ranks (article 4.5.5).
-    Each warp has its own 16 tokens, and 128 bytes of each at a time, in passes (`pass_of`)."""
+    Each warp has its own 16 tokens, and 128 bytes of each at a time, in passes."""
     form = ctx.outputs
     mine = WarpRows.of(ctx, tile, me)
     first = ctx.config.first_row(tile.pool_block) + me.warp_token + mine.read_row
     destinations = ctx.result_rows(ctx.result_place(first), STEPS)
     value_bytes = form.row.value_bytes
     channel_bytes = Int64(tile.n_block * (value_bytes * TILE_ROWS) + me.first_chunk * (value_bytes * CHUNK_ROWS) + (me.lane & 7) * 16)
-    channels = (E4m3Pass if form.row.scaled else Bf16Pass).channels
-    passes = [partial(pass_of, form, acc, part) for part in range(me.chunks * CHUNK_ROWS // channels)]
+    make, channels = (pass_e4m3, CHUNK_ROWS) if form.row.scaled else (pass_bf16, CHUNK_ROWS // 2)
+    passes = [partial(make, acc, part) for part in range(me.chunks * CHUNK_ROWS // channels)]
     freed = partial(free_rows, ctx, tile, me.lane, destinations)
     exponents = send_passes(mine, me.lane, form.row, destinations, channel_bytes, passes, freed)
     if cutlass.const_expr(form.row.scaled):

@@ -8,7 +8,7 @@ from typing import Any
 
 from .....hardware.operand_tile import CHANNELS_PER_WORD
 from .....layouts.arith import Int, ceil_div
-from .....layouts.records import WatchedWaits
+from .....layouts.records import Watched, WatchedWaits
 from .....layouts.region import BF16, F32, I32, I64, U32, U64, Field, Region
 from .....problem import Problem
 from .....recipe import F32 as SCALE_F32
@@ -29,13 +29,13 @@ class EpLaunch(IntEnum):
     TABLES = 2
 
 
-class EpBarrier(IntEnum):
+class EpBarrier(Watched):
     """Where ranks meet in a launch."""
 
-    INPUTS = 0  # of dispatch: the tokens that peers read are there
-    RESULTS = 1  # of combine: all tiles are done
-    READ = 2  # what peers read of a rank has been read
-    SPLITS = 3  # of the tables: what every rank counts is there
+    INPUTS = 0, "dispatch"  # the tokens that peers read are there
+    RESULTS = 1, "combine"  # all tiles are done
+    READ = 2, "end of dispatch or combine"  # what peers read of a rank has been read
+    SPLITS = 3, "routing tables"  # what every rank counts is there
 
 
 class Kept(IntEnum):
@@ -132,29 +132,14 @@ def first_rows(rows: list[int]) -> list[int]:
     return [ROW_BLOCK * block for block in pool_blocks(rows, ROW_BLOCK)]
 
 
-class EpWait(IntEnum):
-    """Waits that have a watchdog; everything else waits, directly or not, for one of them."""
+class EpWait(Watched):
+    """Everything else waits, directly or not, for one of these."""
 
-    ROWS = 1  # token loader: rows of a tile
-    GRID = 2  # SM 0: all CTAs at a rank barrier
-    RANK = 3  # every rank at a rank barrier
-    STORED = 4  # tail warps: a row
-    TILES = 5  # who sends results: tiles of a part of a block's rows
+    ROWS = 1, "dispatch", "rows of block or expert"  # token loader: rows of a tile
+    GRID = 2, ""  # SM 0: all CTAs at a rank barrier
+    RANK = 3, ""  # every rank at a rank barrier
+    STORED = 4, "dispatch", "row"  # tail warps: a row
+    TILES = 5, "combine", "tiles of part"  # who sends results: tiles of a part of a block's rows
 
 
-WAITS = WatchedWaits(
-    {
-        EpWait.ROWS: ("rows of block or expert", "dispatch"),
-        EpWait.GRID: ("rank barrier", None),
-        EpWait.RANK: ("rank barrier", None),
-        EpWait.STORED: ("row", "dispatch"),
-        EpWait.TILES: ("tiles of part", "combine"),
-    },
-    {
-        EpBarrier.SPLITS: "routing tables",
-        EpBarrier.INPUTS: "dispatch",
-        EpBarrier.RESULTS: "combine",
-        EpBarrier.READ: "end of dispatch or combine",
-    },
-    "routing tables, dispatch or combine",
-)
+WAITS = WatchedWaits(EpWait, EpBarrier, "routing tables, dispatch or combine")
