@@ -248,6 +248,13 @@ WORK = {
         ({"experts": 16, "experts_per_rank": 2}, "experts_per_rank = 2: must be left out with --experts"),
         ({"preset": "flash", "ranks": "8,3"}, "ranks = 3: must be a divisor of 256, the number of experts"),
         ({"preset": "flash,flush"}, "preset = 'flush': must be "),
+        ({"preset": ""}, "preset = '': must be one of flash, pro"),
+        ({"combine": ""}, "combine = '': must be bf16 or e4m3"),
+        ({"recipe": ""}, "recipe = '': must be one of "),
+        ({"experts_per_rank": 0}, "num_experts = 0: must be a positive integer"),
+        ({"preset": "flash", "topk": 0}, "topk = 0: must be a positive integer"),
+        ({"ranks": ""}, "ranks = '': must be numbers separated by commas"),
+        ({"ranks": "0"}, "ranks = 0: must be at least 1"),
     ],
 )
 def test_points_that_are_none_are_named(given: dict[str, Any], message: str) -> None:

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from megamoe_dsl import __version__
 from megamoe_dsl.artifact import workers
 from megamoe_dsl.artifact.compile import calling_the_dsl
 from megamoe_dsl.cli import INTERRUPTED, main
-from megamoe_dsl.cli.app import app, fail, said
+from megamoe_dsl.cli.app import app, drop_stdout, fail, said
 from megamoe_dsl.cli.bench import check_kernel
 from megamoe_dsl.cli.output_file import require_writable_files
 from megamoe_dsl.inspect.inspection import SECTIONS
@@ -203,6 +205,45 @@ def test_a_process_without_streams_ends_well(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
+
+
+def test_an_interrupt_of_the_command_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on interrupts are ignored, as what is left is to end; streams that there are stay."""
+    named, ignored, streams = list[str](), list[Any](), (sys.stdout, sys.stderr)
+
+    def command(prog_name: str) -> None:
+        named.append(prog_name)
+        assert (sys.stdout, sys.stderr) == streams and not ignored
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "megamoe_dsl.cli.app", SimpleNamespace(app=command))
+    monkeypatch.setattr("signal.signal", lambda *given: ignored.append(given))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, named, ignored) == (130, ["megamoe"], [(signal.SIGINT, signal.SIG_IGN)])
+
+
+@pytest.mark.parametrize(
+    ("filename", "place", "text"),
+    [
+        ("here", None, "here: No space left on device"),
+        (0, None, "0: No space left on device"),
+        (None, None, "No space left on device"),  # a stdout that is no file
+        (None, "/dev/null", "No space left on device"),  # one that takes all
+        (None, "/dev/full", "stdout: No space left on device"),
+    ],
+)
+def test_an_error_without_a_file_is_stdouts_where_that_takes_no_more(
+    filename: str | int | None, place: str | None, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then what is left for it goes nowhere, and the process can end."""
+    with StringIO() if place is None else open(place, "w") as stream:
+        stream.write("unwritten")
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert said(OSError(errno.ENOSPC, "No space left on device", filename)) == text
+        assert not drop_stdout(), "it takes all now"
+        assert place is None or os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))
+        monkeypatch.undo()
 
 
 @pytest.fixture

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from inspect import signature
+from typing import Annotated, Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from megamoe_dsl import GemmProblem
-from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl import GemmProblem, Target, choose
+from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem
-from megamoe_dsl.cli.options import CompiledOptions, ConfigOptions, KernelOptions, parse_fields
+from megamoe_dsl.cli.options import CompiledOptions, ConfigOptions, KernelOptions, SimulateOptions, parse_fields, takes
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.sm90.choose import choose_pool_rows
+from megamoe_dsl.options.option import option
 from megamoe_dsl.presets import projection
 from megamoe_dsl.problem import ProblemError
 
@@ -123,6 +128,140 @@ def test_a_kernel_without_recipes_takes_none() -> None:
     assert KernelOptions(kernel="top_experts", fields=fields).other(64, None).problem.topk == 2
     with pytest.raises(ProblemError, match="--recipe = 'fp8xfp8': must be left out with --kernel top_experts"):
         KernelOptions(kernel="top_experts", fields=fields, recipe="fp8xfp8").other(64, None)
+
+
+@dataclass(frozen=True)
+class Few:
+    """Options of a command."""
+
+    rows_of_a: int | None = option(None, "Rows.", "Sizes", shown="3")
+    name: str | None = option(None, "A name.", shown="none")
+    quick: bool = option(False, "Hurry.")
+
+
+def test_a_command_has_the_options_of_its_dataclass_and_then_its_own() -> None:
+    """Each with its default, its heading, and what is shown as the default."""
+    seen = list[Any]()
+
+    @takes(Few)
+    def run(given: Few, what: Annotated[str, typer.Argument()], more: Annotated[int, typer.Option("--further")] = 7) -> None:
+        """Runs."""
+        seen.append((given, what, more))
+
+    app = typer.Typer()
+    app.command()(run)
+    words = ["x", "--rows-of-a", "0", "--quick", "--name", "", "--further", "0"]
+    for arguments in (["x"], words):
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert seen == [(Few(), "x", 7), (Few(0, "", True), "x", 0)]
+    assert (run.__name__, run.__doc__) == ("run", "Runs.") and list(signature(run).parameters) == [
+        "rows_of_a",
+        "name",
+        "quick",
+        "what",
+        "more",
+    ]
+    shown = " ".join(CliRunner(env={"COLUMNS": "120", "TERM": "dumb"}).invoke(app, ["--help"]).output.split())
+    assert "Sizes" in shown and "Rows. [default: (3)]" in shown and "A name. [default: (none)]" in shown and "--no-quick" not in shown
+
+
+def test_fields_that_are_given_in_python_need_not_be_all() -> None:
+    """A command that another one calls, as `demo` calls `bench`."""
+    seen = list[Any]()
+
+    @takes(Few)
+    def run(given: Few, other: int = 5) -> None:
+        seen.append((given, other))
+
+    run(name="x")  # type: ignore[call-arg]
+    run(rows_of_a=4, other=6)  # type: ignore[call-arg]
+    assert seen == [(Few(name="x"), 5), (Few(4), 6)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ConfigOptions(**{**BASE, "recipe": ""}),
+        ConfigOptions(preset="flash", recipe=""),
+        KernelOptions(kernel="gemm", fields="n=128,k=128", recipe=""),
+    ],
+)
+def test_number_formats_without_a_name_are_not_the_default(options: KernelOptions) -> None:
+    with pytest.raises(ProblemError, match=r"^recipe = '': must be "):
+        options.problem(8) if type(options) is ConfigOptions else options.other(8, None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ranks", "found"),
+    [
+        *(("13", 3, [13] * 3), ("13,7", 2, [13, 7]), ("0", 1, [0]), ("0,0", 2, [0, 0]), ("0", 128, [0] * 128), (" 5", 1, [5])),
+        *((text, 2, f"tokens = '{text}': must be one number, or one for each of 2 ranks") for text in ("1,2,3", "0,0,0")),
+        ("1,2", 1, "tokens = '1,2': must be one number, or one for each of 1 ranks"),
+        *((text, 2, f"tokens = '{text}': must be numbers separated by commas") for text in ("", ",", "1,", "1 2", "x")),
+        *((text, 2, "tokens = -1: must be at least 0") for text in ("-1", "3,-1")),
+        *(("13", ranks, f"num_ranks = {ranks}: must be between 1 and 128") for ranks in (0, -1, 129)),
+    ],
+)
+def test_tokens_of_ranks(tokens: str, ranks: int, found: list[int] | str) -> None:
+    given = SimulateOptions(tokens=tokens)
+    if isinstance(found, list):
+        assert given.tokens_of(ranks) == found
+    else:
+        with pytest.raises(ProblemError) as caught:
+            given.tokens_of(ranks)
+        assert str(caught.value) == found
+
+
+def test_a_simulation_is_of_one_launch_with_exact_data() -> None:
+    assert [(one.num_launches, one.exact) for one in (SimulateOptions(), SimulateOptions(launches=3, random=True))] == [
+        (1, True),
+        (3, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden": None}, "hidden = None: must be given, or taken from a --preset"),
+        ({"topk": None}, "topk = None: must be given, or taken from a --preset"),
+        ({"kernel": "gemm"}, "--hidden = 512: must be left out with --kernel gemm"),
+        ({"fields": "n=128"}, "--fields = 'n=128': must be left out with --kernel mega_moe"),
+        ({"choices": ""}, "--choices = '': must be left out with --kernel mega_moe"),
+        ({"block_k": 128}, "block_k = 128: must be left out with --kernel mega_moe for sm_90a"),
+        ({"tokens": 0}, "--tokens = 0: must be a positive integer"),
+        ({"max_tokens": 0}, "--max-tokens = 0: must be a positive integer"),
+        ({"tokens": 9, "max_tokens": 8}, "num_tokens = 9: must be between 0 and --max-tokens = 8"),
+    ],
+)
+def test_a_kernel_that_cannot_be_chosen_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ProblemError, ConfigError)) as caught:
+        CompiledOptions(**{**BASE, **options}).chosen  # noqa: B018
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("fields", [None, "", "n=128", "k=128"])
+def test_fields_that_a_gemm_needs_are_named_together(fields: str | None) -> None:
+    with pytest.raises(ProblemError) as caught:
+        CompiledOptions(kernel="gemm", fields=fields).chosen  # noqa: B018
+    assert str(caught.value) == f"--fields = {fields!r}: must be given with n=NUMBER, k=NUMBER of --kernel gemm"
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "found"),
+    [(None, None, SM90), (None, "", SM90), (None, "sm_100a", SM100), ("sm_100a", None, SM100), ("sm_90a", "sm_100a", SM90)],
+)
+def test_a_gemm_is_chosen_for_rows_sms_and_architecture(
+    given: str | None, variable: str | None, found: Arch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEGAMOE_ARCH", raising=False) if variable is None else monkeypatch.setenv("MEGAMOE_ARCH", variable)
+    chosen = CompiledOptions(kernel="gemm", fields="n=128,k=256", arch=given, tokens=64, sms=20).chosen
+    recipe = "fp8xfp8" if found is SM90 else "fp8xfp4"
+    assert chosen == choose(GemmProblem(128, 256, recipe=recipe), Target.typical(found, 20), 64) and chosen.num_sms == 20
+
+
+def test_a_kernel_that_an_architecture_lacks_is_named() -> None:
+    with pytest.raises(ProblemError, match="arch = 'sm_100a': must be one that decode is written for: sm_90a"):
+        CompiledOptions(kernel="decode", fields="hidden=512,intermediate=256,num_experts=8,topk=2", arch="sm_100a").chosen  # noqa: B018
 
 
 def test_the_variable_of_an_architecture_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

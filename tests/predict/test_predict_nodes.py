@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -104,6 +105,55 @@ def test_the_command() -> None:
     far = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", "--tokens", "8", "--network-latency", "20", "--json"])
     times = [json.loads(one.output)["points"][0]["network_us"] for one in (near, far)]
     assert times[1] - times[0] == pytest.approx(30.0)  # of counts, rows and results
-    for bad in (["--network", "fast"], ["--network", "0Gb"], ["--nodes", "3"], ["--compare"], ["--svg", "x.svg"], ["--trace", "x.json"]):
-        refused = CliRunner().invoke(app, ["predict", *SMALL, "--nodes", "4", *bad])
-        assert refused.exit_code != 0 and len(refused.output.splitlines()) == 1, refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--nodes 3", "--nodes = 3: must be such that 2 ranks each divide 64 experts"),
+        ("--nodes 0", "--nodes = 0: must be at least 1"),
+        ("--nodes=", "--nodes = '': must be numbers separated by commas"),
+        *(
+            (f"--nodes 4 --network={one}", f"--network = '{one}': must be gigabits a second, as in 400Gb")
+            for one in ("fast", "0Gb", "-1Gb", "Gb", "", "\u00b2Gb", "1.5Gb")
+        ),
+        *(
+            (f"--nodes 4 --network-latency={one}", f"--network-latency = {shown}: must be 0 or more microseconds")
+            for one, shown in (("-1", "-1.0"), ("nan", "nan"), ("inf", "inf"))
+        ),
+        ("--nodes 4 --group-limit 9", "--group-limit = 9: must be between 1 and 8 groups, with 8 experts or more in them"),
+        ("--nodes 4 --group-limit 0", "--group-limit = 0: must be between 1 and 8 groups"),
+        ("--nodes 4 --groups 16 --group-limit 1", "--group-limit = 1: must be between 1 and 16 groups, with 8 experts or more in them"),
+        *((f"--nodes 4 --groups={one} --group-limit 1", f"--groups = {one}: must be a divisor of 64 experts") for one in (0, -8, 3)),
+        ("--nodes 4 --groups 4", "--groups = 4: must be left out with no --group-limit"),
+        ("--nodes 4 --compare", "--compare = True: must be left out with --nodes"),
+        ("--nodes 4 --svg x.svg", "--svg = 'x.svg': must be left out with --nodes"),
+        ("--nodes 4 --trace x.json", "--trace = 'x.json': must be left out with --nodes"),
+        ("--network 100Gb", "--network = '100Gb': must be left out with no --nodes"),
+        ("--network-latency 0", "--network-latency = 0.0: must be left out with no --nodes"),
+        ("--group-limit 4", "--group-limit = 4: must be left out with no --nodes"),
+        ("--groups 4", "--groups = 4: must be left out with no --nodes"),
+    ],
+)
+def test_what_does_not_go_over_nodes_is_named(arguments: str, message: str) -> None:
+    refused = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, ["predict", *SMALL, "--tokens", "8", *arguments.split()])
+    (line,) = refused.output.splitlines()
+    assert refused.exit_code == 2 and line.startswith(f"error: {message}")
+
+
+def point_of(*arguments: str) -> dict[str, Any]:
+    found = CliRunner().invoke(app, ["predict", *SMALL, "--tokens", "8", "--nodes", "4", "--json", *arguments])
+    (point,) = json.loads(found.output)["points"]
+    return dict(point)
+
+
+@pytest.mark.parametrize("network", ["400", "400Gb"])
+def test_a_network_may_have_no_latency(network: str) -> None:
+    point = point_of("--network", network, "--network-latency", "0")
+    assert point["network_us"] == pytest.approx(point["sent"] / 50_000)  # bytes a microsecond
+
+
+def test_experts_of_a_limited_number_of_groups_are_of_as_many_nodes() -> None:
+    """Of 4 groups of 16 experts, a node's each, a token has two: with one other than its own node's, or two."""
+    point = point_of("--groups", "4", "--group-limit", "2")
+    assert point["spread"]["nodes"] == pytest.approx(2, abs=0.05) and point["spread"]["away_nodes"] == pytest.approx(1.5, abs=0.05)

@@ -197,6 +197,13 @@ def test_instructions_of_packed_values_are_those_of_the_k_block(block_m: int, bl
     assert (found.instructions.mma, found.k_block.channels) == (mma, block_k)
 
 
+def test_instructions_of_bf16_are_fewer() -> None:
+    """There are no scales to apply or to load."""
+    problem = Problem(1024, 512, 16, 2, 2, 256, recipe="bf16xbf16")
+    found = shape_of(choose(problem, Target.typical("sm_100a"), 64, block_m=64)).instructions
+    assert (found.fc1, found.fc2, found.tile, found.mma, found.load) == (55, 16.5, 90, 46, 21)
+
+
 @pytest.mark.parametrize(("shares", "warpgroups", "groups"), [(True, 2, 1), (True, 1, 1), (False, 2, 2), (False, 1, 1)])
 def test_warpgroups_that_share_a_tile_finish_one_at_a_time(shares: bool, warpgroups: int, groups: int) -> None:
     config: Any = choose(Problem(1024, 512, 16, 2, 2, 256), Target.typical("sm_100a"), 64)

@@ -274,7 +274,7 @@ def points_of(given: PointOptions, remote: float | None = None, least_tokens: in
     shape = {name: getattr(given, name) for name in SHAPE}
     if given.experts is not None and given.experts_per_rank is not None:
         raise ProblemError("experts_per_rank", given.experts_per_rank, "left out with --experts")
-    names, combine = names_of(given, shape), given.combine or BF16
+    names, combine = names_of(given, shape), BF16 if given.combine is None else given.combine
     points = [
         Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe, pool_rows=given.pool_rows, combine=combine)
         for group in groups
@@ -295,7 +295,7 @@ def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | l
             if value is None and (name != "experts" or given.experts_per_rank is None):
                 raise ProblemError(name, None, "given, or taken from a --preset")
         return [None]
-    names = (given.preset or given.DEFAULT_PRESETS).split(",")
+    names = (given.DEFAULT_PRESETS if given.preset is None else given.preset).split(",")
     for name in names:
         preset(name)
     return names

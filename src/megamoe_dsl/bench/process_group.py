@@ -79,7 +79,7 @@ def run_jobs(
     while left:
         done, error = _run_once(worker, left, limit_s, on_record, watchdog_s + GRACE_S + MARGIN_S)
         left = left[done:]
-        if left and error is not None:
+        if left:
             on_record(left[0], {"error": error})
             left = left[1:]
 

@@ -43,7 +43,6 @@ def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
             *(one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own),
         ]
         command.__name__, command.__doc__ = run.__name__, run.__doc__
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
         command.__signature__ = signature(run).replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
@@ -125,7 +124,7 @@ class LayerOptions(ShapeOptions):
         """The problem, in the usual number formats of an architecture unless told.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}) | {"activation_clamp": None} | numerics
-        given["recipe"] = self.recipe or default_recipe(find_kernel(DEFAULT_KERNEL), arch)
+        given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), arch) if self.recipe is None else self.recipe
         if self.preset is not None:
             return find_preset(self.preset).problem(max_tokens_per_rank, **given)
         for name in shape:
@@ -157,9 +156,8 @@ class ConfigOptions(LayerOptions):
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
         """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).  Raises
-        `ConfigError`, and `ProblemError` for a kernel that is unknown or does not run on the architecture, or has no such field."""
+        `ConfigError`, and `ProblemError` for a kernel that is unknown or has no such field."""
         found = find_kernel(kernel)
-        config_type(found, self.architecture)
         for name, value in self.given_fields(problem).items():
             if name not in found.choices(self.architecture):
                 raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
@@ -188,7 +186,7 @@ class KernelOptions(ConfigOptions):
         arch = self.architecture if given else find_arch(next(iter(kernel.configs)))
         found = {} if self.preset is None else asdict(projection(self.preset).problem)
         if kernel.recipes:
-            found["recipe"] = self.recipe or default_recipe(kernel, arch)
+            found["recipe"] = default_recipe(kernel, arch) if self.recipe is None else self.recipe
         elif self.recipe is not None:
             raise ProblemError("--recipe", self.recipe, f"left out with --kernel {self.kernel}")
         kind = config_type(kernel, arch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from rich.text import Text
 
 from ..arch import Gpu
 from ..bench.variant import neighbors, variant_fields, variant_name
+from ..config_error import parse_integer
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
-from ..options.option import naming_options, numbers, option
+from ..options.option import leave_out, naming_options, numbers, option
 from ..options.points import PROBLEM
 from ..pictures import to_svg
 from ..predict.calibration import Calibration, calibrated, calibration_of, find_gpu
@@ -30,6 +32,7 @@ from .output_file import require_writable_files, write_whole
 from .tables import ruled, wide_console
 
 OUTPUT = "Output"
+OF_NODES = ("network", "network_latency", "groups", "group_limit")
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,13 @@ class PredictOptions(LayerOptions):
 
     def over_nodes(self, gpu: Gpu, counts: Sequence[int]) -> list[NodePrediction]:
         """A prediction for each number of nodes, of `ranks` GPUs each, and of tokens.  Raises `ProblemError`."""
-        gbits = self.network.removesuffix("Gb")
-        if not gbits.isdigit() or not int(gbits):
+        gbits, latency = parse_integer(self.network.removesuffix("Gb")) or 0, self.network_latency
+        if gbits < 1:
             raise ProblemError("network", self.network, "gigabits a second, as in 400Gb")
-        network, calibration = Network(float(gbits), self.network_latency), calibration_of(gpu.name)
+        if not 0 <= latency < inf:
+            raise ProblemError("network_latency", latency, "0 or more microseconds")
+        network, calibration = Network(gbits, latency), calibration_of(gpu.name)
+        leave_out(self, ("groups",) if self.group_limit is None else (), "no --group-limit")
         groups = (1, 1) if self.group_limit is None else (self.groups, self.group_limit)
         return [
             NodePrediction.of(self.layer(gpu.arch, tokens), tokens, nodes, network, gpu, calibration, *groups)
@@ -87,9 +93,10 @@ def predict(given: PredictOptions) -> None:
             raise ProblemError("tokens", given.tokens, "one number with --trace, and with --compare --svg")
         if given.compare and (given.json or given.trace):
             raise ProblemError("--compare", given.compare, "left out with --json and --trace")
-        if given.nodes is not None and (given.compare or given.trace or given.svg):
-            raise ProblemError("--nodes", given.nodes, "left out with --compare, --trace and --svg")
-        if given.nodes is not None:
+        if given.nodes is None:
+            leave_out(given, OF_NODES, "no --nodes")
+        else:
+            leave_out(given, ("compare", "trace", "svg"), "--nodes")
             spread = given.over_nodes(gpu, counts)
             print_json(gpu, map(asdict, spread)) if given.json else print_nodes(console, spread, gpu)
             return

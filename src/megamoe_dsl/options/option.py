@@ -7,6 +7,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ..config_error import ConfigError, parse_integer
@@ -53,7 +54,7 @@ def leave_out(given: Any, names: Iterable[str], why: str) -> None:
     known = {one.name: one for one in options_of(type(given))}
     for name in names:
         if (value := getattr(given, name)) != known[name].default:
-            raise ProblemError(known[name].flag, value, f"left out with {why}")
+            raise ProblemError(known[name].flag, str(value) if isinstance(value, Path) else value, f"left out with {why}")
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -56,7 +56,9 @@ class Spread:
         """For experts of `group_limit` of `groups` equal groups; a token is on the first node. Raises `ProblemError`."""
         if num_experts % (nodes * ranks):
             raise ProblemError("nodes", nodes, f"such that {ranks} ranks each divide {num_experts} experts")
-        if num_experts % groups or not 1 <= group_limit <= groups or topk > num_experts // groups * group_limit:
+        if groups < 1 or num_experts % groups:
+            raise ProblemError("groups", groups, f"a divisor of {num_experts} experts")
+        if not 1 <= group_limit <= groups or topk > num_experts // groups * group_limit:
             raise ProblemError("group_limit", group_limit, f"between 1 and {groups} groups, with {topk} experts or more in them")
         rng = np.random.default_rng(SEED)
         scores = rng.random((DRAWS, num_experts))

@@ -32,7 +32,7 @@ def tile_table(config: Sm90Config, tiles: Tiles, load: RankLoad, calibration: Ca
     second = np.zeros_like(one.valid) if config.cluster == 1 else other.valid
     same_weights, same_tokens = one.n_block == other.n_block, one.pool_block == other.pool_block
     weights, tokens = (np.stack([number(one), number(other)], 1) for number in (k_blocks.weights, k_blocks.tokens))
-    weights[same_weights if config.cluster > 1 else slice(None), 1] = -1
+    weights[same_weights, 1] = -1
     tokens[same_tokens, 1] = -1
     most, given = np.maximum(one.valid, second), one.valid + second
     multiply, energy = multiplication(config, one.valid, second, calibration, clock)
