@@ -123,6 +123,11 @@ def test_other_fields_and_values_are_named(text: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_fields_of_other_types_are_not_read_from_text() -> None:
+    with pytest.raises(ProblemError, match="--choices = 'rows_of_a=1': must be FIELD=VALUE with one of hours, quick$"):
+        parse_fields("--choices", "rows_of_a=1", Few)
+
+
 def test_a_kernel_without_recipes_takes_none() -> None:
     fields = "num_experts=8,topk=2"
     assert KernelOptions(kernel="top_experts", fields=fields).other(64, None).problem.topk == 2
@@ -136,6 +141,7 @@ class Few:
 
     rows_of_a: int | None = option(None, "Rows.", "Sizes", shown="3")
     name: str | None = option(None, "A name.", shown="none")
+    hours: int = option(2, "Hours.")
     quick: bool = option(False, "Hurry.")
 
 
@@ -153,16 +159,23 @@ def test_a_command_has_the_options_of_its_dataclass_and_then_its_own() -> None:
     words = ["x", "--rows-of-a", "0", "--quick", "--name", "", "--further", "0"]
     for arguments in (["x"], words):
         assert CliRunner().invoke(app, arguments).exit_code == 0
-    assert seen == [(Few(), "x", 7), (Few(0, "", True), "x", 0)]
+    assert seen == [(Few(), "x", 7), (Few(0, "", quick=True), "x", 0)]
     assert (run.__name__, run.__doc__) == ("run", "Runs.") and list(signature(run).parameters) == [
         "rows_of_a",
         "name",
+        "hours",
         "quick",
         "what",
         "more",
     ]
     shown = " ".join(CliRunner(env={"COLUMNS": "120", "TERM": "dumb"}).invoke(app, ["--help"]).output.split())
-    assert "Sizes" in shown and "Rows. [default: (3)]" in shown and "A name. [default: (none)]" in shown and "--no-quick" not in shown
+    assert (
+        "Sizes" in shown
+        and "Rows. [default: (3)]" in shown
+        and "Hours. [default: 2]" in shown
+        and "A name. [default: (none)]" in shown
+        and "--no-quick" not in shown
+    )
 
 
 def test_fields_that_are_given_in_python_need_not_be_all() -> None:
