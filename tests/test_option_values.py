@@ -124,7 +124,7 @@ def test_other_fields_and_values_are_named(text: str, message: str) -> None:
 
 
 def test_fields_of_other_types_are_not_read_from_text() -> None:
-    with pytest.raises(ProblemError, match="--choices = 'rows_of_a=1': must be FIELD=VALUE with one of hours, quick$"):
+    with pytest.raises(ProblemError, match=r"--choices = 'rows_of_a=1': must be FIELD=VALUE with one of hours, quick$"):
         parse_fields("--choices", "rows_of_a=1", Few)
 
 
