@@ -113,8 +113,11 @@ def test_launches_and_compared_choices_are_drawn(tmp_path, gpu):
         (["--preset", "flash", "--tokens", "8,16", "--trace", "x.json"], "error: --tokens = '8,16': must be one number with "),
         (["--preset", "flash", "--tokens", "8,16", "--compare", "--svg", "x.svg"], "error: --tokens = '8,16': must be one number with "),
         (["--preset", "flash", "--gpu", "B200", "--pool-rows", "64"], "error: --pool-rows = 64: must be None or a multiple of 128"),
-        (["--preset", "flash", "--compare", "--json"], "error: --compare = True: must be left out with --json"),
-        (["--preset", "flash", "--compare", "--tokens", "8", "--trace", "x.json"], "error: --compare = True: must be left out with --json"),
+        (["--preset", "flash", "--compare", "--json"], "error: --json = True: must be left out with --compare"),
+        (
+            ["--preset", "flash", "--compare", "--tokens", "8", "--trace", "x.json"],
+            "error: --trace = 'x.json': must be left out with --compare",
+        ),
         (["--tokens", "8"], "error: --hidden = None: must be given"),
     ],
 )

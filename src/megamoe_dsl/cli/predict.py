@@ -32,7 +32,6 @@ from .output_file import require_writable_files, write_whole
 from .tables import ruled, wide_console
 
 OUTPUT = "Output"
-OF_NODES = ("network", "network_latency", "groups", "group_limit")
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,8 @@ def predict(given: PredictOptions) -> None:
         gpu, counts, console = find_gpu(given.gpu), numbers("tokens", given.tokens, 1), wide_console()
         if (given.trace or (given.compare and given.svg)) and len(counts) > 1:
             raise ProblemError("tokens", given.tokens, "one number with --trace, and with --compare --svg")
-        if given.compare and (given.json or given.trace):
-            raise ProblemError("--compare", given.compare, "left out with --json and --trace")
         if given.nodes is None:
-            leave_out(given, OF_NODES, "no --nodes")
+            leave_out(given, ("network", "network_latency", "groups", "group_limit"), "no --nodes")
         else:
             leave_out(given, ("compare", "trace", "svg"), "--nodes")
             spread = given.over_nodes(gpu, counts)
@@ -102,6 +99,7 @@ def predict(given: PredictOptions) -> None:
             return
         configs, calibration = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name)
         if given.compare:
+            leave_out(given, ("json", "trace"), "--compare")
             compared = [compare_choices(config, tokens, calibration, gpu) for config, tokens in zip(configs, counts, strict=True)]
             for config, tokens, ranked in zip(configs, counts, compared, strict=True):
                 print_choices(console, config, ranked, tokens, gpu)
