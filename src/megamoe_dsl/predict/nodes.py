@@ -65,7 +65,7 @@ class Spread:
         kept = np.argsort(rng.random((DRAWS, groups)), axis=1) < group_limit
         scores[~np.repeat(kept, num_experts // groups, axis=1)] = -1.0
         chosen = np.argsort(-scores, axis=1)[:, :topk]
-        by_node, by_rank = (np.eye(parts, dtype=bool)[chosen // (num_experts // parts)].any(axis=1) for parts in (nodes, nodes * ranks))
+        by_node, by_rank = (np.eye(parts)[chosen // (num_experts // parts)].max(axis=1) for parts in (nodes, nodes * ranks))
         away = (chosen // (num_experts // nodes) != 0).sum(axis=1)
         return cls(by_node.sum(1).mean(), by_node[:, 1:].sum(1).mean(), by_rank[:, ranks:].sum(1).mean(), away.mean())
 
