@@ -154,9 +154,8 @@ class Problem(ActivatingProblem):
             self.require(field, getattr(self, field) <= most, f"at most {most}")
         self.require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")
         self.require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
-        copies = self.num_ranks * self.max_experts_per_token
-        pool_ok = self.max_tokens_per_rank * copies < MAX_RECEIVED
-        self.require("max_tokens_per_rank", pool_ok, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
+        copies, few = self.num_ranks * self.max_experts_per_token, self.most_received < MAX_RECEIVED
+        self.require("max_tokens_per_rank", few, f"less than 2^27 / {copies}: pool rows are counted in 32 bits")
         self.require_one_of(tuple(RECIPES), "recipe")
         self.check_activation()
         if self.product.clamp is not None:  # 10 and 10.0 are one problem, and have one name in an ArtifactStore
@@ -182,6 +181,11 @@ class Problem(ActivatingProblem):
     def max_experts_per_token(self) -> int:
         """Copies of one token that one rank can receive: top-k experts are distinct."""
         return min(self.topk, self.experts_per_rank)
+
+    @property
+    def most_received(self) -> int:
+        """Tokens that a rank receives at most, once for each of its experts that they chose."""
+        return self.num_ranks * self.max_tokens_per_rank * self.max_experts_per_token
 
     def check_ranks(self, name: str, given: Sized) -> None:
         """Raises `ProblemError` unless there is one for every rank."""

@@ -172,8 +172,8 @@ class Kernel(ABC):
         return getattr(config, "map_names", ())
 
     def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
-        """The table of tensor maps; `addresses` by the names of buffers and weights."""
-        return []
+        """The table of tensor maps; `addresses` of sym and of the weights in kernel order, by their names."""
+        return config.tensor_maps(addresses["sym"], addresses) if hasattr(config, "tensor_maps") else []
 
     def smem(self, config: Any) -> Region | None:
         return getattr(getattr(config, "smem", None), "region", None)

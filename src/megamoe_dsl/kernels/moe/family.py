@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...arch import SM90, SM100
-from ...hardware.tensor_map import TensorMap
 from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
@@ -16,15 +15,12 @@ from ..measures import measure_sm90, measure_sm100
 from .arguments import Arguments
 from .choose import choose
 from .config import MegaMoeConfig
-from .sm90 import memory_plan as sm90
 from .sm90.choose import choose_fields as choose_sm90
 from .sm90.config import Sm90Config
-from .sm100 import memory_plan as sm100
 from .sm100.choose import choose_fields as choose_sm100
 from .sm100.config import Sm100Config
 from .work import Load, count_work
 
-TENSOR_MAPS: Mapping[str, Callable[..., list[TensorMap]]] = {SM90.name: sm90.tensor_maps, SM100.name: sm100.tensor_maps}
 MIB = 1 << 20
 HEURISTICS = {SM90.name: choose_sm90, SM100.name: choose_sm100}
 MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
@@ -69,10 +65,6 @@ class MegaMoeKernel(Kernel):
             ("register file", f"{config.register_total} of {config.arch.registers}"),
             ("memory per rank", f"{weights:,.0f} MiB of weights, {symmetric:,.0f} MiB of symmetric buffer"),
         ]
-
-    def tensor_maps(self, config: MegaMoeConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
-        """`addresses` of sym and of the weights fc1, fc1_sf, fc2, fc2_sf in kernel order."""
-        return TENSOR_MAPS[config.arch.name](config, addresses["sym"], addresses)
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
         return MEASURES[config.arch.name](Measurer(config, listing))

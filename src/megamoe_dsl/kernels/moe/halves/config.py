@@ -292,11 +292,6 @@ class GemmCombineConfig(EpConfig):
         return self.gemm_problem.n // self.block_n // self.token_blocks
 
     @property
-    def tile_warps(self) -> int:
-        """Warps that store a part of one tile's results, in all CTAs that have the tile together."""
-        return self.math_warps * (self.gemm.cluster // self.gemm.blocks_per_fetch)
-
-    @property
     def part_bytes(self) -> int:
         """Bytes of BF16 that one part of a row has."""
         return 2 * self.block_n * self.tiles_of_part

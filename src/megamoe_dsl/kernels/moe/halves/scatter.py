@@ -111,7 +111,9 @@ def send_part(ctx: EpContext, groups: RowGroups, task: Int32):
     config, lane = ctx.config, cute.arch.lane_idx()
     number = div(task, config.token_blocks)
     part, first = task - number * config.token_blocks, groups.row(number)
-    counter, tiles = part_of_rows(ctx, first, part), Int32(config.tiles_of_part * config.tile_warps)
+    # Counted by all math warps of the CTAs that have a tile together.
+    warps, counter = config.math_warps * (config.gemm.cluster // config.gemm.blocks_per_fetch), part_of_rows(ctx, first, part)
+    tiles = Int32(config.tiles_of_part * warps)
     spin(Equals32(ctx.at("finished", ctx.epoch & 1, counter), tiles, "gpu"), ctx.watchdog, EpWait.TILES, counter)
     vectors, offset = config.part_bytes // VECTOR_BYTES, part * config.part_bytes
     total = groups.count(number) * vectors

@@ -48,8 +48,7 @@ operands are aligned to: 8 rows of 128 bytes, or 16 of 64."""
 
 def whole_pool(problem: Problem) -> int:
     """Rows that hold any routing: every token of every rank, on as many local experts as top-k allows, each expert padded to a block."""
-    tokens = problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
-    return align(tokens + problem.experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
+    return align(problem.most_received + problem.experts_per_rank * (max(CANDIDATE_BLOCK_M) - 1), POOL_ALIGNMENT)
 
 
 def checked_pool_rows(pool_rows: object) -> int | None:
@@ -73,8 +72,7 @@ def is_ring(problem: Problem, pool_rows: int | None) -> bool:
 
 def most_blocks(problem: Problem, block_m: int) -> int:
     """Token blocks that any routing needs at most."""
-    tokens = problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
-    return (tokens + problem.experts_per_rank * (block_m - 1)) // block_m
+    return (problem.most_received + problem.experts_per_rank * (block_m - 1)) // block_m
 
 
 def ring_blocks(problem: Problem, pool_rows: int | None, block_m: int) -> int:

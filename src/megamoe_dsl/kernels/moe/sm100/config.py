@@ -19,7 +19,7 @@ from ....problem import Problem
 from ..config import MegaMoeConfig, PerRole
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
-from .memory_plan import TABLE_MAPS, Sm100SmemPlan
+from .memory_plan import TABLE_MAPS, Sm100SmemPlan, tensor_maps
 
 BLOCK_M = (16, 32, 64, 96, 128, 192)
 NUM_SMS = 148  # of a B200
@@ -47,6 +47,7 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     plan: ClassVar[type[Sm100SmemPlan]] = Sm100SmemPlan
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
+    tensor_maps = tensor_maps
 
     store_block_m: int = field(kw_only=True)  # tokens of one epilogue pass
     epilogue_warpgroups: int = field(kw_only=True)  # 1 or 2; two take alternate tiles

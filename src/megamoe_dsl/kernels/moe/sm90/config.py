@@ -18,7 +18,7 @@ from ....problem import Problem
 from ....recipe import E2M1
 from ..config import MegaMoeConfig, PerRole
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, row_chunks
-from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, TILE_ROWS, Sm90SmemPlan
+from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, TILE_ROWS, Sm90SmemPlan, tensor_maps
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
@@ -61,6 +61,7 @@ class Sm90Config(MegaMoeConfig):
     # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
     group_m: ClassVar[int] = 16
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
+    tensor_maps = tensor_maps
     alternating_groups: ClassVar[int] = 1
     linear_registers: ClassVar[PerRole] = LINEAR_REGISTERS
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from ....arch import Arch
 from ....hardware.cta_pair import TmemPlan
-from ....hardware.tensor_map import TensorMap
 from ....layouts.region import Region
 from ....problem import Problem
 from ....recipe import RECIPES
@@ -58,10 +57,6 @@ class StageKernel(Kernel):
 
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
         return {**super().buffers(config), "results": config.results}
-
-    def tensor_maps(self, config: StageConfig, addresses: Mapping[str, int]) -> list[TensorMap]:
-        """The fused kernel's; `addresses` of sym and of the weights in kernel order."""
-        return FUSED.tensor_maps(config.fused, addresses)
 
     def tmem(self, config: StageConfig) -> TmemPlan | None:
         return super().tmem(config.fused) if config.multiplies else None

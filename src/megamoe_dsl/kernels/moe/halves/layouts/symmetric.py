@@ -118,8 +118,7 @@ ROW_BLOCK = 128
 
 def pool_rows(problem: Problem) -> int:
     """Rows that hold any routing: every token of every rank on as many local experts as top-k allows."""
-    received = problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
-    return (received + problem.experts_per_rank * (ROW_BLOCK - 1)) // ROW_BLOCK * ROW_BLOCK
+    return (problem.most_received + problem.experts_per_rank * (ROW_BLOCK - 1)) // ROW_BLOCK * ROW_BLOCK
 
 
 def padded_rows(rows: Int) -> Int:
