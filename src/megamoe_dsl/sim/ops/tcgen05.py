@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,33 +23,30 @@ from ..memory import POISON, POISON_WORD
 from ..report import describe_line
 from ..segment import Live, Segment, lane_program
 from ..sync import SCOPES
-from ..tensor_unit import COLUMNS, PipeIssue, TensorMemory, cta_group, fragment, granules, tensor_thread, tensor_unit
+from ..tensor_unit import COLUMNS, PipeIssue, cta_group, fragment, granules, tensor_thread, tensor_unit
 from . import ADDRESS, Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Warp, build, each_lane, plain, register, vector, whole_warp
 from .access import line_of, origin, shared_target
 from .mbarrier import mbarrier_at
 
+Copy = Callable[[Warp], Callable[[], None] | None]
+"""Of one `mov`: what makes it again, None where something else has been written to its registers; asked before the load delivers."""
 
-@dataclass(frozen=True)
-class Copy:
-    """One `mov`: the registers that it writes, and what makes it in a list of a warp's registers."""
 
-    registers: set[int]
-    program: Callable[..., None]
+def copy_of(ins: PtxInstruction, b: Binder) -> Copy:
+    """The copy that a `mov` makes; its registers are watched."""
+    built = build(ins, b)
+    assert isinstance(built, Inline)
+    registers = {b.index[name] for name, _ in built.assignments if name != "_"}
+    b.watched.update(registers)
+    segment = Segment(b, Live(registers, registers))
+    segment.add(ins, built)
+    program = lane_program(segment, masked=False)
 
-    @classmethod
-    def of(cls, ins: PtxInstruction, b: Binder) -> Copy:
-        built = build(ins, b)
-        assert isinstance(built, Inline)
-        registers = {b.index[name] for name, _ in built.assignments if name != "_"}
-        b.watched.update(registers)
-        segment = Segment(b, Live(registers, registers))
-        segment.add(ins, built)
-        return cls(registers, lane_program(segment, masked=False))
+    def copy(w: Warp) -> Callable[[], None] | None:
+        program(w, made := list(w.R))
+        return partial(program, w, w.R) if all(w.R[i].tobytes() == made[i].tobytes() for i in registers) else None
 
-    def untouched(self, w: Warp) -> bool:
-        """Whether nothing else has been written to its registers; to be asked before the load delivers."""
-        self.program(w, again := list(w.R))
-        return all(w.R[i].tobytes() == again[i].tobytes() for i in self.registers)
+    return copy
 
 
 def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[list[Copy], list[str]]:
@@ -64,7 +61,7 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[lis
             break
         used = [any(name in names for name in REGISTER.findall(text)) for text in other.operands]
         if other.parts[0] == "mov" and other.predicate is None and used == [False, True]:
-            copies.append(Copy.of(other, b))
+            copies.append(copy_of(other, b))
             names |= set(vector(other.operands[0]))
         elif other.predicate in names or any(used):
             use = f"{other.opcode} uses a register of the tcgen05.ld at PTX line {ins.line} before tcgen05.wait::ld"
@@ -136,58 +133,6 @@ def commit(ins: PtxInstruction, w: Warp, lane: int, where: int, mask: int = 0) -
     unit.pipe.push(arrive, origin(w))
 
 
-@dataclass
-class _Access:
-    """A tcgen05.ld or st in flight: which words of the CTA's tensor memory; registers of a load by position in `R`, with their poison, or
-    values of a store."""
-
-    where: IndexArray
-    first: int
-    columns: int
-    packed: bool
-    line: int
-    registers: list[tuple[int, Lanes]]
-    copies: list[Copy]
-    values: list[Lanes]
-
-    @property
-    def name(self) -> str:
-        return "tcgen05.ld" if self.registers else "tcgen05.st"
-
-    def perform(self, w: Warp) -> None:
-        """With allocation and race checks."""
-        unit = tensor_unit(w.cta)
-        unit.memory.check(self.first, self.columns, self.name)
-        actor, race = tensor_thread(w).actor(self.line), w.world.race
-        if race and actor and unit.shadow:
-            access = race.read if self.registers else race.write
-            access(unit.shadow, granules((w.index % 4,), self.first, self.columns), actor)
-        if self.registers:
-            self._load(w, unit.memory)
-        else:
-            self._store(unit.memory)
-
-    def _load(self, w: Warp, memory: TensorMemory) -> None:
-        words, valid = memory.words.take(self.where), memory.valid.take(self.where)
-        if self.packed:
-            high, high_valid = memory.words.take(self.where + 1), memory.valid.take(self.where + 1)
-            words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
-        if b"\x00" in valid.tobytes():
-            words = np.where(valid, words, POISON_WORD)
-            w.world.warnings[f"{describe_line(self.line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialized TMEM"] += 1
-        for (index, poison), row in zip(self.registers, words, strict=True):
-            if w.R[index] is not poison:
-                raise SimError(f"a register of the tcgen05.ld at PTX line {self.line} was written before tcgen05.wait::ld")
-            w.R[index] = row.view(poison.dtype)
-
-    def _store(self, memory: TensorMemory) -> None:
-        words, valid = memory.words.reshape(-1), memory.valid.reshape(-1)
-        for row, where in zip(self.values, self.where, strict=True):
-            words[where], valid[where] = row & np.uint32(0xFFFF) if self.packed else row, True
-            if self.packed:
-                words[where + 1], valid[where + 1] = row >> np.uint32(16), True
-
-
 class WordPlaces(NamedTuple):
     """Words that the registers are, shaped (registers, 32), from the first on; lanes and columns they span; whether words hold 16 bits."""
 
@@ -208,21 +153,29 @@ def _layout(ins: PtxInstruction, registers: str) -> WordPlaces:
     return WordPlaces(lane * COLUMNS + column * factor, int(lane.max()) + 1, columns * factor, packed)
 
 
-def _issue(w: Warp, address: int, layout: WordPlaces, registers: list[tuple[int, Lanes]], copies: list[Copy], values: list[Lanes]) -> None:
-    """Of the lane field, the bits of the warp are ignored when they are zero, and must match otherwise."""
+def _issue(
+    w: Warp, address: int, layout: WordPlaces, name: str, access: Callable[[Warp, IndexArray, int], None], copies: list[Copy]
+) -> None:
+    """`access` gets the words and the line when the warp waits. Of the lane field, the bits of the warp are ignored when they are zero, and
+    must match otherwise."""
     lane, column, quarter = address >> 16 & 0x7F, address & 0xFFFF, w.index % 4
     if lane // 32 not in (0, quarter) or lane % 32 not in ((0,) if layout.lanes > 16 else (0, 16)):
         raise SimError(f"TMEM lane {lane} from warp {w.index}: it reaches lanes {32 * quarter} to {32 * quarter + 31} only")
-    where = layout.where + ((32 * quarter + lane % 32) * COLUMNS + column)
-    access = _Access(where, column, layout.columns, layout.packed, w.line, registers, copies, values)
-    tensor_unit(w.cta).memory.check(column, layout.columns, access.name)
-    for index, poison in registers:
-        w.R[index] = poison
+    where, line, loads = layout.where + ((32 * quarter + lane % 32) * COLUMNS + column), w.line, name == "tcgen05.ld"
+    unit, thread, race = tensor_unit(w.cta), tensor_thread(w), w.world.race
+    unit.memory.check(column, layout.columns, name)
+
+    def perform() -> None:
+        unit.memory.check(column, layout.columns, name)
+        actor = thread.actor(line)
+        if race and actor and unit.shadow:
+            (race.read if loads else race.write)(unit.shadow, granules((quarter,), column, layout.columns), actor)
+        access(w, where, line)
+
     if w.world.assumptions.tensor_waits:
-        access.perform(w)
+        perform()
     else:
-        thread = tensor_thread(w)
-        (thread.loads if registers else thread.stores).append(access)
+        (thread.loads if loads else thread.stores).append((perform, copies))
 
 
 @register("tcgen05.ld")
@@ -234,15 +187,49 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     registers = [(b.index[name], POISON[b.storage[b.index[name]]]) for name in names]
     copies, unwaited = pending_copies(ins, b, set(names))
     b.unwaited += unwaited
-    return lambda w, mask: _issue(w, int(address(w)[w.first(mask)]), layout, registers, copies, [])
+
+    def load(w: Warp, where: IndexArray, line: int) -> None:
+        memory = tensor_unit(w.cta).memory
+        words, valid = memory.words.take(where), memory.valid.take(where)
+        if layout.packed:
+            high, high_valid = memory.words.take(where + 1), memory.valid.take(where + 1)
+            words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
+        if b"\x00" in valid.tobytes():
+            words = np.where(valid, words, POISON_WORD)
+            w.world.warnings[f"{describe_line(line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialized TMEM"] += 1
+        for (index, poison), row in zip(registers, words, strict=True):
+            if w.R[index] is not poison:
+                raise SimError(f"a register of the tcgen05.ld at PTX line {line} was written before tcgen05.wait::ld")
+            w.R[index] = row.view(poison.dtype)
+
+    def run(w: Warp, mask: Mask) -> None:
+        at = int(address(w)[w.first(mask)])
+        for index, poison in registers:
+            w.R[index] = poison
+        _issue(w, at, layout, "tcgen05.ld", load, copies)
+
+    return run
 
 
 @register("tcgen05.st")
 def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     """Store at the wait: tcgen05.st.sync.aligned.SHAPE.NUM[.unpack::16b].b32 [address], registers"""
     address, layout = b.address(ins.operands[0]), _layout(ins, ins.operands[1])
-    values = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
-    return lambda w, mask: _issue(w, int(address(w)[w.first(mask)]), layout, [], [], [value(w) for value in values])
+    readers = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
+
+    def store(rows: list[Lanes], w: Warp, places: IndexArray, line: int) -> None:
+        memory = tensor_unit(w.cta).memory
+        words, valid = memory.words.reshape(-1), memory.valid.reshape(-1)
+        for row, where in zip(rows, places, strict=True):
+            words[where], valid[where] = row & np.uint32(0xFFFF) if layout.packed else row, True
+            if layout.packed:
+                words[where + 1], valid[where + 1] = row >> np.uint32(16), True
+
+    def run(w: Warp, mask: Mask) -> None:
+        rows = [read(w) for read in readers]
+        _issue(w, int(address(w)[w.first(mask)]), layout, "tcgen05.st", partial(store, rows), [])
+
+    return run
 
 
 @plain("tcgen05.wait::ld", "tcgen05.wait::st", straight=False)
@@ -250,9 +237,9 @@ def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Perform the loads, or the stores, that the warp has issued."""
     thread = tensor_thread(w)
     accesses = thread.loads if ins.parts[1] == "wait::ld" else thread.stores
-    copies = [copy for access in accesses for copy in access.copies if copy.untouched(w)]
-    for access in accesses:
-        access.perform(w)
-    for copy in copies:
-        copy.program(w, w.R)
+    again = [made for _, copies in accesses for copy in copies if (made := copy(w)) is not None]
+    for perform, _ in accesses:
+        perform()
+    for made in again:
+        made()
     accesses.clear()
