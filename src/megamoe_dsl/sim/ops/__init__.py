@@ -28,7 +28,7 @@ from ..values import Value
 
 __all__ = [
     "ADDRESS", "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp",
-    "build", "converged", "each_lane", "load_families", "plain", "register", "vector", "whole_warp",
+    "adds", "build", "converged", "each_lane", "load_families", "plain", "register", "vector", "whole_warp",
 ]  # fmt: skip
 
 Handler = Callable[[Warp, Mask], Outcome | None]
@@ -81,14 +81,19 @@ Add = Callable[[Callable[..., Any]], Callable[..., Any]]
 ADDRESS = None  # How an operand is read that is an address; others are read as a numpy type.
 
 
-def plain(*prefixes: str, straight: bool = True) -> Add:
-    """Register `handler(instruction, warp, mask)`, of which nothing is known before it runs; `straight`: it always returns None."""
+def adds(prefixes: tuple[str, ...], make: Callable[..., Any]) -> Add:
+    """Register what `make(function, instruction, binder)` makes of the function that is decorated."""
 
-    def add(handler: Callable[..., Any]) -> Callable[..., Any]:
-        register(*prefixes)(lambda ins, b: Straight(partial(handler, ins)) if straight else partial(handler, ins))
-        return handler
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        register(*prefixes)(partial(make, function))
+        return function
 
     return add
+
+
+def plain(*prefixes: str, straight: bool = True) -> Add:
+    """Register `handler(instruction, warp, mask)`, of which nothing is known before it runs; `straight`: it always returns None."""
+    return adds(prefixes, lambda handler, ins, b: Straight(partial(handler, ins)) if straight else partial(handler, ins))
 
 
 def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> list[Reader]:
@@ -98,35 +103,27 @@ def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> 
 def each_lane(*prefixes: str, reads: tuple[type | None, ...]) -> Add:
     """Register `handler(instruction, warp, lane, *integers)` for one lane after the other; `reads` are kinds of its operands."""
 
-    def add(handler: Callable[..., None]) -> Callable[..., None]:
-        def build(ins: PtxInstruction, b: Binder) -> Straight:
-            readers = _readers(ins, b, reads)
+    def make(handler: Callable[..., None], ins: PtxInstruction, b: Binder) -> Straight:
+        readers = _readers(ins, b, reads)
 
-            def run(w: Warp, mask: Mask) -> None:
-                columns = [reader(w) for reader in readers]
-                for lane in w.lanes(mask):
-                    handler(ins, w, lane, *(int(column[lane]) for column in columns))
+        def run(w: Warp, mask: Mask) -> None:
+            columns = [reader(w) for reader in readers]
+            for lane in w.lanes(mask):
+                handler(ins, w, lane, *(int(column[lane]) for column in columns))
 
-            return Straight(run)
+        return Straight(run)
 
-        register(*prefixes)(build)
-        return handler
-
-    return add
+    return adds(prefixes, make)
 
 
-def whole_warp(*prefixes: str, reads: tuple[type | None, ...] = ()) -> Add:
+def whole_warp(*prefixes: str, reads: tuple[type | None, ...]) -> Add:
     """Register `handler(instruction, warp, *integers)` for all lanes together, with the operands of the first."""
 
-    def add(handler: Callable[..., Outcome | None]) -> Callable[..., Outcome | None]:
-        def build(ins: PtxInstruction, b: Binder) -> Handler:
-            readers = _readers(ins, b, reads)
-            return lambda w, mask: handler(ins, w, *(int(reader(w)[w.first(mask)]) for reader in readers))
+    def make(handler: Callable[..., Outcome | None], ins: PtxInstruction, b: Binder) -> Handler:
+        readers = _readers(ins, b, reads)
+        return lambda w, mask: handler(ins, w, *(int(reader(w)[w.first(mask)]) for reader in readers))
 
-        register(*prefixes)(build)
-        return handler
-
-    return add
+    return adds(prefixes, make)
 
 
 def load_families() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ..access_record import FULL, bits_of
 from ..lanes import ALONE, LANE, Lanes, uniform
 from ..operands import COMBINED
-from . import Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register
+from . import Add, Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, adds, register
 from .access import line_of
 
 _LANE = np.arange(32)
@@ -104,27 +104,23 @@ def _sources(mode: str, distance: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
 Answer = Callable[[PtxInstruction, Warp, Lanes, Any], tuple[Any, ...]]
 
 
-def _asking(*prefixes: str, dtype: type | None = None, asks: bool = True) -> Callable[[Answer], Answer]:
+def _asking(*prefixes: str, dtype: type | None = None, asks: bool = True) -> Add:
     """Register `answer(instruction, warp, executing lanes, values)`, whose results go to the first operand, `d` or `d|p`; each is one for
     all lanes, or one per lane. Then come the values (of `dtype`, or the instruction's type) if it `asks`, and the members."""
 
-    def add(answer: Answer) -> Answer:
-        def build(ins: PtxInstruction, b: Binder) -> Handler:
-            writers = [b.write(target) for target in ins.operands[0].split("|")]
-            value = b.read(ins.operands[1], dtype or b.dtype(ins)) if asks else lambda w: None
+    def make(answer: Answer, ins: PtxInstruction, b: Binder) -> Handler:
+        writers = [b.write(target) for target in ins.operands[0].split("|")]
+        value = b.read(ins.operands[1], dtype or b.dtype(ins)) if asks else lambda w: None
 
-            @gathered(ins.operands[1 + asks], b)
-            def run(w: Warp, mask: Mask) -> None:
-                results = answer(ins, w, np.ones(32, np.bool_) if mask is None else mask, value(w))
-                for write, result in zip(writers, results, strict=False):
-                    write(w, np.full(32, result), mask)
+        @gathered(ins.operands[1 + asks], b)
+        def run(w: Warp, mask: Mask) -> None:
+            results = answer(ins, w, np.ones(32, np.bool_) if mask is None else mask, value(w))
+            for write, result in zip(writers, results, strict=False):
+                write(w, np.full(32, result), mask)
 
-            return run
+        return run
 
-        register(*prefixes)(build)
-        return answer
-
-    return add
+    return adds(prefixes, make)
 
 
 @_asking("elect.sync", asks=False)
