@@ -286,7 +286,8 @@ def run_mega_routed_experts(
     layer = LAYERS[experts]
     problem = layer.problem
     clamp = problem.activation_clamp if activation_clamp is None else activation_clamp
-    for name, value, built in (
+    require_values(
+        "as when the weights were loaded",
         ("hidden_size", hidden_size, problem.hidden),
         ("intermediate_size", intermediate_size, problem.intermediate),
         ("top_k", top_k, problem.topk),
@@ -294,9 +295,7 @@ def run_mega_routed_experts(
         ("activation_clamp", clamp, problem.activation_clamp),
         ("num_shared_experts", num_shared_experts, 0),
         ("routing_in_buffer", routing_in_buffer, False),
-    ):
-        if value != built:
-            raise ProblemError(name, value, f"{built!r}, as when the weights were loaded")
+    )
     most = problem.max_tokens_per_rank
     if num_tokens > most:
         variable = "SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK"
