@@ -73,13 +73,13 @@ def store_v4(address: Any, values: tuple[Any, ...]) -> None:
 
 
 # --- global, strong
-def load_acquire_u32(address: Any, scope: str) -> Any:
-    """4 bytes, as an acquire: what their writer had released is visible to all that follows.  `scope` is gpu or sys."""
-    return emit_to(Int32, f"ld.acquire.{scope}.global.b32 {{}}, [{{}}];", address)
+def _load_acquire(result: Any, address: Any, scope: str) -> Any:
+    return emit_to(result, f"ld.acquire.{scope}.global.b{result.width} {{}}, [{{}}];", address)
 
 
-def load_acquire_u64(address: Any, scope: str) -> Any:
-    return emit_to(Int64, f"ld.acquire.{scope}.global.b64 {{}}, [{{}}];", address)
+load_acquire_u32 = partial(_load_acquire, Int32)
+"""(address, scope): 4 bytes, as an acquire: what their writer had released is visible to all that follows.  The scope is gpu or sys."""
+load_acquire_u64 = partial(_load_acquire, Int64)  # the same of 8 bytes
 
 
 def store_release_u32(address: Any, value: Any, scope: str) -> None:
@@ -91,17 +91,13 @@ atomic_add_u32 = partial(emit_to, Int32, "atom.relaxed.gpu.global.add.u32 {}, [{
 """Previous value; relaxed, GPU scope."""
 
 
-def reduce_add_u64(address: Any, value: Any, sem: str, scope: str) -> None:
-    emit(f"red.{sem}.{scope}.global.add.u64 [{{}}], {{}};", address, value)
+def _reduce(operation: str, address: Any, value: Any, sem: str, scope: str) -> None:
+    emit(f"red.{sem}.{scope}.global.{operation} [{{}}], {{}};", address, value)
 
 
-def reduce_add_u32(address: Any, value: Any, sem: str, scope: str) -> None:
-    """Adds to 4 bytes, without the previous value; `sem` is relaxed or release, `scope` gpu or sys."""
-    emit(f"red.{sem}.{scope}.global.add.u32 [{{}}], {{}};", address, value)
-
-
-def reduce_or_u64(address: Any, value: Any, sem: str, scope: str) -> None:
-    emit(f"red.{sem}.{scope}.global.or.b64 [{{}}], {{}};", address, value)
+reduce_add_u32 = partial(_reduce, "add.u32")
+"""(address, value, sem, scope): adds to 4 bytes, without the previous value; sem is relaxed or release, the scope gpu or sys."""
+reduce_add_u64, reduce_or_u64 = partial(_reduce, "add.u64"), partial(_reduce, "or.b64")  # the same of 8 bytes
 
 
 fence_sys = partial(emit, "fence.acq_rel.sys;")

@@ -39,25 +39,18 @@ def gather_rows(destination: Any, tensor_map: Any, barrier: Any, x: Any, rows: S
     load_tile(destination, tensor_map, barrier, x, *rows, ctas=ctas, mode=GATHER)
 
 
-def store_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
-    """2-D box from SMEM, in the issuing thread's bulk group."""
-    emit("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
+def _store(operation: str, mode: str, tensor_map: Any, source: Any, *places: Any) -> None:
+    """From SMEM to a 2-D tensor, in the issuing thread's bulk group."""
+    names = ", ".join("{}" for _ in places)
+    copy = f"cp.{operation}.bulk.tensor.2d.global.shared::cta.{mode}.bulk_group"
+    emit(f"{copy} [{{}}, {{{{{names}}}}}], [{{}}];", tensor_map, *places, source)
 
 
-def add_tile(tensor_map: Any, source: Any, x: Any, y: Any) -> None:
-    """Adds a 2-D box in SMEM to memory, in the issuing thread's bulk group."""
-    emit("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [{}, {{{}, {}}}], [{}];", tensor_map, x, y, source)
-
-
-def scatter_rows(tensor_map: Any, source: Any, x: Any, rows: Sequence[Any]) -> None:
-    """Four rows that follow one another in SMEM to rows of a 2-D tensor, from column `x` on, through a map with a box of one row, in the
-    issuing thread's bulk group; those to rows that are not there go nowhere."""
-    emit(
-        "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [{}, {{{}, {}, {}, {}, {}}}], [{}];",
-        *(tensor_map, x, *rows, source),
-    )
-
-
+store_tile = partial(_store, "async", "tile")  # (map, source, x, y): a box
+add_tile = partial(_store, "reduce.async", "add.tile")  # (map, source, x, y): a box is added to memory
+scatter_rows = partial(_store, "async", "tile::scatter4")
+"""(map, source, x, *rows): four rows that follow one another in SMEM, from column `x` on, through a map with a box of one row; those to
+rows that are not there go nowhere."""
 load_bytes = partial(emit, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{}], [{}], {}, [{}];")
 """(destination, source, num_bytes, barrier): 1-D copy, 16-byte aligned, from any mapped global address."""
 store_bytes = partial(emit, "cp.async.bulk.global.shared::cta.bulk_group [{}], [{}], {};")

@@ -64,7 +64,7 @@ def scatter_pass(
     own = first + fours * ROWS
     if (part.lane < WARP_ROWS // ROWS * parts) & (own < tile.valid_m):
         places = [select(own + i < tile.valid_m, tile.row + own + i, ctx.args.d_rows) for i in range(ROWS)]
-        scatter_rows(ctx.maps.d, part.staging + (half * PASS_ROWS + fours * ROWS) * row_bytes, x + half * HALF_CHANNELS, places)
+        scatter_rows(ctx.maps.d, part.staging + (half * PASS_ROWS + fours * ROWS) * row_bytes, x + half * HALF_CHANNELS, *places)
         commit_group()
 
 
