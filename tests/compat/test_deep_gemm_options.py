@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,7 +225,31 @@ def test_the_scaling_factor_and_the_padding(buffer: deep_gemm.SymmBuffer) -> Non
     launched = record_pre_dispatch(buffer)
     pre_dispatch(buffer, TOKENS)
     pre_dispatch(buffer, TOKENS, routed_scaling_factor=2.0)
-    assert launched == [(3, 3, 5, 16), (3, 6, 5, 16)]
+    pre_dispatch(buffer, TOKENS, num_tokens=2)
+    assert launched == [(3, 3, 5, 16), (3, 6, 5, 16), (3, 3, 2, 16)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"), [(0, ""), (-1, "between 0 and"), (6, "at most x.shape"), (17, "between 0 and buf_topk_idx")]
+)
+def test_numbers_of_tokens_that_pre_dispatch_takes(buffer: deep_gemm.SymmBuffer, tokens: int, message: str) -> None:
+    """From none on, which masks all rows of the buffer."""
+    launched: list[tuple[int, ...]] = []
+    buffer._pre_dispatch = lambda arguments: launched.append(arguments[-2:])  # type: ignore[assignment]
+    with pytest.raises(ProblemError, match=f"num_tokens = {tokens}: must be {message}") if message else nullcontext():
+        pre_dispatch(buffer, TOKENS, num_tokens=tokens)
+    assert launched == ([] if message else [(0, 16)])
+
+
+def test_tokens_are_those_of_x_and_experts_may_be_int32(buffer: deep_gemm.SymmBuffer) -> None:
+    read: list[list[int]] = []
+    buffer._pre_dispatch = lambda given: read.append([ctypes.c_int64.from_address(given[2] + 8 * n).value for n in range(4)])  # type: ignore[assignment]
+    x, _, weights = TOKENS
+    idx = torch.tensor([[1, -1], [3, 0], [0, 0], [0, 0], [0, 0]], dtype=torch.int32)
+    pre_dispatch(buffer, (x[:2], idx, weights), num_tokens=2)
+    assert read == [[1, -1, 3, 0]]
+    with pytest.raises(ProblemError, match=r"num_tokens = 5: must be at most x.shape\[0\] = 2"):
+        pre_dispatch(buffer, (x[:2], idx, weights))
 
 
 @pytest.mark.parametrize(("which", "name"), [(0, "x_sf"), (1, "topk_idx"), (2, "topk_weights")])

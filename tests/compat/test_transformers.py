@@ -238,6 +238,29 @@ def test_fp8_experts_are_those_of_their_values(limit: float | None, calls: list[
     assert 0 < (found - expected).norm() < 0.06 * expected.norm()  # tokens and products are quantized
 
 
+def test_a_gate_of_a_models_own_is_not_taken_for_silu() -> None:
+    """Of a layer that is not prepared; what it computes is known from calls alone."""
+    experts = tiny("Qwen3Moe", num_hidden_layers=1).model.layers[0].mlp.experts
+    for name, kind, gate in (("plain", type(experts), ("silu", None)), ("other", own_gate(type(experts)), None)):
+        experts.__class__ = kind
+        assert adapter.gate_of(experts) == gate, name
+    experts.__class__ = kind.__bases__[0]
+    for changes in ({"limit": 7.0}, {"swiglu_alpha": 1.7}, {"gate_softcap": 4.0}, {"has_gate": False}, {"act_fn": torch.nn.GELU()}):
+        (name, value), *_ = changes.items()
+        before = getattr(experts, name, None)
+        setattr(experts, name, value)
+        assert adapter.gate_of(experts) is None, name
+        setattr(experts, name, before)
+        assert adapter.gate_of(experts) == ("silu", None)
+    for known in (None, ("swigluoai", 7.0)):
+        setattr(experts, adapter.KNOWN, known)
+        assert adapter.gate_of(experts) == known
+
+
+def own_gate(kind: type[Any]) -> type[Any]:
+    return type("Own", (kind,), {"_apply_gate": lambda experts, gate_up: gate_up.chunk(2, dim=-1)[0]})
+
+
 @pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss", "FP8"])
 def test_a_layer_of_experts_is_theirs(name: str) -> None:
     """With weights in each order that models have, biases and scales; the model's own stay as they are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,7 @@ def test_any_change_of_a_kernels_sources_is_noticed(tmp_path: Path, monkeypatch:
         return found
 
     seen = {digest()}
+    assert re.fullmatch("[0-9a-f]{8}", digest())
     for file in files:
         file.write_text("x = 2")
         seen.add(digest())

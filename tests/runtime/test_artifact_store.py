@@ -92,6 +92,9 @@ def test_a_configuration_of_values_that_are_refused_is_left_out(tmp_path: Path, 
 def test_a_dsl_is_one_that_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact_store, "find_spec", lambda name: None)
     assert artifact_store.dsl_version.__wrapped__() is None
+    monkeypatch.setattr(artifact_store, "find_spec", lambda name: {"cutlass": object()}.get(name))
+    monkeypatch.setattr(artifact_store, "version", lambda name: {"nvidia-cutlass-dsl": "9.8.7"}[name])
+    assert artifact_store.dsl_version.__wrapped__() == "9.8.7"
 
 
 def test_another_dsl_is_stale_only_where_a_dsl_is_installed(

@@ -26,6 +26,18 @@ def test_sums_have_the_product_of_both_matrices_factors() -> None:
     assert one.x.tolist() == [0.25] * 3 and one.hidden.tolist() == [2, 2, 2] and one.fc2.tolist() == [2, 0.5, 10]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32])
+def test_factors_of_any_type_become_float32(dtype: torch.dtype) -> None:
+    whole = torch.tensor([1.0, 2.0, 4.0])
+    found = expert_factors(2, whole.to(dtype), whole.to(dtype), whole.to(dtype))
+    assert found.dtype == torch.float32 and torch.equal(found, torch.stack([whole * 0 + 2, 2 * whole, 2 * whole, whole, whole * whole]))
+
+
+def test_the_smallest_and_the_largest_number_are_factors() -> None:
+    ends = torch.tensor([2.0**-60, 2.0**60])
+    assert torch.equal(expert_factors(1.0, ends, ends, ends)[1], ends)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

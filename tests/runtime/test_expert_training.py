@@ -48,12 +48,21 @@ def gradients(call: Callable[..., torch.Tensor], given: dict[str, Any], **more: 
     return {name: given[name].grad for name in NAMES if given[name].requires_grad}
 
 
-def in_float64(given: dict[str, Any], gate_up: str = "gate_first") -> dict[str, torch.Tensor]:
+def activated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
+    """As papers and checkpoints have them; their limits are beyond these values but for situ's."""
+    if activation == "swigluoai":
+        return (up.clamp(-7, 7) + 1) * gate.clamp(max=7) * (1.702 * gate.clamp(max=7)).sigmoid()
+    if activation == "situ":
+        return 4 * (gate / 4).tanh() * gate.sigmoid() * 25 * (up / 25).tanh()
+    return torch.nn.functional.silu(gate) * up
+
+
+def in_float64(given: dict[str, Any], gate_up: str = "gate_first", activation: str = "silu") -> dict[str, torch.Tensor]:
     leaves = {name: given[name].detach().double().requires_grad_() for name in NAMES}
     idx = given["topk_idx"]
     sums = torch.einsum("th,tkih->tki", leaves["x"], leaves["w1"][idx.clamp(min=0)])
     gate, up = gate_then_up(sums.flatten(0, 1), gate_up).view(sums.shape).chunk(2, dim=2)
-    rows = torch.einsum("tki,tkhi->tkh", torch.nn.functional.silu(gate) * up, leaves["w2"][idx.clamp(min=0)])
+    rows = torch.einsum("tki,tkhi->tkh", activated(gate, up, activation), leaves["w2"][idx.clamp(min=0)])
     (rows * leaves["topk_weights"].where(idx >= 0, 0.0)[:, :, None]).sum(dim=1).backward(dy_of(given["x"]).double())
     return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
 
@@ -71,6 +80,12 @@ def test_gradients_are_those_of_the_plain_layer(gate_up: str) -> None:
     assert not found["w1"][3].any() and not found["w2"][3].any() and found["topk_weights"][2, 1] == 0
     again = gradients(moe, layer(*NAMES), gate_up=gate_up)
     assert all(torch.equal(again[name], found[name]) for name in NAMES)
+
+
+@pytest.mark.parametrize("activation", ["swigluoai", "situ"])
+def test_gradients_are_those_of_the_activation(activation: str) -> None:
+    given = layer(*NAMES)
+    assert_near(gradients(moe, given, activation=activation), in_float64(given, activation=activation), 0.01)
 
 
 def test_the_result_is_that_of_no_gradient() -> None:

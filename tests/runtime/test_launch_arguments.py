@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import make_dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,6 +121,14 @@ def test_peers_are_the_buffers_not_the_allocations_they_lie_in(monkeypatch: pyte
 def test_grids_are_even(sms: int, reserved: int, used: int) -> None:
     """CTAs work in pairs, or may."""
     assert grid_target(Target(SM90, sms), reserved).num_sms == used
+
+
+@pytest.mark.parametrize("kind", ["Int16", int, "Float32"])
+def test_an_argument_of_another_type_is_refused(kind: Any) -> None:
+    declared = make_dataclass("Declared", [("rows", "Int32"), ("scale", kind)])
+    with pytest.raises(TypeError, match=r"^Declared\.scale: (Int16|int|Float32), must be one of Int32, Int64, TensorMap$"):
+        ArgumentSpec.of(declared)
+    assert ArgumentSpec.of(make_dataclass("Declared", [("rows", "Int32"), ("d", "Int64")])).arguments == (("rows", "Int32"), ("d", "Int64"))
 
 
 def test_saved_arguments_come_back_after_others_were_filled_in() -> None:

@@ -67,6 +67,35 @@ def test_it_computes_what_its_layer_does() -> None:
     assert torch.equal(torch.compile(found, fullgraph=True, backend="aot_eager")(*given), found(*given))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "arch", "recipe", "width"),
+    [
+        (torch.bfloat16, None, "bf16xbf16", 256),
+        (torch.bfloat16, SM90, "bf16xbf16", 256),
+        (torch.float8_e4m3fn, SM90, "fp8xfp8", 256),
+        (torch.float8_e4m3fn, SM100, "fp8xfp8", 256),
+        (torch.uint8, None, "fp8xfp4", 512),
+        (torch.uint8, SM90, "fp8xmxfp4", 512),
+        (torch.uint8, SM100, "fp8xfp4", 512),
+    ],
+)
+def test_weights_say_which_layer_they_are_of(
+    dtype: torch.dtype, arch: Any, recipe: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two codes of E2M1 are in a byte; `fields` come before what weights say."""
+    monkeypatch.setattr(moe_layer, "device_arch", lambda device: arch or pytest.fail("no GPU"))
+    made: list[Any] = []
+    monkeypatch.setattr(MoE, "__init__", lambda layer, *given, **others: made.append((*given, others)))
+    fc1 = SimpleNamespace(dtype=dtype, shape=(4, 256, 256), is_cuda=arch is not None, device="cuda:1")
+    of_two, weights = SimpleNamespace(size=lambda: 2), SimpleNamespace(fc1=fc1, fc1_bias=None)
+    MoE.of(weights, 2, 16, group=of_two, tokens=3)  # type: ignore[arg-type]
+    MoE.of(SimpleNamespace(fc1=fc1, fc1_bias=fc1), 1, 1, fields={"recipe": "fp8xfp8", "activation": "situ"})  # type: ignore[arg-type]
+    (problem, given, others), (alone, *_) = made
+    assert problem == Problem(width, 128, 8, 2, num_ranks=2, max_tokens_per_rank=16, recipe=recipe) and given is weights
+    assert others == {"group": of_two, "tokens": 3}
+    assert alone == Problem(width, 128, 4, 1, max_tokens_per_rank=1, recipe="fp8xfp8", activation="situ", biases=True)
+
+
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16", "fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4"])
 @pytest.mark.parametrize("fields", [{}, {"activation_clamp": 0.25}, {"activation": "swigluoai", "biases": True}])
 def test_separate_launches_compute_the_fused_layer(recipe: str, fields: dict[str, Any]) -> None:

@@ -119,6 +119,17 @@ def test_a_group_without_gpus_and_a_pool_of_no_rows_are_refused(monkeypatch: pyt
             SymmetricBuffer.allocate(alone, arch, device="cpu", pool_rows=-1, region=Region.stack("own"))
 
 
+@pytest.mark.parametrize("given", ["", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST"])
+def test_multicast_is_off_in_both_libraries(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    off = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+    for name in off:
+        monkeypatch.setenv(name, "a user's")
+        if name != given:
+            monkeypatch.delenv(name)
+    symmetric_memory.disable_multicast()
+    assert {name: os.environ[name] for name in off} == {name: "a user's" if name == given else value for name, value in off.items()}
+
+
 def test_a_kernel_reads_its_record_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "zeros", lambda *_, **given: given)
     assert [new_record(torch.device(name))["pin_memory"] for name in ("cuda", "cpu")] == [True, False]  # type: ignore[call-overload]
@@ -153,7 +164,8 @@ def test_who_synchronizes_names_the_wait(wait: Callable[[Any], None], monkeypatc
     wait(kernel_on(buffer, SimpleNamespace()))
     monkeypatch.setattr(torch.cuda, "synchronize", trapped)
     buffer.sym = SimpleNamespace(is_cuda=True)  # type: ignore[assignment]
-    with pytest.raises(WatchdogError, match="rank 1 waited"):
+    monkeypatch.setattr(SymmetricBuffer, "silent_ranks", lambda buffer: [0, 3])
+    with pytest.raises(WatchdogError, match=r"^rank 1 waited; rank 0, 3 did not report a wait within 5 s$"):
         wait(kernel_on(buffer, SimpleNamespace(watchdog_message=lambda: "rank 1 waited")))
 
 
