@@ -45,7 +45,7 @@ def scope(parts: tuple[str, ...], default: str) -> int:
     return SCOPES[next((part for part in parts if part in SCOPES), "sys" if "volatile" in parts or "mmio" in parts else default)]
 
 
-def alike(lanes: list[int], *columns: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
+def by_value(lanes: list[int], *columns: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
     """Lanes grouped by their integers in some columns; registers of lanes that are not here mostly agree too."""
     if len(lanes) == 1 or all(map(uniform, columns)):
         return [(tuple([column.item(lanes[0]) for column in columns]), lanes)]

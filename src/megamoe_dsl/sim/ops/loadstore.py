@@ -20,7 +20,7 @@ from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import COMBINED, UNSIGNED, combination
 from ..parser import TYPE_BYTES
 from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
-from .access import alike, find, gather, scatter, scope, semantics, shared_target, state_space
+from .access import by_value, find, gather, scatter, scope, semantics, shared_target, state_space
 
 _SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 
@@ -58,7 +58,7 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
     def run(w: Warp, mask: Mask) -> Outcome | None:
         where = address(w)
         if strong and w.world.race is not None:
-            for (a,), lanes in alike(w.lanes(mask), where):
+            for (a,), lanes in by_value(w.lanes(mask), where):
                 w.world.race.observe(flag_key(w, space, a), w, semantic, level, w.order.whole(mask_of(lanes)))
         values = gather(w, space, where, size, n, mask, strong)
         deliver(w, mask, values)
@@ -103,7 +103,7 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
         values = readers[0](w) if n == 1 and mask is None else stacked([r(w) for r in readers], mask)
         scatter(w, space, where, size, n, values, mask, strong)
         if strong and w.world.race is not None:
-            for (a,), lanes in alike(w.lanes(mask), where):
+            for (a,), lanes in by_value(w.lanes(mask), where):
                 w.world.race.publish(flag_key(w, space, a), w, semantic, level, True, w.order.whole(mask_of(lanes)))
 
     return Straight(run)

@@ -13,7 +13,7 @@ from ..clock import Actor
 from ..memory import SMEM_RESERVED
 from ..sync import SCOPES, SyncPoint
 from . import ADDRESS, YIELD, Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, register
-from .access import alike, scope, shared_target
+from .access import by_value, scope, shared_target
 
 MAX_COUNT = (1 << 20) - 1
 BYTES = 8
@@ -138,7 +138,7 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
     def run(w: Warp, mask: Mask) -> None:
         where, values = address(w), argument(w) if argument else None
         token = np.zeros(32, np.uint64) if state else None
-        for (target,), lanes in alike(w.lanes(mask), where):
+        for (target,), lanes in by_value(w.lanes(mask), where):
             barrier = _barrier(w, target)
             if token is not None:
                 token[lanes] = barrier.phase
@@ -179,7 +179,7 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
     def run(w: Warp, mask: Mask) -> Outcome | None:
         blocker: tuple[Mbarrier, int] | None = None
         result = np.zeros(32, np.bool_)
-        for (target, state), asking in alike(w.lanes(mask), address(w), expected(w)):
+        for (target, state), asking in by_value(w.lanes(mask), address(w), expected(w)):
             barrier = _barrier(w, target)
             if barrier.cta is not w.cta:
                 raise SimError(f"{ins.parts[1]} on the barrier of another CTA ({barrier!r})")
