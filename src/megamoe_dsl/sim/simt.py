@@ -45,7 +45,7 @@ def run_warp(world: RunState, w: Warp, quantum: int) -> None:
                 n = 0
                 for fragment in order:
                     if not fragment.polled:
-                        others = min((one.pc for one in fragments if one is not fragment and not one.polled), default=NOBODY)
+                        others = next((one.pc for one in fragments if one is not fragment and not one.polled), NOBODY)  # they are sorted
                         n = _run_fragment(world, w, fragment, quantum - executed, others)
                         if n:
                             break

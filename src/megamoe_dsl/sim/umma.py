@@ -38,22 +38,22 @@ def element_bytes(name: str) -> int:
     return {"f16": 2, "bf16": 2, "tf32": 4}.get(name, 1)
 
 
-_DECODERS: dict[str, Callable[[Bytes], Any]] = {
+_DECODERS: dict[str, Callable[[Bytes], Float64Array]] = {
     "e4m3": formats.E4M3.take, "e5m2": formats.E5M2.take, "e2m1x2": lambda raw: _E2M1_AS_ONE.take(raw).view(np.float64),
     "e2m1": lambda raw: _E2M1_AS_ONE.take(raw.reshape(len(raw), -1, 16)[:, :, :8]).reshape(len(raw), -1).view(np.float64),
     "e2m3": lambda raw: formats.E2M3[unpack_6bit(raw.reshape(len(raw), -1, 16)[:, :, :12])].reshape(len(raw), -1),
     "e3m2": lambda raw: formats.E3M2[unpack_6bit(raw.reshape(len(raw), -1, 16)[:, :, :12])].reshape(len(raw), -1),
-    "s8": lambda raw: raw.view(np.int8), "u8": lambda raw: raw, "f16": lambda raw: np.ascontiguousarray(raw).view(np.float16),
-    "bf16": lambda raw: formats.bf16_to_f32(np.ascontiguousarray(raw).view(np.uint16)),
-    "tf32": lambda raw: (np.ascontiguousarray(raw).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32),  # 13 bits are ignored
+    "s8": lambda raw: raw.view(np.int8).astype(np.float64), "u8": lambda raw: raw.astype(np.float64),
+    "f16": lambda raw: np.ascontiguousarray(raw).view(np.float16).astype(np.float64),
+    "bf16": lambda raw: formats.bf16_to_f32(np.ascontiguousarray(raw).view(np.uint16)).astype(np.float64),
+    "tf32": lambda raw: (np.ascontiguousarray(raw).view(np.uint32) & 0xFFFFE000).view(np.float32).astype(np.float64),  # ignores 13 bits
 }  # fmt: skip
-"""Values of any type, shaped (rows, k)."""
 
 
 def decode_operand(raw: Bytes, name: str) -> Float64Array:
     """Values (rows, k), float64, of (rows, 32 or 48) bytes in K order as they lie in shared memory: `e2m1`, `e2m3` and `e3m2` in the groups
     of 16 bytes, 8 or 12 of them data, that TMA writes (b4x16_p64, b6x16_p32); `e2m1x2` is packed."""
-    return _DECODERS[name](raw).astype(np.float64, copy=False)  # type: ignore[no-any-return]
+    return _DECODERS[name](raw)
 
 
 def unpack_6bit(packed: Bytes) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,14 +46,14 @@ def scope(parts: tuple[str, ...], default: str) -> int:
     return SCOPES[next((part for part in parts if part in SCOPES), "sys" if "volatile" in parts or "mmio" in parts else default)]
 
 
-def by_value(lanes: list[int], *columns: Lanes) -> list[tuple[tuple[int, ...], list[int]]]:
+def by_value(lanes: list[int], *columns: Lanes) -> Iterable[tuple[Sequence[int], list[int]]]:
     """Lanes grouped by their integers in some columns; registers of lanes that are not here mostly agree too."""
     if len(lanes) == 1 or all(map(uniform, columns)):
-        return [(tuple([column.item(lanes[0]) for column in columns]), lanes)]
+        return [([column.item(lanes[0]) for column in columns], lanes)]
     groups: dict[tuple[int, ...], list[int]] = {}
     for lane in lanes:
         groups.setdefault(tuple([column.item(lane) for column in columns]), []).append(lane)
-    return list(groups.items())
+    return groups.items()
 
 
 def shared_target(w: Warp, address: int) -> tuple[Cta, int]:

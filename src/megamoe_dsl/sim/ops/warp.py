@@ -39,9 +39,11 @@ def gathered(operand: str, b: Binder) -> Callable[[Handler], Handler]:
             if mask is not None:
                 masks = members(w)
                 names = masks.item(0) if uniform(masks) else int(np.bitwise_or.reduce(masks[mask]))
-                if b"\1" in (mask & ((masks >> LANE & 1) == 0)).tobytes():
+                named = _named(names)
+                own = named if uniform(masks) else (masks >> LANE & 1).astype(np.bool_)
+                if b"\1" in (mask & ~own).tobytes():
                     raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
-                if b"\1" in (_named(names) & ~mask & ~w.exited).tobytes():
+                if b"\1" in (named & ~mask & ~w.exited).tobytes():
                     return w.block(f"lanes of member mask {names:#x}")
             if w.world.race is not None:
                 w.order.wait()
