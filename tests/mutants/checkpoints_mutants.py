@@ -130,9 +130,9 @@ READING = (
     Host(
         "FP8 blocks with E8M0 scales are taken for those with FP32 scales",
         "missing check",
-        "_has_scales",
-        "return checkpoint.describe(name)[0] in layout.scale_dtypes",
-        "return True",
+        "find_layout",
+        "checkpoint.describe(scales)[0] in layout.scale_dtypes",
+        "True",
         ("tests/checkpoints/test_conversion.py::test_what_is_written_has_the_recipes_layout",),
     ),
     Host(

@@ -65,29 +65,19 @@ _ONE = {torch.uint8: 127, torch.float32: 1}  # the scale 1; of E4M3 it is 0 wher
 
 def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
     """The layout that the names and dtypes of a layer's experts are of.  Raises `CheckpointError` that says what was looked for."""
-    looked = []
+    looked, found = list[str](), list[PublishedLayout]()
     for layout in PUBLISHED.values():
         name = layout.fc2.format(layer=layer, expert=0) + layout.codes
-        if name in checkpoint:
-            dtype, _ = checkpoint.describe(name)
-            if dtype in layout.code_dtypes and _has_scales(checkpoint, layout, layer):
-                return layout
-            looked.append(f"{name} in {dtype}")
-        else:
-            looked.append(name)
-    found = ", ".join(dict.fromkeys(looked))
-    raise CheckpointError(f"layer {layer} has experts in no published layout; looked for {found}", file=checkpoint.path)
-
-
-def _has_scales(checkpoint: Checkpoint, layout: PublishedLayout, layer: int) -> bool:
-    """Whether scales are of the layout's dtypes; what is missing, or of no other layout's either, is found by a check of every tensor."""
-    rivals = [
-        one for one in PUBLISHED.values() if (one.fc2, one.codes, one.format.element) == (layout.fc2, layout.codes, layout.format.element)
-    ]
-    name = f"{layout.fc2.format(layer=layer, expert=0)}{layout.scales}"
-    if len(rivals) == 1 or name not in checkpoint:
-        return True
-    return checkpoint.describe(name)[0] in layout.scale_dtypes
+        dtype = checkpoint.describe(name)[0] if name in checkpoint else None
+        looked.append(name if dtype is None else f"{name} in {dtype}")
+        if dtype in layout.code_dtypes:
+            found.append(layout)
+    for layout in found:  # what is missing, or of no other layout's dtypes either, is found by a check of every tensor
+        scales = f"{layout.fc2.format(layer=layer, expert=0)}{layout.scales}"
+        if len(found) == 1 or scales not in checkpoint or checkpoint.describe(scales)[0] in layout.scale_dtypes:
+            return layout
+    names = ", ".join(dict.fromkeys(looked))
+    raise CheckpointError(f"layer {layer} has experts in no published layout; looked for {names}", file=checkpoint.path)
 
 
 def find_layers(checkpoint: Checkpoint) -> list[int]:
