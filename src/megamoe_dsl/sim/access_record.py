@@ -62,19 +62,16 @@ CODE_MASK = LAST << CODE_SHIFT
 
 
 _groups: list[int] = []
-_bits: dict[bytes, int] = {}
 
 
 def bits_of(mask: Mask) -> int:
     """A mask as an integer; bit i is lane i."""
-    if mask is None:
-        return FULL
-    key = mask.tobytes()
-    if (bits := _bits.get(key)) is None:
-        if len(_bits) > 1 << 16:
-            _bits.clear()
-        bits = _bits[key] = int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
-    return bits
+    return FULL if mask is None else _bits(mask.tobytes())
+
+
+@lru_cache(maxsize=1 << 16)
+def _bits(mask: bytes) -> int:
+    return int.from_bytes(np.packbits(np.frombuffer(mask, np.bool_), bitorder="little").tobytes(), "little")
 
 
 def mask_of(lanes: list[int]) -> int:

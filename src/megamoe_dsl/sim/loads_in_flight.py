@@ -101,9 +101,5 @@ class LoadsInFlight:
     @cached_property
     def by_line(self) -> dict[int, frozenset[int]]:
         """PTX line of what releases something or waits for lanes: kinds of the loads that may be under way there."""
-        sets: dict[int, frozenset[int]] = {}
-        told = self._at(shuffles=True)
-        for _, mask in told:
-            if mask not in sets:
-                sets[mask] = frozenset(self.kinds.get(load.line, OTHERS) for bit, load in enumerate(self.loads) if mask >> bit & 1)
-        return {line: sets[mask] for line, mask in told}
+        kinds = [self.kinds.get(load.line, OTHERS) for load in self.loads]
+        return {line: frozenset(one for bit, one in enumerate(kinds) if mask >> bit & 1) for line, mask in self._at(shuffles=True)}
