@@ -13,10 +13,13 @@ import torch.distributed as dist
 
 from baselines import BASELINES, find_baseline, load_baseline
 from baselines.deep_gemm import DeepGemm, DeepGemmSm100
+from baselines.layer import LayerBeside
 from megamoe_dsl.arch import SM100
+from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import transform_weights
+from megamoe_dsl.quant.expansion import fp8_weights
 from torch_layer import TorchLayer
 
 MOE = Problem(512, 256, 4, 2, 1, 3, recipe="fp8xfp8", activation_clamp=10.0)
@@ -111,6 +114,24 @@ def test_on_sm100_the_baseline_has_the_weights_of_the_layer(site: Path) -> None:
     layer(y)
     assert torch.equal(y[:, 0], inputs.topk_weights[:, 0])
     assert layer.library.asked == ["allocate 4 3 2 512 256", "launch fp4 10.0"]
+
+
+@pytest.mark.parametrize(("recipe", "packed"), [("fp8xfp8", False), ("fp8xmxfp4", True)])
+def test_a_layer_has_a_baseline_beside_it(recipe: str, packed: bool, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same weights, in FP8; or the reason why there is none."""
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    drawn = random_weights
+    monkeypatch.setattr(point_module, "random_weights", lambda problem, rank, seed, device: drawn(problem, rank, seed))
+    problem = replace(MOE, recipe=recipe)
+    layer, alone = LayerBeside(problem, site), LayerBeside(problem, None)
+    assert isinstance(layer.baseline, DeepGemm) and layer.baseline_error is None
+    assert (alone.baseline, alone.baseline_error) == (None, None)
+    codes = fp8_weights(layer.weights).fc2 if packed else layer.weights.fc2
+    assert torch.equal(layer.baseline.weights[1][0].view(torch.uint8), codes.view(torch.uint8))
+    (site / "deep_gemm" / "__init__.py").write_text("raise OSError('no library ' + 'x' * 1000)")
+    sys.modules.pop("deep_gemm")
+    broken = LayerBeside(problem, site)
+    assert broken.baseline is None and broken.baseline_error == repr(OSError("no library " + "x" * 1000))[:300]
 
 
 def test_layers_that_baselines_do_not_compute_are_named(site: Path) -> None:

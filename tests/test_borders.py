@@ -91,6 +91,11 @@ def test_what_is_timed_beside_a_choice_has_the_deepest_ring() -> None:
     chosen = choose(replace(MOE, recipe="mxf4xmxf4"), Target(SM100, 148), 512)
     found = chosen.replace(num_stages=2).siblings
     assert {one.block_k for one in found} == {128, 256} and {one.epilogue_warpgroups for one in found} == {1, 2}
+    every = {
+        m: [one.store_block_m for one in choose(replace(MOE, recipe="fp8xfp4"), Target(SM100, 148), 512, block_m=m).siblings]
+        for m in (16, 96)
+    }
+    assert every[16][:1] == [16] and 32 not in every[16] and every[96][:2] == [16, 32]
     assert all(one == one.replace(num_stages=0) for one in found)
     assert chosen.replace(block_k=0, num_stages=0).block_k == 128
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import mega_moe
-from mega_moe import beside_row, main, right
+from mega_moe import MegaMoeOptions, beside_row, main, right
 from megamoe_dsl.bench import host
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.results import Results
-from megamoe_dsl.bench.session import Measurement, Session
+from megamoe_dsl.bench.session import TRACES, Measurement, Session
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from soak import SETS, soak_row, token_counts
 from test_bench import record
 
@@ -30,6 +33,38 @@ def test_a_soak_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ((session, measurement),) = asked
     assert done.value.code == 0 and len(session.points) == 8
     assert (measurement.kind, measurement.sites, measurement.record.keywords) == ("soak", (), {"launches": 9, "unfused": False})
+
+
+def test_what_is_done_at_a_point(tmp_path: Path) -> None:
+    """By the options that ask for it: a baseline is of the fused layer, whose records name it; a check needs the stages' kernels too."""
+    (tmp_path / "deep_gemm").mkdir()
+    site = str(tmp_path)
+    timed, beside, checked, soaked, checked_soak = (
+        MegaMoeOptions(**given).measurement
+        for given in ({}, {"baseline": site}, {"check": "unfused"}, {"soak": 4}, {"soak": 4, "check": "unfused"})
+    )
+    assert [one.kind for one in (timed, beside, checked, soaked)] == ["time", "time", "time", "soak"]
+    assert [one.sites for one in (timed, beside, checked, soaked)] == [(), (site,), (), ()]
+    assert [one.layer.keywords for one in (timed, beside, checked)] == [{"site": None}, {"site": site}, {"site": None}]
+    assert [one.record.keywords for one in (timed, beside, checked)] == [{"check": False}, {"check": False}, {"check": True}]
+    assert [one.record.keywords["unfused"] for one in (soaked, checked_soak)] == [False, True]
+    assert [one.needs is stage_configs for one in (timed, beside, checked, soaked, checked_soak)] == [False, False, True, False, True]
+    assert MegaMoeOptions(trace=True).measurement is TRACES
+
+
+def test_a_baseline_is_timed_beside_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or its error is said; with a check, records say of each kernel how it agrees with the unfused layer."""
+    asked = list[Any]()
+    monkeypatch.setattr(mega_moe, "measure_point", lambda *given: asked.append(given) or {"variants": {"a": {}, "b": {}}})
+    agreement = SimpleNamespace(record=lambda: {"passed": True})
+    monkeypatch.setattr(mega_moe, "compare_point", lambda *given: {"b": agreement})
+    session: Any = SimpleNamespace(watchdog_ns=7, graphs=False)
+    for error, check in ((None, False), ("no library", True)):
+        layer: Any = SimpleNamespace(baseline="theirs", baseline_error=error)
+        found = mega_moe.time_beside(session, "point", layer, "store", ["configs"], check=check)  # type: ignore[arg-type]
+        assert asked.pop() == ("point", layer, "store", ["configs"], 7, False, "theirs")
+        variants = {"a": {}, "b": {"unfused": {"passed": True}} if check else {}}
+        assert found == {"variants": variants} | ({"baseline_error": error} if error else {})
 
 
 @pytest.mark.parametrize(

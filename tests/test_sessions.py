@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,10 +19,11 @@ from megamoe_dsl import choose
 from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
-from megamoe_dsl.bench import ep, session, variant
+from megamoe_dsl.bench import ep, process_group, session, variant
 from megamoe_dsl.bench.ep import EpRun
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import CurrentLayer, Point, name_of, slowest_rank
+from megamoe_dsl.bench.process_group import RankWorker
 from megamoe_dsl.bench.session import Measurement, Session, alike, run_session
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.problem import Problem, ProblemError
@@ -108,6 +110,76 @@ def test_a_run_of_halves_times_or_traces(
     assert ("loader" in lines and "0.250" in lines and f"{FEW.name} dispatch: 8.0 us from the first" in lines) == trace
     times = f"{FEW.name}: dispatch 7 us, dispatch alone 3 us; NOT THE SAME BITS: {{'combine': 1}}"
     assert (times in lines) == (not trace) and lines.count("NOT THE SAME") == 2 * (not trace), "of the first run alone"
+
+
+class Ended(BaseException):
+    """In place of a process's end."""
+
+
+@pytest.mark.parametrize(("rank", "backend"), [(0, None), (1, None), (0, "gloo"), (1, "gloo")])
+@pytest.mark.parametrize("error", [None, ValueError("x" * 2000), KeyboardInterrupt("stopped")])
+def test_a_rank_joins_the_group_and_says_what_it_has_done(
+    rank: int, backend: str | None, error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 says that all have come, and what was measured; every rank says why it has failed. It ends without an orderly exit."""
+    events, sent = list[Any](), list[Any]()
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234", "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    for name in (*place, "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", process_group.BACKEND_VARIABLE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    if backend is not None:
+        monkeypatch.setenv(process_group.BACKEND_VARIABLE, backend)
+
+    def joined(*given: Any, **named: Any) -> None:
+        assert place.items() <= os.environ.items() and os.environ["NCCL_NVLS_ENABLE"] == "0" and not sent
+        events.append((*given, named))
+
+    def ended(code: int) -> None:
+        events.append(("exit", code))
+        raise Ended
+
+    def work(own: int, jobs: list[Any], report: Callable[[int, dict[str, Any]], None]) -> None:
+        assert own == rank
+        report(1, {"job": jobs[1]})
+        if error is not None:
+            raise error
+
+    for name in ("barrier", "destroy_process_group"):
+        monkeypatch.setattr(dist, name, lambda name=name: events.append(name))
+    monkeypatch.setattr(dist, "init_process_group", joined)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: events.append(("device", device)))
+    monkeypatch.setattr(os, "_exit", ended)
+    pipe: Any = SimpleNamespace(send=sent.append)
+    with pytest.raises(Ended):
+        process_group._run_rank(rank, RankWorker(work, 2), 1234, ["a", "b"], pipe)
+    of_group = {"rank": rank, "world_size": 2}
+    come = [("gloo", of_group)] if backend else [("device", rank), ("nccl", {**of_group, "device_id": torch.device("cuda", rank)})]
+    assert events == [*come, *(["barrier", "destroy_process_group"] if error is None else []), ("exit", error is not None)]
+    said = [] if error is None else [f"{type(error).__name__}: {error}"[:1000]]
+    assert sent == [*([None, (1, '{"job": "b"}')] if rank == 0 else []), *said]
+
+
+def test_jobs_after_a_failure_are_run_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed one has a record of its error; ranks have so long to say what they wait for."""
+    outcomes, seen, records = iter([(2, "rank 1: broken"), (0, "no result"), (2, None)]), list[Any](), list[Any]()
+
+    def run_once(worker: Any, jobs: list[Any], limit_s: float, on_record: Any, grace_s: float) -> tuple[int, str | None]:
+        seen.append((list(jobs), limit_s, grace_s))
+        return next(outcomes)
+
+    monkeypatch.setattr(process_group, "_run_once", run_once)
+    process_group.run_jobs(RankWorker(print, 2), [*"abcdef"], 9.0, lambda job, one: records.append((job, one)), 2.0)
+    assert seen == [([*jobs], 9.0, 2.0 + 5.0 + 3.0) for jobs in ("abcdef", "def", "ef")]
+    assert records == [("c", {"error": "rank 1: broken"}), ("d", {"error": "no result"})]
+
+
+@pytest.mark.parametrize("jobs", [[], ["a"]])
+def test_no_jobs_start_no_process(jobs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that fails last starts no others."""
+    monkeypatch.setattr(process_group, "_run_once", lambda *_: (0, "broken") if jobs else pytest.fail("started"))
+    records = list[Any]()
+    process_group.run_jobs(RankWorker(print, 2), jobs, 9.0, lambda job, one: records.append((job, one)), 2.0)
+    assert records == [(job, {"error": "broken"}) for job in jobs]
 
 
 def test_halves_are_run_in_one_recipe(tmp_path: Path) -> None:
