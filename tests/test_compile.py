@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import cutlass.cute as cute
 import pytest
 
 from megamoe_dsl import Sm100Config, Target, choose
@@ -38,6 +41,29 @@ def test_the_configuration_is_that_of_the_tokens(monkeypatch: pytest.MonkeyPatch
     found = [compile(problem, "sm_90a", num_tokens=tokens, num_sms=78, lookahead=2) for tokens in (None, 2048, 8)]
     want = [(choose(problem, Target.typical("sm_90a", 78), tokens, lookahead=2), True) for tokens in (2048, 2048, 8)]
     assert found == want and want[0] != want[2]
+
+
+@pytest.mark.parametrize("line_info", [False, True])
+@pytest.mark.parametrize("variable", [None, "sm_100a"])
+def test_what_the_dsl_is_asked_for(line_info: bool, variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the configuration's architecture, whatever the DSL's own variable says; that is set where a user has not."""
+    asked: list[Any] = []
+
+    def compiled(*given: Any, options: str, **others: Any) -> Any:
+        asked.append((given[1], set(options.split()), others))
+        return SimpleNamespace(__ptx__="ptx", __cubin__=b"cubin")
+
+    monkeypatch.setenv("CUTE_DSL_ARCH", variable or "")
+    if variable is None:
+        monkeypatch.delenv("CUTE_DSL_ARCH")
+    monkeypatch.setattr(cute, "compile", compiled)
+    config = choose(Problem(256, 128, 4, 2, 2, 16, recipe="fp8xfp8"), Target.typical("sm_90a", 4), 16)
+    found = compile_kernel(config, line_info=line_info) if line_info else compile_kernel(config)
+    ((given, options, others),) = asked
+    wanted = {"--gpu-arch=sm_90a", "--keep-ptx", "--keep-cubin"} | ({"--generate-line-info"} if line_info else set())
+    assert {one for one in options if not one.startswith("--dump-dir=")} == wanted and len(options) == len(wanted) + 1
+    assert given is config and others == {"no_jit_engine": True} and os.environ["CUTE_DSL_ARCH"] == (variable or "sm_90a")
+    assert (found.config, found.ptx, found.cubin, found.line_info) == (config, "ptx", b"cubin", line_info)
 
 
 def test_chips_of_a_family_have_one_binary(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,15 @@ import sys
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from drawn_routings import MASKED, routings, worst_routing
+from megamoe_dsl import Sm90Config, Sm100Config
 from megamoe_dsl.kernels.moe.layouts.symmetric import padded_sf_rows, pool_tokens
 from megamoe_dsl.problem import MAX_RANKS, MAX_TOPK, Problem, ProblemError
 from megamoe_dsl.recipe import RECIPES
-from megamoe_dsl.testing import problems
+from megamoe_dsl.testing import configs, configs_sm90, configs_sm100, problems
 
 GOOD = Problem(hidden=512, intermediate=256, num_experts=32, topk=6, num_ranks=4, max_tokens_per_rank=64)
 
@@ -53,6 +54,39 @@ def test_constraint_names_field_value_and_what_is_allowed(field, value, allowed)
     assert error.value is value or error.value == value
     assert field in str(error) and repr(value)[:400] in str(error) and allowed in str(error)
     assert isinstance(error, ValueError)
+
+
+def least_of(strategy):
+    """What a strategy draws first."""
+    found = []
+
+    @settings(max_examples=1, database=None, phases=[Phase.generate])
+    @given(strategy)
+    def draw(one):
+        found.append(one)
+
+    draw()
+    return found[0]
+
+
+def test_strategies_shrink_to_what_is_least_interesting():
+    least = Problem(256, 128, 1, 1, num_ranks=1, max_tokens_per_rank=1, fast_math=False)
+    assert least_of(problems()) == least
+    small = replace(least, hidden=32, intermediate=32)
+    assert least_of(problems(whole_tiles=False)) == small
+    assert (
+        least_of(configs_sm100())
+        == least_of(configs())
+        == Sm100Config(least, 16, store_block_m=16, epilogue_warpgroups=1, lookahead=1, num_sms=2)
+    )
+    assert least_of(configs_sm90()) == Sm90Config(replace(small, recipe="fp8xfp8"), 8, 1, 2, 0, 1)
+
+
+@settings(max_examples=50, database=None)
+@given(problems())
+def test_problems_are_no_larger_than_is_said(problem):
+    assert problem.hidden <= 7168 and problem.intermediate <= 4096 and problem.experts_per_rank <= 64
+    assert problem.topk <= 32 and problem.num_ranks <= 128 and problem.max_tokens_per_rank <= 2048
 
 
 def test_a_rank_receives_a_token_once_for_each_of_its_experts_at_most():

@@ -11,6 +11,7 @@ import torch
 from megamoe_dsl import Problem, ProblemError, random_inputs
 from megamoe_dsl.cases import Case, TokenInputs, common, generators, random_case
 from megamoe_dsl.cases.generators import GENERATORS
+from megamoe_dsl.quant import dequantize_nvfp4, quantize_nvfp4
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference import linear1, route
 
@@ -66,6 +67,15 @@ def test_gate_and_up_have_their_size(recipe: str, exact: bool, least: float, mos
     (job,) = one.jobs(route(problem, one.topk_idx))
     gate_up = linear1(job.x, job.x_sf, job.own.fc1, job.own.fc1_sf, bias=job.own.fc1_bias, factors=job.own.factors)
     assert all(least < float(half.double().std()) < most for half in gate_up.chunk(2, dim=1))
+
+
+@pytest.mark.parametrize(("value", "kept"), [(21.0, 21.0), (-21.0, -21.0), (22.0, 21.0)])
+def test_normal_tokens_of_nvfp4_are_not_saturated_up_to_21(value: float, kept: float) -> None:
+    """Far beyond unit variance, by the factor of all tokens."""
+    codes, sf = quantize_nvfp4(torch.full((1, 16), value), torch.tensor(common.NORMAL_FACTOR))
+    assert (dequantize_nvfp4(codes, sf) * 2.0**-7).unique().tolist() == [kept]
+    x, x_sf = common.normal_x(Problem(256, 128, 1, 1, recipe="nvfp4xnvfp4"), 500, torch.Generator().manual_seed(0))
+    assert 0.8 < (dequantize_nvfp4(x, x_sf) * 2.0**-7).std() < 1.2
 
 
 E2M1, SPARSE_E2M1 = 256, 29  # bytes of two codes, and of two of which one is zero

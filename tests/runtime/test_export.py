@@ -8,7 +8,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import cutlass.cute as cute
 import pytest
 from typer.testing import CliRunner
 
@@ -102,6 +105,28 @@ def test_files_are_made_beside_their_places(tmp_path: Path, monkeypatch: pytest.
     for _ in range(2):
         found = export_kernel(CONFIGS["sm_90a"], folder, "name")
     assert sorted(folder.iterdir()) == sorted(found.files) and {one.parent.parent for one in moved} == {folder}
+
+
+@pytest.mark.parametrize("variable", [None, "sm_100a"])
+def test_what_the_dsl_is_asked_for(variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A function that TVM FFI calls, for the configuration's architecture."""
+    asked: list[Any] = []
+
+    def compiled(launch: Any, config: Any, placeholders: Any, stream: Any, options: str) -> Any:
+        asked.append((config, {one for one in options.split() if not one.startswith("--dump-dir=")}))
+        return SimpleNamespace(__cubin__=b"cubin", export_to_c=lambda *given, **named: asked.append((given, named)))
+
+    monkeypatch.setenv("CUTE_DSL_ARCH", variable or "")
+    if variable is None:
+        monkeypatch.delenv("CUTE_DSL_ARCH")
+    monkeypatch.setattr(cute, "compile", compiled)
+    monkeypatch.setattr("megamoe_dsl.artifact.artifact.read_resources", lambda cubin: {"the kernel": None, "another": None})
+    entry, arguments = export_module.compile_object(CONFIGS["sm_90a"], tmp_path / "k.o")
+    options, named = {"--enable-tvm-ffi", "--gpu-arch=sm_90a", "--keep-cubin"}, {"function_name": "mega_moe"}
+    assert asked == [(CONFIGS["sm_90a"], options), ((str(tmp_path / "k.o"),), named)]
+    assert entry == "the kernel" and os.environ["CUTE_DSL_ARCH"] == (variable or "sm_90a")
+    assert arguments[:2] == [{"name": "sym", "type": "int64"}, {"name": "peers", "type": "int64"}]
+    assert arguments[5:7] == [{"name": "num_tokens", "type": "int32"}, {"name": "rank", "type": "int32"}]
 
 
 def test_the_manifest_is_the_configurations(exported: Export) -> None:
