@@ -50,6 +50,8 @@ SM90 = Arch("sm_90a", ((9, 0),), "sm_90a", SMEM_BYTES, REGISTER_FILE, 0, frozens
 SM100 = Arch("sm_100a", ((10, 0), (10, 3)), "sm_100f", SMEM_BYTES, REGISTER_FILE, 512, frozenset({"tcgen05", "add.f32.bf16"}))
 
 ARCHES = {arch.name: arch for arch in (SM100, SM90)}
+ARCH_BY_NAME = property(lambda config: ARCHES[config.arch_name])
+"""Of a configuration for either."""
 
 
 @dataclass(frozen=True)

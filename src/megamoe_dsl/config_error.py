@@ -1,10 +1,11 @@
-"""Whole numbers as callers give them: Python's, numpy's, or anything else that is one; and the error of a configuration's field."""
+"""Whole numbers as callers give them: Python's, numpy's, or anything else that is one; configurations, and the error of a field of one."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields
-from operator import index
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter, index
 from typing import Any, SupportsIndex
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
@@ -55,20 +56,44 @@ def require_integer(field: str, value: object) -> int:
     return number
 
 
-def require_declared(config: Any, problem: type[Any] | None = None) -> None:
-    """Raises `ConfigError` unless a configuration's problem is a `problem`, if one is given, and its fields are integers and flags where
-    they are declared so.  Integers become ints: whatever they were given as, equal ones are one configuration."""
-    if problem is not None:
-        require(isinstance(config.problem, problem), "problem", config.problem, f"a {problem.__name__}")
-    for name, kind in ((one.name, one.type) for one in fields(config)):
-        value = getattr(config, name)
-        if kind == "int":
-            object.__setattr__(config, name, require_integer(name, value))
-        require(kind != "bool" or isinstance(value, bool), name, value, "True or False")
+@dataclass(frozen=True)
+class CheckedConfig:
+    """What configurations of kernels have in common: fields are checked when one is made.  Each check raises `ConfigError`, which names a
+    field, its value and what is allowed."""
 
+    replace = replace
 
-def require_stages(config: Any, most: int) -> None:
-    """Raises `ConfigError` unless `num_stages` is 2 or more and at most `most`, which 0 becomes."""
-    if config.num_stages == 0:
-        object.__setattr__(config, "num_stages", most)
-    require(2 <= config.num_stages <= most, "num_stages", config.num_stages, f"between 2 and {most}, or 0 for the deepest")
+    def require(self, field: str, holds: bool, allowed: str) -> None:
+        """`field` may be one of the problem's, or several."""
+        require(holds, field, attrgetter(*field.split(", "))(self), allowed)
+
+    def require_any(self, field: str, allowed: Iterable[object], where: str = "") -> None:
+        """The field is one of these, which the message says by name."""
+        self.require(field, attrgetter(field)(self) in tuple(allowed), " or ".join(map(str, allowed)) + where)
+
+    def only_where(self, field: str, holds: bool, where: str) -> None:
+        """What it is if nobody says, unless `holds`."""
+        usual = getattr(type(self), field)
+        self.require(field, holds or getattr(self, field) == usual, f"{usual} {where}")
+
+    def check_declared(self: Any, problem: type[Any] | None = None) -> None:
+        """The configuration's problem is a `problem`, if one is given, and fields are integers and flags where they are declared so.
+        Integers become ints: whatever they were given as, equal ones are one configuration."""
+        if problem is not None:
+            self.require("problem", isinstance(self.problem, problem), f"a {problem.__name__}")
+        for one in fields(self):
+            if one.type == "int":
+                object.__setattr__(self, one.name, require_integer(one.name, getattr(self, one.name)))
+            self.require(one.name, one.type != "bool" or isinstance(getattr(self, one.name), bool), "True or False")
+
+    def check_clusters(self: Any) -> None:
+        """The grid has clusters, all whole."""
+        whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
+        self.require("num_sms", whole, f"a positive multiple of {self.cluster}")
+
+    def check_depth(self: Any, most: int, field: str = "num_stages") -> None:
+        """`num_stages` is 2 or more and at most `most`, which 0 becomes; `field` is what a tile is too large by where 2 do not fit."""
+        self.require(field, most >= 2 or field == "num_stages", "small enough to leave SMEM for two stages")
+        if self.num_stages == 0:
+            object.__setattr__(self, "num_stages", most)
+        self.require("num_stages", 2 <= self.num_stages <= most, f"between 2 and {most}, or 0 for the deepest")

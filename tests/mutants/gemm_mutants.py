@@ -24,9 +24,9 @@ NVFP4_MUTANTS = (
     nvfp4_mutant(
         "a stage of NVFP4 has half of its words of scales",
         "wrong number",
-        "PairConfig.k_block",
-        "packed_values(self.block_k, formats.activations.channels)",
-        "packed_values(self.block_k)",
+        "k_block_of",
+        "packed_values(config.block_k, formats.activations.channels)",
+        "packed_values(config.block_k)",
     ),
     nvfp4_mutant("the factor is the first group's", "wrong base", "load_factor", "Int64(tile.group) * 4", "Int64(0)"),
     nvfp4_mutant("sums keep their size", "wrong number", "with_factor", "[value * factor for value in sums]", "list(sums)"),

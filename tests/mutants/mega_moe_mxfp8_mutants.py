@@ -27,7 +27,7 @@ MXFP8_MUTANTS = (
     mutant(
         "weights of a byte are unpacked",
         "wrong number",
-        "PairConfig.k_block",
+        "k_block_of",
         "ALL_BYTES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES",
         "BYTE_VALUES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES",
     ),

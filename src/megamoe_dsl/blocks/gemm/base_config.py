@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC
-from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ...arch import Arch
-from ...config_error import require, require_declared, require_stages
+from ...config_error import CheckedConfig
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import most_that_fit
 from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 
-class BaseGemmConfig(ABC):
+class BaseGemmConfig(CheckedConfig):
     """A frozen dataclass of JSON values, and the parts that they choose: who brings rows of A (rows.py) and of B (weights.py), what
     becomes of sums (epilogue.py).  map_names: tensor maps, in the order of the kernel's parameters; blocks_per_fetch: tiles that a
     cluster takes at a time.
@@ -52,8 +49,6 @@ class BaseGemmConfig(ABC):
 
     def check_rows(self, rows: int) -> None:
         self.problem.check_rows(rows)
-
-    replace: Any = replace
 
     @property
     def smem(self) -> Any:
@@ -112,27 +107,20 @@ class BaseGemmConfig(ABC):
         return [*self.tile_facts, ("order", f"{schedule}, {self.group_m} row blocks together"), ("stages", self.num_stages), *rows]
 
     # --- checks
-    def require(self, field: str, holds: bool, allowed: str) -> None:
-        """Raises `ConfigError` unless `holds`; `field` may be one of the problem's, or several."""
-        require(holds, field, attrgetter(*field.split(", "))(self), allowed)
-
     def check_problem(self) -> None:
         """A problem of the architecture's recipes, and declared types of fields.  Raises `ConfigError`."""
-        require_declared(self, GemmProblem)
-        self.require("problem.recipe", self.problem.recipe in self.recipes, " or ".join(self.recipes) + f" for {self.arch}")
+        self.check_declared(GemmProblem)
+        self.require_any("problem.recipe", self.recipes, f" for {self.arch}")
 
     def check_grid(self) -> None:
         """The grid, and the order of its tiles.  Raises `ConfigError`."""
         kind = self.problem.kind
         divides = kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
         self.require("block_m", divides, f"a divisor of {ROW_BLOCK} for a {kind} problem")
-        whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
-        self.require("num_sms", whole, f"a positive multiple of {self.cluster}")
+        self.check_clusters()
         self.require("group_m", self.group_m >= 1, "positive")
-        self.require("trace", self.problem.of_experts or not self.trace, "False but over the rows of experts")
+        self.only_where("trace", self.problem.of_experts, "but over the rows of experts")
 
     def check_stages(self, field: str) -> None:
         """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""
-        most = most_that_fit(lambda stages: int(self.smem_plan(stages).region.size), self.arch.smem_bytes)
-        self.require(field, most >= 2, "small enough to leave SMEM for two stages")
-        require_stages(self, most)
+        self.check_depth(most_that_fit(lambda stages: int(self.smem_plan(stages).region.size), self.arch.smem_bytes), field)

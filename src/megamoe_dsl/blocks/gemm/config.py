@@ -86,19 +86,19 @@ class GemmConfig(BaseGemmConfig):
         problem, own = self.problem, self.problem.of_experts
         self.require("problem.recipe", not (own and problem.decodes), "one whose B is loaded as it is, over the rows of experts")
         self._check_tile()
-        self.require("cluster", self.cluster in (1, 2), "1 or 2")
+        self.require_any("cluster", (1, 2))
         self._check_split()
         added = not problem.biases or not (problem.decodes or self.split_k)
         self.require("problem.biases", added, "empty where B is decoded, or K split")
         shared = self.fetchers == 1 or (self.block_n % 16 == 0 and self.block_m % 16 == 0)
-        self.require("cluster", shared, "1 where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
+        self.only_where("cluster", shared, "where block_m or block_n is no multiple of 16: each CTA fetches half of a tile")
         self.check_grid()
-        early = not self.prefetch_weights or (problem.kind == PACKED and not (problem.decodes or own))
-        self.require("prefetch_weights", early, "False but for a packed problem whose B is loaded as it is")
-        self.require("epilogue_buffers", self.epilogue_buffers in (1, 2), "1 or 2")
+        early = problem.kind == PACKED and not (problem.decodes or own)
+        self.only_where("prefetch_weights", early, "but for a packed problem whose B is loaded as it is")
+        self.require_any("epilogue_buffers", (1, 2))
         self.epilogue.check(self)
         alone = own and (problem.places_rows or not (problem.gathers or problem.sums_rows))
-        self.require("cluster", self.cluster == 1 or not alone, "1 where rows of experts are sorted before, or blocked")
+        self.only_where("cluster", not alone, "where rows of experts are sorted before, or blocked")
         if problem.sums_rows or any(self.weights.mn_major):
             self._check_rows_of_k()
         self.check_stages("block_n")
@@ -122,10 +122,8 @@ class GemmConfig(BaseGemmConfig):
             object.__setattr__(self, "warpgroups", groups[-1])
         self.require("warpgroups", self.warpgroups in groups, f"one of {list(groups)} for this tile, or 0 for the last of them")
         self.require("k_in_flight", 1 <= self.k_in_flight <= MOST_AHEAD, f"between 1 and {MOST_AHEAD}")
-        stays = self.tile.scaled or self.k_in_flight == 1
-        self.require("k_in_flight", stays, f"1 with {self.problem.recipe}, whose sums stay in the tensor core")
-        can_halve = not self.half_tiles or (self.block_m == 2 * GROUP_ROWS and not self.swap_ab)
-        self.require("half_tiles", can_halve, "False unless block_m is 128")
+        self.only_where("k_in_flight", self.tile.scaled, f"with {self.problem.recipe}, whose sums stay in the tensor core")
+        self.only_where("half_tiles", self.block_m == 2 * GROUP_ROWS and not self.swap_ab, "unless block_m is 128")
         for half in {False, self.half_tiles}:
             self._check_columns(half)
 
@@ -136,23 +134,20 @@ class GemmConfig(BaseGemmConfig):
         self.require("block_m, block_n", tiles, f"{allowed} with {problem.recipe} and without swap_ab")
         least = f"128 or less for a {problem.kind} problem with {problem.recipe}: TMA fetches up to 256 scales"
         self.require("block_m", not (self.is_tall and problem.any_row), least)
-        self.require("k_in_flight", self.k_in_flight == 1, f"1 with {problem.recipe}, whose next block is decoded meanwhile")
-        alone = self.cluster == 1 or self.split_k
-        self.require("cluster", alone, f"1 with {problem.recipe}, or 2 that have a half of K each")
+        self.only_where("k_in_flight", False, f"with {problem.recipe}, whose next block is decoded meanwhile")
+        self.only_where("cluster", self.split_k, f"with {problem.recipe}, or 2 that have a half of K each")
 
     def _check_split(self) -> None:
         problem = self.problem
         can_split = self.cluster == 2 and self.warpgroups <= 2 and not self.half_tiles and self.swap_ab == problem.decodes
         without = "with swap_ab" if problem.decodes else "without swap_ab and halves"
-        self.require("split_k", can_split or not self.split_k, f"False but for clusters of two and at most two warpgroups, {without}")
-        several = problem.k_blocks > 1 or not self.split_k
-        self.require("split_k", several, f"False where K = {problem.k} is one block of {problem.k_block}")
+        self.only_where("split_k", can_split, f"but for clusters of two and at most two warpgroups, {without}")
+        self.only_where("split_k", problem.k_blocks > 1, f"where K = {problem.k} is one block of {problem.k_block}")
 
     def _check_burst(self) -> None:
         blocks = self.problem.k_blocks
         self.require("burst", self.burst in BURSTS, f"one of {list(BURSTS)}")
-        alone = self.cluster == 1 and not self.problem.decodes
-        self.require("burst", alone or self.burst == 1, "1 in clusters, or where B is decoded")
+        self.only_where("burst", self.cluster == 1 and not self.problem.decodes, "in clusters, or where B is decoded")
         self.require("burst", blocks % self.burst == 0, f"a divisor of the {blocks} K blocks")
         # Math warps hold up to `k_in_flight` stages while they wait for the next, which comes with a whole burst.
         left = self.num_stages - self.k_in_flight
@@ -163,22 +158,19 @@ class GemmConfig(BaseGemmConfig):
         sums = self.problem.sums_rows
         where = "where K are the rows of groups" if sums else "where rows of shared memory are K"
         self.require("block_n", self.tile.columns(self.half_tiles) % K_ROWS == 0, f"a multiple of {K_ROWS} for each warpgroup {where}")
-        more = {"block_m": 2 * K_ROWS, "half_tiles": False} if sums else {}
-        for field, value in {"swap_ab": False, "split_k": False, "burst": 1, **more}.items():
-            self.require(field, getattr(self, field) == value, f"{value} {where}")
+        for field in ("swap_ab", "split_k", "burst", *(("half_tiles",) if sums else ())):
+            self.only_where(field, False, where)
+        self.require("block_m", not sums or self.block_m == 2 * K_ROWS, f"{2 * K_ROWS} {where}")
         boxes = self.block_n % (2 * K_ROWS) == 0
         pairs = boxes and (not sums or (pairs_tiles(self.problem, self.block_m, self.block_n) and self.group_m % 2 == 0))
-        self.require(
-            "cluster", pairs or self.cluster == 1, "1 where rows of tiles make an odd number of them, or columns of a tile of boxes"
-        )
+        self.only_where("cluster", pairs, "where rows of tiles make an odd number of them, or columns of a tile of boxes")
 
     def _check_columns(self, half: bool) -> None:
         tile, chunks = self.tile, self.tile.chunks(half)
         whole = tile.n % tile.warpgroups == 0 if tile.shares_rows(half) else True
         fits = whole and tile.columns(half) % (8 * chunks) == 0
         self.require("block_n", fits, "a multiple of 8 for each warpgroup, and for each of its parts")
-        one_part = self.k_in_flight == 1 or chunks == 1
-        self.require("k_in_flight", one_part, "1 where a warpgroup multiplies its columns in several parts")
+        self.only_where("k_in_flight", chunks == 1, "where a warpgroup multiplies its columns in several parts")
         values = (self.block_m if self.swap_ab else tile.columns(half) // chunks) // 2
         partials = chunks if self.problem.decodes and self.swap_ab else self.k_in_flight if tile.scaled else 0
         scales = self.k_in_flight * self.weights.thread_scales(tile.columns(half) // chunks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...config_error import require
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...lazy import find, late
 from ...recipe import Format
@@ -20,7 +19,7 @@ GATE_UP_ROWS = 256  # rows of B of a tile of gate and up: 128 of each, the chann
 def check_rows_of_warpgroups(config: Any, what: str) -> None:
     """Raises `ConfigError` unless each warpgroup has 64 rows of its own."""
     whole = not config.swap_ab and not config.half_tiles and config.block_m == GROUP_ROWS * config.warpgroups
-    require(whole, "block_m", config.block_m, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for {what}")
+    config.require("block_m", whole, f"{GROUP_ROWS} for each warpgroup, without halves and swap_ab, for {what}")
 
 
 class Epilogue:
@@ -88,7 +87,7 @@ class ActivateGateUp(Store):
 
     def check(self, config: Any) -> None:
         """Gate and up of a row lie in one thread: a warpgroup has all columns of a tile of 128 channels.  Raises `ConfigError`."""
-        require(config.block_n == GATE_UP_ROWS, "block_n", config.block_n, f"{GATE_UP_ROWS} for gate and up")
+        config.require("block_n", config.block_n == GATE_UP_ROWS, f"{GATE_UP_ROWS} for gate and up")
         check_rows_of_warpgroups(config, "gate and up")
 
     def finish(self, ctx: Any, *tile: Any) -> None:  # type: ignore[override]
@@ -104,7 +103,7 @@ class GateUpGradient(Store):
     def check(self, config: Any) -> None:
         """All columns of a row of a tile lie in one quad.  Raises `ConfigError`."""
         check_rows_of_warpgroups(config, "a gradient")
-        require(config.block_n % DOT_COLUMNS == 0, "block_n", config.block_n, f"a multiple of {DOT_COLUMNS} for a gradient")
+        config.require("block_n", config.block_n % DOT_COLUMNS == 0, f"a multiple of {DOT_COLUMNS} for a gradient")
 
     finish = late("blocks.gemm.gate_up_gradient.finish_gradient")
 
@@ -157,9 +156,9 @@ class ScatterGateUp(ScatterPasses):
 
     def check(self, config: Any) -> None:
         """Raises `ConfigError` where a tile is partial: its rows of gate would lack some of up."""
-        of_tile = f"consumers = {config.consumers} and pairs = {config.pairs}"
         whole = config.problem.n % config.block_n == 0
-        require(whole, "problem.n", config.problem.n, f"a multiple of {config.block_n} for gate and up with {of_tile}")
+        tile = f"gate and up with consumers = {config.consumers} and pairs = {config.pairs}"
+        config.require("problem.n", whole, f"a multiple of {config.block_n} for {tile}")
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         """D: bytes of a row's 64 channels that a CTA has of gate and up."""

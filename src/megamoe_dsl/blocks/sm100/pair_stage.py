@@ -3,10 +3,11 @@ which loaders fetch them (load.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from ...hardware.cta_pair import BLOCK_N, CLUSTER, PAIR_MMAS, PairMma
+from ...hardware.cta_pair import BLOCK_N, PAIR_MMAS, PairMma
 from ...hardware.operand_tile import (
     ALL_BYTES,
     BYTE_VALUES,
@@ -76,28 +77,28 @@ class PairStage:
         )
 
 
-class PairConfig:
-    """Before the family's base: `problem` has `formats` (recipe.py), `block_k` is the K of a stage."""
+# --- of a configuration, whose problem has `formats` (recipe.py), and whose `block_k` is the K of a stage
+def check_k(config: Any, depths: Sequence[int], of: str) -> None:
+    """0 becomes the least of these.  Raises `ConfigError` for others."""
+    if config.block_k == 0:
+        object.__setattr__(config, "block_k", min(depths))
+    config.require_any("block_k", depths, f" for {of}")
 
-    problem: Any
-    block_k: int
 
-    cluster: ClassVar[int] = CLUSTER
-    blocks_per_fetch: ClassVar[int] = 1
+def k_block_of(config: Any) -> KBlock:
+    """A stage's block of K."""
+    formats = config.problem.formats
+    if not formats.scaled:
+        return PLAIN_VALUES
+    if formats.packs_activations:
+        return packed_values(config.block_k, formats.activations.channels)
+    return ALL_BYTES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES
 
-    @property
-    def k_block(self) -> KBlock:
-        formats = self.problem.formats
-        if not formats.scaled:
-            return PLAIN_VALUES
-        if formats.packs_activations:
-            return packed_values(self.block_k, formats.activations.channels)
-        return ALL_BYTES if formats.weights.element_bits == ALL_BYTES.weight_bits else BYTE_VALUES
 
-    @property
-    def mma(self) -> PairMma:
-        formats = self.problem.formats
-        return PAIR_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]
+def mma_of(config: Any) -> PairMma:
+    """The instruction that multiplies it."""
+    formats = config.problem.formats
+    return PAIR_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]
 
 
 def byte_rows(address: Any, width: int, height: Any, box_height: int, span: int) -> MapFields:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
 from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
-from ...config_error import require, require_declared
+from ...config_error import CheckedConfig
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align
@@ -29,7 +29,7 @@ MOST_BYTES = 64 << 20  # most bytes of a stream's memory
 
 
 @dataclass(frozen=True)
-class DecodeConfig:
+class DecodeConfig(CheckedConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM90
@@ -43,20 +43,19 @@ class DecodeConfig:
     weights: str = F32_WEIGHTS  # type of top-k weights: f32 or bf16
 
     def __post_init__(self) -> None:
-        require_declared(self, DecodeProblem)
-        require(self.block_m in TOKENS, "block_m", self.block_m, " or ".join(map(str, TOKENS)))
-        require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
-        require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
-        require(self.weights in OUTPUTS, "weights", self.weights, " or ".join(OUTPUTS))
-        promoted, recipe = self.problem.formats.promoted, self.problem.recipe
-        require(promoted or not self.problem.formats.scaled, "problem.recipe", recipe, "fp8xfp8, fp8xmxfp4 or bf16xbf16")
-        size, shape = self.memory, f"{self.problem.hidden}, {self.problem.intermediate}, {self.problem.topk}"
-        fields = "problem.hidden, problem.intermediate, problem.topk"
-        require(size <= MOST_BYTES, fields, shape, f"such that results between the linears fit {MOST_BYTES} bytes, not {size}")
+        self.check_declared(DecodeProblem)
+        self.require_any("block_m", TOKENS)
+        self.require("num_sms", self.num_sms >= 1, "positive")
+        self.require_any("indices", INDICES)
+        self.require_any("weights", OUTPUTS)
+        taken = self.problem.formats.promoted or not self.problem.formats.scaled
+        self.require("problem.recipe", taken, "fp8xfp8, fp8xmxfp4 or bf16xbf16")
+        fits = f"such that results between the linears fit {MOST_BYTES} bytes, not {self.memory}"
+        self.require("problem.hidden, problem.intermediate, problem.topk", self.memory <= MOST_BYTES, fits)
         most = most_that_fit(lambda stages: self.region_of(stages).size, self.arch.smem_bytes)
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", min(most, self.source.most_stages))
-        require(2 * self.burst <= self.num_stages <= most, "num_stages", self.num_stages, f"between {2 * self.burst} and {most}, or 0")
+        self.require("num_stages", 2 * self.burst <= self.num_stages <= most, f"between {2 * self.burst} and {most}, or 0")
 
     # --- work
     def k_blocks(self, phase: int) -> int:

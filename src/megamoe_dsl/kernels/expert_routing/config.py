@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
-from ...arch import ARCHES, SM90, SM100, Arch
+from ...arch import ARCH_BY_NAME, SM90, SM100
 from ...blocks.gemm.problem import GEMM_RECIPES, I64, INDICES, SCALE_BLOCK
-from ...config_error import require, require_declared
+from ...config_error import CheckedConfig
 from ...layouts.region import F32, U32, Field, Region
 from ...recipe import RECIPES
 from .problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
@@ -43,9 +43,10 @@ REGIONS: dict[type, Region] = {
 
 
 @dataclass(frozen=True)
-class TokensConfig:
+class TokensConfig(CheckedConfig):
     """How experts are chosen, and their results summed; raises `ConfigError` where a field is out of range."""
 
+    arch = ARCH_BY_NAME
     cluster: ClassVar[int] = 1
     least_sms: ClassVar[int] = 1
 
@@ -54,16 +55,12 @@ class TokensConfig:
     arch_name: str = field(default=SM90.name, kw_only=True)  # `sm_90a` or `sm_100a`
 
     def __post_init__(self) -> None:
-        require(type(self.problem) in THREADS, "problem", self.problem, " or ".join(f"a {one.__name__}" for one in THREADS))
-        require(self.arch_name in ROUTED, "arch_name", self.arch_name, " or ".join(ROUTED))
-        recipe, recipes = self.problem.recipe, ROUTED[self.arch_name]
-        require(not recipe or recipe in recipes, "problem.recipe", recipe, f"{' or '.join(recipes)} for {self.arch}")
-        require_declared(self)
-        require(self.num_sms >= self.least_sms, "num_sms", self.num_sms, f"at least {self.least_sms}")
-
-    @property
-    def arch(self) -> Arch:
-        return ARCHES[self.arch_name]
+        self.require("problem", type(self.problem) in THREADS, " or ".join(f"a {one.__name__}" for one in THREADS))
+        self.require_any("arch_name", ROUTED)
+        if self.problem.recipe:
+            self.require_any("problem.recipe", ROUTED[self.arch_name], f" for {self.arch}")
+        self.check_declared()
+        self.require("num_sms", self.num_sms >= self.least_sms, f"at least {self.least_sms}")
 
     @property
     def num_threads(self) -> int:
@@ -87,11 +84,11 @@ class RouteConfig(TokensConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(isinstance(self.problem, RoutingProblem), "problem", self.problem, "a RoutingProblem")
+        self.require("problem", isinstance(self.problem, RoutingProblem), "a RoutingProblem")
         most = min(MOST_SORTERS, self.num_sms - 1)
-        require(1 <= self.sorters <= most, "sorters", self.sorters, f"between 1 and {most}")
-        require(self.indices in INDICES, "indices", self.indices, " or ".join(INDICES))
-        require(self.slots_per_sorter >= 1, "slots_per_sorter", self.slots_per_sorter, "at least 1")
+        self.require("sorters", 1 <= self.sorters <= most, f"between 1 and {most}")
+        self.require_any("indices", INDICES)
+        self.require("slots_per_sorter", self.slots_per_sorter >= 1, "at least 1")
 
     @cached_property
     def region(self) -> Region:  # type: ignore[override]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...arch import Arch
-from ...config_error import ConfigError, require, require_declared, require_stages
+from ...config_error import CheckedConfig, require
 from ...layouts.arith import Int, ceil_div, div
 from ...layouts.region import Region
 from ...problem import Problem
@@ -34,7 +34,7 @@ class PerRole(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MegaMoeConfig(ABC):
+class MegaMoeConfig(CheckedConfig, ABC):
     """Compile-time choices of a mega kernel; raises `ConfigError` where a field is out of range.
 
     Kernels and the schedule also ask an architecture's configuration for
@@ -70,24 +70,21 @@ class MegaMoeConfig(ABC):
     trace: bool = field(default=False, kw_only=True)  # warps record time stamps for profiles (layouts/records.py)
 
     def __post_init__(self) -> None:
-        require_declared(self, Problem)
+        self.check_declared(Problem)
         self.require_recipe(self.problem)
         tiles = self.tiles_of(self.problem)
-        require(self.block_m in tiles, "block_m", self.block_m, f"one of {list(tiles)} for {self.problem.recipe}")
+        self.require("block_m", self.block_m in tiles, f"one of {list(tiles)} for {self.problem.recipe}")
         object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
         local = self.problem.experts_per_rank
-        require(1 <= self.lookahead <= local, "lookahead", self.lookahead, f"between 1 and experts_per_rank = {local}")
+        self.require("lookahead", 1 <= self.lookahead <= local, f"between 1 and experts_per_rank = {local}")
         self.check_fields()
-        most = self.smem_plan(1).max_stages(self.arch.smem_bytes)
-        if most < 2:
-            # What takes more of the SMEM: rows of tokens, or the tables with an entry per expert.
-            taken = {place.field.name: place.field.num_bytes for place in self.smem_plan(1).region}
-            rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
-            name = "hidden" if rows > tables else "num_experts"
-            raise ConfigError(f"problem.{name}", getattr(self.problem, name), "small enough to leave SMEM for two stages")
-        require_stages(self, most)
-        budget, total = self.registers, self.register_total
-        require(total <= self.arch.registers, "registers", budget, f"at most {self.arch.registers} in all, got {total}")
+        plan = self.smem_plan(1)
+        # What takes more of the SMEM: rows of tokens, or the tables with an entry per expert.
+        taken = {place.field.name: place.field.num_bytes for place in plan.region}
+        rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
+        self.check_depth(plan.max_stages(self.arch.smem_bytes), "problem.hidden" if rows > tables else "problem.num_experts")
+        total = self.register_total
+        self.require("registers", total <= self.arch.registers, f"at most {self.arch.registers} in all, got {total}")
 
     @classmethod
     def require_recipe(cls, problem: Problem) -> None:
@@ -102,8 +99,6 @@ class MegaMoeConfig(ABC):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...  # what each architecture's has
-
-    replace = replace
 
     # --- threads and registers
     @property
@@ -186,8 +181,7 @@ class MegaMoeConfig(ABC):
         return self.smem_plan(num_stages)
 
 
-def require_whole_tiles(problem: Problem, what: str) -> None:
+def require_whole_tiles(config: Any, what: str) -> None:
     """Hidden and intermediate of whole tiles, for kernels that have no place for less.  Raises `ConfigError`."""
     for name, step in (("hidden", TILE_ROWS), ("intermediate", TILE_ROWS // 2)):
-        value = getattr(problem, name)
-        require(value % step == 0, f"problem.{name}", value, f"a multiple of {step} {what}")
+        config.require(f"problem.{name}", getattr(config.problem, name) % step == 0, f"a multiple of {step} {what}")

@@ -9,7 +9,7 @@ from ....arch import SM100, Arch
 from ....config_error import require
 from ....hardware.cta_pair import ACCUMULATORS, CLUSTER, PAIR_ROWS, TMEM_COLUMNS, TmemPlan
 from ...sm100.epilogue_tile import PASS_WARPGROUPS
-from ...sm100.pair_stage import PairConfig, PairStage
+from ...sm100.pair_stage import PairStage, check_k, k_block_of, mma_of
 from ..base_config import BaseGemmConfig
 from ..epilogue import GradientPasses, ScatterGateUp, ScatterPasses, StorePasses
 from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, LEFT, MASKED, PACKED, ROW_BLOCK, GemmProblem, VarlenKProblem
@@ -29,12 +29,14 @@ NUM_SMS = 148  # of a B200
 
 
 @dataclass(frozen=True)
-class Sm100GemmConfig(PairConfig, BaseGemmConfig):
+class Sm100GemmConfig(BaseGemmConfig):
     """Compile-time choices; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
     plan: ClassVar[type[Any]] = PairGemmSmemPlan
+    blocks_per_fetch: ClassVar[int] = 1
+    k_block, mma = property(k_block_of), property(mma_of)
 
     problem: GemmProblem
     block_m: int  # rows of A in a tile, the MMA's N: 32, 64, 128 or 192; with BF16, or in gather_gemm, also 256
@@ -49,19 +51,17 @@ class Sm100GemmConfig(PairConfig, BaseGemmConfig):
 
     def __post_init__(self) -> None:
         self.check_problem()
-        problem, depths = self.problem, block_ks(self.problem)
+        problem = self.problem
         kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
         self.require("problem.kind", problem.kind in self.kinds, kinds)
-        counts, where = ((1, 2), "1 or 2") if self.brings_rows else ((1,), "1 but over the rows of experts")
-        self.require("consumers", self.consumers in counts, where)
-        self.require("pairs", self.pairs in counts, where)
+        for field in ("consumers", "pairs"):
+            self.only_where(field, self.brings_rows, "but over the rows of experts")
+            self.require_any(field, (1, 2))
         self.require("block_m", self.block_m in self.block_ms, f"one of {list(self.block_ms)}")
         whole = problem.sums_rows or problem.k % problem.k_block == 0
         self.require("problem.k", whole, f"a multiple of {problem.k_block} on {self.arch}")
         self.require("problem.biases", not problem.biases, f"empty on {self.arch}")
-        if self.block_k == 0:
-            object.__setattr__(self, "block_k", min(depths))
-        self.require("block_k", self.block_k in depths, " or ".join(map(str, depths)) + f" for k = {problem.k} of {problem.recipe}")
+        check_k(self, block_ks(problem), f"k = {problem.k} of {problem.recipe}")
         self.check_grid()
         most = max(rows for rows in self.block_ms if self._tmem(rows, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"

@@ -3,15 +3,15 @@ CTA, whatever the number of tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Self
 
-from ....arch import ARCHES, SM90, Arch
+from ....arch import ARCH_BY_NAME, ARCHES, SM90
 from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS
 from ....blocks.gemm.problem import MASKED, GemmProblem
-from ....config_error import require, require_declared, require_stages
+from ....config_error import CheckedConfig
 from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ...kernel import with_fields
@@ -35,9 +35,10 @@ WARP = "the communication warp"
 
 
 @dataclass(frozen=True)
-class EpConfig:
+class EpConfig(CheckedConfig):
     """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range."""
 
+    arch = ARCH_BY_NAME
     half: ClassVar[Half]
     launch: ClassVar[EpLaunch]
     check_fields: ClassVar[Any]  # checks what a half adds; raises `ConfigError`
@@ -61,24 +62,21 @@ class EpConfig:
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        require_declared(self, Problem)
-        require(self.arch_name in PARTS, "arch_name", self.arch_name, " or ".join(PARTS))
-        p, part = self.problem, self.part
-        require(p.recipe in part.recipes, "problem.recipe", p.recipe, " or ".join(part.recipes) + f" for {self.arch}")
-        require_whole_tiles(p, "in halves of the layer")
-        require(not p.biases, "problem.biases", p.biases, "False: the linears have none")
-        require(p.combine == "bf16", "problem.combine", p.combine, "bf16")
-        object.__setattr__(self, "cluster", self.cluster or min(part.allowed["cluster"]))
+        self.check_declared(Problem)
+        self.require_any("arch_name", PARTS)
+        part, least = self.part, min(self.part.allowed["cluster"])
+        self.require_any("problem.recipe", part.recipes, f" for {self.arch}")
+        require_whole_tiles(self, "in halves of the layer")
+        self.require("problem.biases", not self.problem.biases, "False: the linears have none")
+        self.require_any("problem.combine", ("bf16",))
+        object.__setattr__(self, "cluster", self.cluster or least)
         for name, values in part.allowed.items():
-            require(getattr(self, name) in values, name, getattr(self, name), f"one of {list(values)} for {self.arch}")
-        least = min(part.allowed["cluster"])
-        require(self.cluster == least or not self.transposed, "cluster", self.cluster, f"{least} in a backward pass")
-        require(self.num_sms >= 1 and self.num_sms % self.cluster == 0, "num_sms", self.num_sms, f"a positive multiple of {self.cluster}")
-        require(1 <= self.task_tokens <= MOST_TASK_TOKENS, "task_tokens", self.task_tokens, f"between 1 and {MOST_TASK_TOKENS}")
+            self.require(name, getattr(self, name) in values, f"one of {list(values)} for {self.arch}")
+        self.require("cluster", self.cluster == least or not self.transposed, f"{least} in a backward pass")
+        self.check_clusters()
+        self.require("task_tokens", 1 <= self.task_tokens <= MOST_TASK_TOKENS, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
-        most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
-        require(most >= 2, "block_n", self.block_n, "small enough to leave SMEM for two stages")
-        require_stages(self, most)
+        self.check_depth(most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes), "block_n")
 
     @classmethod
     def reads(cls, transposed: bool) -> str:
@@ -91,8 +89,6 @@ class EpConfig:
         n, k = (2 * problem.intermediate, problem.hidden) if cls.reads(transposed) == "fc1" else (problem.hidden, problem.intermediate)
         n, k = (k, n) if transposed else (n, k)
         return GemmProblem(n, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
-
-    replace = replace
 
     @property
     def backward(self) -> Self:
@@ -107,10 +103,6 @@ class EpConfig:
     @property
     def part(self) -> GemmPart:
         return PARTS[self.arch_name]
-
-    @property
-    def arch(self) -> Arch:
-        return self.part.arch
 
     @property
     def gemm_problem(self) -> GemmProblem:
@@ -190,20 +182,18 @@ class DispatchGemmConfig(EpConfig):
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
-        require(0 <= self.tail_sms < self.num_sms, "tail_sms", self.tail_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
-        saves = self.token_saving or not self.tail_sms
-        require(saves, "tail_sms", self.tail_sms, "0 where a token is fetched for each of its rows")
-        require(self.gate_up in GATE_UP, "gate_up", self.gate_up, "one of " + ", ".join(GATE_UP))
-        require(not (self.trains and self.transposed), "trains", self.trains, "False in a backward pass")
+        self.require("tail_sms", 0 <= self.tail_sms < self.num_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
+        self.only_where("tail_sms", self.token_saving, "where a token is fetched for each of its rows")
+        self.require("gate_up", self.gate_up in GATE_UP, "one of " + ", ".join(GATE_UP))
+        self.only_where("trains", not self.transposed, "in a backward pass")
         p, own = self.problem, self.gate_up != STORED
-        require(own or p.activation_clamp is None, "problem.activation_clamp", p.activation_clamp, "None: the activation is the caller's")
-        require(not (own and p.formats.scaled), "problem.recipe", p.recipe, "bf16xbf16 where gate and up are activated")
+        self.require("problem.activation_clamp", own or p.activation_clamp is None, "None: the activation is the caller's")
+        self.require("problem.recipe", not (own and p.formats.scaled), "bf16xbf16 where gate and up are activated")
         if atom := self.part.scale_rows:
             most = f"at most {atom}: an expert's rows begin at a multiple of it, and those after them may be on their way"
-            require(self.block_m <= atom, "block_m", self.block_m, most)
-            whole = f"False, or block_m = {atom}: scales of {atom} rows are fetched together"
-            if self.problem.formats.scaled:
-                require(not self.block_wise or self.block_m == atom, "block_wise", self.block_wise, whole)
+            self.require("block_m", self.block_m <= atom, most)
+            whole = self.block_m == atom or not (self.block_wise and p.formats.scaled)
+            self.require("block_wise", whole, f"False, or block_m = {atom}: scales of {atom} rows are fetched together")
 
     @property
     def gemm_problem(self) -> GemmProblem:
@@ -267,15 +257,14 @@ class GemmCombineConfig(EpConfig):
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of combine that are out of range or contradict one another."""
-        require(self.scatter or self.interleaved, "interleaved", self.interleaved, "True without scatter: nothing is sent")
-        require(self.serial or self.token_blocks == 1, "token_blocks", self.token_blocks, "1 where the epilogue sends results, or nobody")
-        tiles = self.gemm_problem.n // self.block_n
-        whole = self.token_blocks >= 1 and self.gemm_problem.n % (self.block_n * self.token_blocks) == 0
-        divides = f"a divisor of {tiles}, the whole tiles of a row, of which there is no part"
-        require(whole or not self.serial, "token_blocks", self.token_blocks, divides)
+        self.only_where("interleaved", self.scatter, "without scatter: nothing is sent")
+        self.only_where("token_blocks", self.serial, "where the epilogue sends results, or nobody")
+        n = self.gemm_problem.n
+        whole = not self.serial or (self.token_blocks >= 1 and n % (self.block_n * self.token_blocks) == 0)
+        self.require("token_blocks", whole, f"a divisor of {n // self.block_n}, the whole tiles of a row, of which there is no part")
         if atom := self.part.scale_rows:
-            divides = f"a divisor of {atom} where tiles of a block of rows are counted"
-            require(self.interleaved or atom % self.block_m == 0, "block_m", self.block_m, divides)
+            divides = self.interleaved or atom % self.block_m == 0
+            self.require("block_m", divides, f"a divisor of {atom} where tiles of a block of rows are counted")
 
     @property
     def keeps(self) -> Kept:
@@ -325,9 +314,10 @@ def tables_region(experts: int) -> Region:
 
 
 @dataclass(frozen=True)
-class RoutingTablesConfig:
+class RoutingTablesConfig(CheckedConfig):
     """Compile-time choices of the kernel; raises `ConfigError` where a field is out of range."""
 
+    arch = ARCH_BY_NAME
     cluster: ClassVar[int] = 1
     num_sms: ClassVar[int] = 1
     launch: ClassVar[EpLaunch] = EpLaunch.TABLES
@@ -339,22 +329,16 @@ class RoutingTablesConfig:
     arch_name: str = SM90.name
 
     def __post_init__(self) -> None:
-        require_declared(self, Problem)
-        require(self.arch_name in ARCHES, "arch_name", self.arch_name, " or ".join(ARCHES))
-        p = self.problem
+        self.check_declared(Problem)
+        self.require_any("arch_name", ARCHES)
         most = min(self.num_threads, most_that_fit(lambda experts: tables_region(experts).size, self.arch.smem_bytes))
-        require(
-            p.num_experts <= most, "problem.num_experts", p.num_experts, f"at most {most}: each has a thread, and counters of all warps"
-        )
+        few = self.problem.num_experts <= most
+        self.require("problem.num_experts", few, f"at most {most}: each has a thread, and counters of all warps")
 
     @classmethod
     def of(cls, dispatch: DispatchGemmConfig) -> Self:
         """What makes the tables that such a dispatch reads."""
         return cls(dispatch.problem, dispatch.token_saving, dispatch.token_sorting, dispatch.arch_name)
-
-    @property
-    def arch(self) -> Arch:
-        return ARCHES[self.arch_name]
 
     @property
     def symmetric(self) -> Region:

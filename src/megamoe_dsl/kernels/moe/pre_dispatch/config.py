@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ....arch import ARCHES, Arch
-from ....config_error import require, require_declared
+from ....arch import ARCH_BY_NAME, ARCHES
+from ....config_error import CheckedConfig
 from ....layouts.region import Region
 from ....problem import Problem
 from ....shared_experts import SharedExperts
@@ -18,9 +18,10 @@ PER_LANE = CHUNK // 32
 
 
 @dataclass(frozen=True)
-class PreDispatchConfig:
+class PreDispatchConfig(CheckedConfig):
     """Compile-time choices of the pre-dispatch kernel; raises `ConfigError` where a field is out of range."""
 
+    arch = ARCH_BY_NAME
     cluster: ClassVar[int] = 1
     num_threads: ClassVar[int] = THREADS
 
@@ -34,20 +35,16 @@ class PreDispatchConfig:
     pool_rows: int | None = None  # as in the configurations of the kernels that read what it leaves
 
     def __post_init__(self) -> None:
-        require_declared(self, Problem)
+        self.check_declared(Problem)
         object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
         most = min(self.problem.topk, self.problem.experts_per_rank) - 1
-        require(0 <= self.shared <= most, "shared", self.shared, f"between 0 and {most}, one less than slots and experts of a rank")
-        require(self.num_sms >= 1, "num_sms", self.num_sms, "positive")
-        require(self.arch_name in ARCHES, "arch_name", self.arch_name, "one of " + ", ".join(ARCHES))
+        self.require("shared", 0 <= self.shared <= most, f"between 0 and {most}, one less than slots and experts of a rank")
+        self.require("num_sms", self.num_sms >= 1, "positive")
+        self.require("arch_name", self.arch_name in ARCHES, "one of " + ", ".join(ARCHES))
 
     @property
     def shared_experts(self) -> SharedExperts:
         return SharedExperts.within(self.problem, self.shared)
-
-    @property
-    def arch(self) -> Arch:
-        return ARCHES[self.arch_name]
 
     @property
     def symmetric(self) -> Region:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
-from ....blocks.sm100.pair_stage import PairConfig
-from ....config_error import require
+from ....blocks.sm100.pair_stage import check_k, k_block_of, mma_of
 from ....hardware.cta_pair import CLUSTER, TmemPlan
 from ....hardware.operand_tile import BLOCK_K, PLAIN_VALUES, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
@@ -39,7 +38,7 @@ def store_block_ms(problem: Problem) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Sm100Config(PairConfig, MegaMoeConfig):
+class Sm100Config(MegaMoeConfig):
     """Compile-time choices of the SM100 kernel; raises `ConfigError` where a field is out of range."""
 
     arch: ClassVar[Arch] = SM100
@@ -48,6 +47,9 @@ class Sm100Config(PairConfig, MegaMoeConfig):
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
     tensor_maps = tensor_maps
+    cluster: ClassVar[int] = CLUSTER
+    blocks_per_fetch: ClassVar[int] = 1
+    k_block, mma = property(k_block_of), property(mma_of)
 
     store_block_m: int = field(kw_only=True)  # tokens of one epilogue pass
     epilogue_warpgroups: int = field(kw_only=True)  # 1 or 2; two take alternate tiles
@@ -56,18 +58,14 @@ class Sm100Config(PairConfig, MegaMoeConfig):
 
     def check_fields(self) -> None:
         """An even grid, a whole pool, and epilogue passes that divide a tile.  Raises `ConfigError`."""
-        whole = not is_ring(self.problem, self.pool_rows)
-        require(whole, "pool_rows", self.pool_rows, f"None, or at least {whole_pool(self.problem)}, on sm_100a")
+        least = whole_pool(self.problem)
+        self.require("pool_rows", not is_ring(self.problem, self.pool_rows), f"None, or at least {least}, on sm_100a")
         passes = store_block_ms(self.problem)
-        store_ok = self.store_block_m in passes and self.block_m % self.store_block_m == 0
-        allowed = " or ".join(map(str, passes))
-        require(store_ok, "store_block_m", self.store_block_m, f"{allowed} and a divisor of block_m = {self.block_m}")
-        depths = block_ks(self.problem)
-        if self.block_k == 0:
-            object.__setattr__(self, "block_k", min(depths))
-        require(self.block_k in depths, "block_k", self.block_k, " or ".join(map(str, depths)) + f" for {self.problem.recipe}")
-        require(self.epilogue_warpgroups in (1, 2), "epilogue_warpgroups", self.epilogue_warpgroups, "1 or 2")
-        require(self.num_sms >= CLUSTER and self.num_sms % CLUSTER == 0, "num_sms", self.num_sms, f"a positive multiple of {CLUSTER}")
+        whole = self.store_block_m in passes and self.block_m % self.store_block_m == 0
+        self.require("store_block_m", whole, f"{' or '.join(map(str, passes))} and a divisor of block_m = {self.block_m}")
+        check_k(self, block_ks(self.problem), self.problem.recipe)
+        self.require_any("epilogue_warpgroups", (1, 2))
+        self.check_clusters()
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> list[int]:

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 from ....arch import SM90, Arch
-from ....config_error import require
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import Int, ceil_div
 from ....problem import Problem
@@ -69,9 +68,9 @@ class Sm90Config(MegaMoeConfig):
 
     def check_fields(self) -> None:
         """At least two CTAs, and a cluster that the shape allows.  Raises `ConfigError`."""
-        require(self.num_sms >= 2, "num_sms", self.num_sms, "at least 2")
+        self.require("num_sms", self.num_sms >= 2, "at least 2")
         clusters = cluster_sizes(self.problem, self.block_m, self.num_sms)
-        require(self.cluster in clusters, "cluster", self.cluster, f"among {clusters} for this shape, block_m and num_sms")
+        self.require("cluster", self.cluster in clusters, f"among {clusters} for this shape, block_m and num_sms")
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ....config_error import require, require_declared, require_stages
+from ....config_error import CheckedConfig
 from ....layouts.arith import ceil_div
 from ....layouts.region import BF16, Field, Region
 from ....problem import Problem
@@ -62,7 +62,7 @@ MOST_PUSHED = 2048  # channels: eight vectors of 16 bytes in each lane
 
 
 @dataclass(frozen=True)
-class StageConfig:
+class StageConfig(CheckedConfig):
     """Compile-time choices of a stage; raises `ConfigError` where a field is out of range.
 
     Roles of the fused kernel run on it as they are: what a stage does not change is read from `fused`.
@@ -73,23 +73,21 @@ class StageConfig:
     num_stages: int = 0  # depth of the stage's own TMA ring; 0 chooses the deepest that fits
 
     def __post_init__(self) -> None:
-        require(self.stage in STAGE_NAMES, "stage", self.stage, "one of " + ", ".join(STAGE_NAMES))
-        require_declared(self)
+        self.require("stage", self.stage in STAGE_NAMES, "one of " + ", ".join(STAGE_NAMES))
+        self.check_declared()
         problem, fused = self.fused.problem, self.fused.of_stage(self.multiplies)
-        require_whole_tiles(problem, "in stages")
+        require_whole_tiles(self, "in stages")
         staged = problem.formats.scaled and not problem.formats.weights.factor
-        require(staged, "problem.recipe", problem.recipe, "one whose operands have scales, and no factors, in stages")
-        require(not fused.ring_blocks, "pool_rows", fused.pool_rows, "None, or enough for any routing, in stages")
+        self.require("problem.recipe", staged, "one whose operands have scales, and no factors, in stages")
+        self.require("pool_rows", not fused.ring_blocks, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
         plan, capacity = self.plan(1), self.arch.smem_bytes
-        require_stages(self, plan.max_stages(capacity) if self.multiplies or plan.num_bytes > capacity else 2)
+        self.check_depth(plan.max_stages(capacity) if self.multiplies or plan.num_bytes > capacity else 2)
 
     def __getattr__(self, name: str) -> Any:
         if name == "fused":  # a copy that has no fields yet
             raise AttributeError(name)
         return getattr(self.fused, name)
-
-    replace = replace
 
     @property
     def part(self) -> LayerStage:
