@@ -101,11 +101,11 @@ def _activated(gate_up: str) -> Callable[[], KernelConfig]:
     return lambda: GemmConfig(replace(EXPERT_LAYER, gate_up=gate_up).fc1, 128, 256, cluster=2, dynamic_schedule=True)
 
 
-def _backward(name: str, output: str = BF16_OUTPUT, arch: str = "sm_90a", **fields: str) -> Callable[[], KernelConfig]:
+def _backward(name: str, output: str = BF16_OUTPUT, arch: str = "sm_90a", kind: str = "packed", **fields: str) -> Any:
     """A GEMM of the layer's backward pass."""
 
     def make() -> KernelConfig:
-        problem = getattr(replace(BF16_LAYER, **fields).backward(output), name)
+        problem = getattr(replace(BF16_LAYER, **fields).backward(output, kind), name)
         return choose(problem, Target.typical(arch), 4096)
 
     return make
@@ -243,6 +243,7 @@ CASES: dict[str, Callable[[], KernelConfig]] = {
     "sm_100a-gather-gemm-nvfp4-quantized": _pair_gather(128, "nvfp4xnvfp4", gate_up="gate_first", output="e2m1"),
     **{f"sm_100a-backward-{name}": _backward(name, arch="sm_100a") for name in ("rows", "tokens", "w1", "w2")},
     "sm_100a-backward-w1-f32": _backward("w1", F32, "sm_100a"),
+    **{f"{arch}-backward-w2-aligned": _backward("w2", arch=arch, kind="aligned") for arch in ("sm_90a", "sm_100a")},
     "sm_100a-backward-rows-interleaved": _backward("rows", arch="sm_100a", gate_up="interleaved", activation="swigluoai"),
     "sm_100a-backward-rows-mxfp8": _backward("rows", arch="sm_100a", recipe="mxfp8xmxfp8"),
     "sm_100a-backward-w1-mxfp8": _backward("w1", arch="sm_100a", recipe="mxfp8xmxfp8"),

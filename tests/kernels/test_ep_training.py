@@ -81,20 +81,20 @@ class TrainedEp(SimulatedEp):
         found = zip(self.activated, made, gate_up, strict=True)
         return [(dh[: len(one)], own["weighted"][: len(one)], own["dots"][:, : len(one)].sum(0)) for dh, own, one in found]
 
-    def combine_rows(self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False) -> list[torch.Tensor]:
+    def combine_rows(
+        self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Rows of the pool that are nobody's are NaN."""
-        pools = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
-        if self.activates:
-            pools = self.activated
-        else:
-            for pool, of_rank, one in zip(pools, routed, rows, strict=True):
+        if not self.activates:
+            self.activated = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
+            for pool, of_rank, one in zip(self.activated, routed, rows, strict=True):
                 pool[of_rank.places] = one
                 assert torch.equal(one[of_rank.pool][of_rank.places], one)
-        acts = [RowActivations.of(one, self.problem.formats.activations) for one in pools]
+        acts = [RowActivations.of(one, self.problem.formats.activations) for one in self.activated]
         tokens = [len(one.topk_idx) for one in routed]
         ys, report = self.run_combine(self.backward[1] if transposed else self.combine_kernel, acts, tokens)
         self.reports.append(report)
-        return ys
+        return ys, [pool[: of_rank.in_use] for pool, of_rank in zip(self.activated, routed, strict=True)]
 
 
 class Step:

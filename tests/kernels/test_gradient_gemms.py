@@ -29,7 +29,7 @@ from ptx_of import artifact
 from sweep import rarely, sample
 
 
-@sample("left", "right-192-one-box", "left-f32-pairs", "fp8")
+@sample("left", "right-192-one-box", "left-f32-pairs", "right-aligned", "fp8")
 @pytest.mark.parametrize("name", VARLEN_K_BY_NAME)
 def test_sums_over_rows_are_the_tensor_cores(name: str) -> None:
     """Of groups without rows zeros, or what was there; NaNs behind the last group's rows do not spread."""

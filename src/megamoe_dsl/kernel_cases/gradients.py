@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..arch import SM90, Arch
-from ..blocks.gemm.problem import DOT_COLUMNS, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
+from ..blocks.gemm.problem import ALIGNED, DOT_COLUMNS, ROW_BLOCK, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
 from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..quant import no_scales, quantize_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
@@ -37,8 +37,8 @@ def drawn(generator: torch.Generator, exact: bool, *shape: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class VarlenKCase:
-    """Operands of sums over the rows of groups, of which group g has `counts[g]`, by the tensor core of `arch`; sorted rows behind the
-    last group's are NaN."""
+    """Operands of sums over the rows of groups, of which group g has `counts[g]`, by the tensor core of `arch`; sorted rows that
+    are no group's are NaN."""
 
     problem: VarlenKProblem
     tensors: GemmTensors
@@ -82,10 +82,10 @@ class VarlenKCase:
 
     def rows_of_groups(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Left and right of each group."""
-        t, total = self.tensors, sum(self.counts)
-        assert t.sources is not None
-        gathered = t.a[t.sources[:total].long()].split(self.counts)
-        pairs = zip(gathered, t.b[:total].split(self.counts), strict=True)
+        t = self.tensors
+        assert t.sources is not None and t.groups is not None
+        places = [slice(end - count, end) for end, count in zip(t.groups.tolist(), self.counts, strict=True)]
+        pairs = [(t.a[t.sources[place].long()], t.b[place]) for place in places]
         return [pair[::-1] if self.problem.transposes else pair for pair in pairs]
 
 
@@ -111,8 +111,10 @@ def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows:
 def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> VarlenKCase:
     """Drawn for these rows of each group, and a few sources more than rows; of operands that lie transposed 128 rows more, whose scales
     are NaN."""
-    generator, rows = torch.Generator().manual_seed(seed), sum(counts)
-    ends = torch.tensor(counts).cumsum(0).int()
+    generator, per_group = torch.Generator().manual_seed(seed), torch.tensor(counts)
+    padding = -per_group % (ROW_BLOCK if problem.kind == ALIGNED else 1)
+    ends = ((per_group + padding).cumsum(0) - padding).int()
+    rows = int(ends[-1])
     d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
     if not problem.gathers:
         promoted = problem.formats.promoted
@@ -121,7 +123,8 @@ def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0,
     tokens = rows // TOKENS_PER_ROW + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
     packed = drawn(generator, exact, rows + 3, problem.tile_columns)
-    packed[rows:] = torch.nan
+    for end, following in zip(ends.tolist(), [*(ends - per_group)[1:].tolist(), len(packed)], strict=True):
+        packed[end:following] = torch.nan
     gathered = drawn(generator, exact, tokens, problem.tile_rows)
     tensors = GemmTensors(gathered, no_scales(gathered), packed, no_scales(packed), d, ends, sources=sources)
     return VarlenKCase(problem, tensors, tuple(counts), arch)

@@ -144,13 +144,13 @@ class ExpertLayer:
             return GemmProblem(self.hidden, self.intermediate, PACKED, **groups)
         return GatherGemmProblem(self.hidden, self.intermediate, source=SORTED_PACKED, **groups)
 
-    def backward(self, output: str = BF16) -> BackwardProblems:
-        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there.  The tensor core takes E4M3 of which K
-        lies in rows alone: weights are then transposed before, and rows padded to blocks of 128."""
+    def backward(self, output: str = BF16, kind: str = PACKED) -> BackwardProblems:
+        """Its GEMMs; weight gradients are in `output`, and those in float32 add to what is there; in BF16 their rows may be aligned.  The
+        tensor core takes E4M3 of which K lies in rows alone: weights are then transposed before, and rows padded to blocks of 128."""
         experts: Any = {"num_groups": self.num_experts, "recipe": self.recipe}
         n, scaled = 2 * self.intermediate, self.formats.scaled
         hidden, own = self.hidden, self.intermediate
-        adds: Any = {**experts, "output": output, "accumulate": output == F32}
+        adds: Any = {**experts, "output": output, "accumulate": output == F32, "kind": kind}
         transposed: Any = {**experts, "transposed_b": not scaled}
         rows: Any = {**transposed, "gradient": self.gate_up, "activation": self.activation}
         return BackwardProblems(

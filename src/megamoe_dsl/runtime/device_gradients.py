@@ -11,7 +11,7 @@ import torch
 
 from ..activation import SILU
 from ..artifact.store import ArtifactStore
-from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64, SCALE_BLOCK, SUMMED_RECIPES, GemmProblem
+from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64, PACKED, SCALE_BLOCK, SUMMED_RECIPES, GemmProblem
 from ..json_file import cache_folder
 from ..kernels.expert_layer import BackwardProblems, ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS
@@ -150,14 +150,20 @@ def sum_rows(rows: torch.Tensor, positions: torch.Tensor, weights: torch.Tensor)
 
 
 def weight_gradients(
-    total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
+    total: torch.Tensor,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    ends: torch.Tensor,
+    sources: torch.Tensor,
+    tokens_first: bool,
+    kind: str = PACKED,
 ) -> None:
     """The sum of rows^T tokens over the rows of each expert, with `tokens_first` its transpose, into bfloat16 [E, M, N], or added to
     float32."""
     check_aligned("main_grads", total, TMA_ALIGNMENT)
     experts, n, k = total.shape
     hidden, own = (n, k) if tokens_first else (k, n // 2)
-    problems = _problems(hidden, own, experts, BF16, output=OUTPUTS[total.dtype])
+    problems = _problems(hidden, own, experts, BF16, output=OUTPUTS[total.dtype], kind=kind)
     none = no_scales(rows)
     run_gemm(problems.w2 if tokens_first else problems.w1, GemmTensors(tokens, none, rows, none, total, ends, sources=sources))
 
@@ -171,9 +177,10 @@ def _problems(
     gate_up: str = GATE_FIRST,
     activation: str = SILU,
     output: str = OUTPUTS[torch.bfloat16],
+    kind: str = PACKED,
 ) -> BackwardProblems:
     """Of a layer, whose top-k does not matter here."""
-    return ExpertLayer(hidden, intermediate, experts, 1, gate_up, activation, recipe).backward(output)
+    return ExpertLayer(hidden, intermediate, experts, 1, gate_up, activation, recipe).backward(output, kind)
 
 
 def run_gemm(problem: GemmProblem, tensors: GemmTensors) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..activation import SILU
-from ..blocks.gemm.problem import GATE_FIRST, SUMMED_RECIPES
+from ..blocks.gemm.problem import ALIGNED, GATE_FIRST, PACKED, ROW_BLOCK, SUMMED_RECIPES
 from ..kernels.expert_layer import ExpertLayer
 from ..problem import Problem, ProblemError
 from ..quant import no_scales, quantize
@@ -181,10 +181,19 @@ def _token_gradients(
 
 
 def _weight_gradients(
-    total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor, tokens_first: bool
+    total: torch.Tensor,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    ends: torch.Tensor,
+    sources: torch.Tensor,
+    tokens_first: bool,
+    kind: str = PACKED,
 ) -> None:
-    routing = _routing(ends, sources, sources)
-    pair = rows[: len(routing.sources)], tokens[routing.sources.long()]
+    step = ROW_BLOCK if kind == ALIGNED else 1
+    begins = -(-torch.nn.functional.pad(ends[:-1], (1, 0)) // step) * step
+    kept = torch.cat([torch.arange(*one) for one in zip(begins.tolist(), ends.tolist(), strict=True)])
+    routing = _routing((ends - begins).cumsum(0), sources[kept], sources)
+    pair = rows[kept], tokens[routing.sources.long()]
     sums = reference.weight_gradients(*(pair[::-1] if tokens_first else pair), routing)
     total.copy_(total + sums if total.dtype == torch.float32 else sums)
 
@@ -239,12 +248,12 @@ token_gradients = _stage(
 )
 """dX, bfloat16 [tokens, H], of rows dH; w1 is transposed, [E, H, 2I].  Rows in E4M3 are those of `padded_rows`."""
 weight_gradients = _stage(
-    f"weight_gradients(Tensor(a!) total, Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first) -> ()",
+    f"weight_gradients(Tensor(a!) total, Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first, str kind='packed') -> ()",
     _weight_gradients,
     lambda *_: None,
 )
 """The sum of rows^T tokens over the rows of each expert, with `tokens_first` its transpose, into bfloat16 [E, M, N]; or added to float32
-without being rounded to BF16."""
+without being rounded to BF16.  `ends` are of a packed or of an aligned problem (blocks/gemm/problem.py)."""
 
 
 MADE = 8  # tensors of `QuantizedExperts`
@@ -327,8 +336,8 @@ def _packed_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.T
     of_x, _, _, of_w1, of_w2 = ctx.needs_input_grad[:5]
     dx = token_gradients(*unscaled(found.rows), *unscaled(w1.mT), ends, positions) if of_x else None
     own, other = (found.rows, x, ends, sources, False), (found.weighted, dy, ends, sources, True)
-    dw1 = of_weight(w1, ctx.totals[0], len(x), partial(add_rows, own)) if of_w1 else None
-    dw2 = of_weight(w2, ctx.totals[1], len(x), partial(add_rows, other)) if of_w2 else None
+    dw1 = of_weight(w1, ctx.totals[0], len(x), weight_gradients, *own) if of_w1 else None
+    dw2 = of_weight(w2, ctx.totals[1], len(x), weight_gradients, *other) if of_w2 else None
     return dx, dw1, dw2
 
 
@@ -346,27 +355,23 @@ def _padded_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.T
         turned = matrices(w1, ctx.recipe, made, transposed=True)
         dx = token_gradients(dh.codes, dh.scales, *turned, padded.ends, numbers_of(positions, padded.places))
     if of_w1:
-        dw1 = of_weight(w1, ctx.totals[0], len(x), partial(_add_columns, dh, both(x, tokens, False), padded.ends))
+        dw1 = of_weight(w1, ctx.totals[0], len(x), _add_columns, dh, both(x, tokens, False), padded.ends)
     if of_w2:
         sides = both(dy, tokens, False), both(found.weighted, padded.sources, False)
-        dw2 = of_weight(w2, ctx.totals[1], len(x), partial(_add_columns, *sides, padded.ends))
+        dw2 = of_weight(w2, ctx.totals[1], len(x), _add_columns, *sides, padded.ends)
     return dx, dw1, dw2
 
 
-def of_weight(weight: torch.Tensor, total: torch.Tensor | None, rows: int, add: Callable[[torch.Tensor], None]) -> torch.Tensor | None:
-    """The gradient of a linear's weights over so many rows, which `add` puts into a new tensor or adds to a total; None of a total."""
+def of_weight(weight: torch.Tensor, total: torch.Tensor | None, rows: int, add: Callable[..., None], *operands: Any) -> torch.Tensor | None:
+    """The gradient of a linear's weights over so many rows, which `add` makes of operands, in a new tensor or added to a total; None of a
+    total."""
     gradient = total if total is not None else torch.empty_like(weight) if rows else torch.zeros_like(weight)
     if rows:
-        add(gradient)
+        add(gradient, *operands)
     return gradient if total is None else None
 
 
-def add_rows(operands: tuple[Any, ...], into: torch.Tensor) -> None:
-    """Products of rows: what `weight_gradients` takes after its total."""
-    weight_gradients(into, *operands)
-
-
-def _add_columns(left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor, into: torch.Tensor) -> None:
+def _add_columns(into: torch.Tensor, left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor) -> None:
     """Products of columns in E4M3."""
     add_columns(into, left.codes_t, left.scales_t, right.codes_t, right.scales_t, ends)
 

@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 
 from ..artifact.cache import load_one, require_writable
 from ..artifact.store import ArtifactStore, dsl_version, kernel_name
+from ..blocks.gemm.problem import ALIGNED
 from ..cuda_device import ALLOWED
 from ..json_file import cache_folder
 from ..kernels.decode.family import few_configs
@@ -158,13 +159,16 @@ def halves_kernels(
     combine: Mapping[str, Any] | None = None,
     train: bool = False,
 ) -> list[Any]:
-    """Those of an `EpMoE` on such a GPU, with its launches of a backward pass where it is to `train`; those of weight gradients are of
-    `moe`."""
+    """Those of an `EpMoE` on such a GPU, with those of a backward pass where it is to `train`."""
     tokens = problem.max_tokens_per_rank
     first = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
     second = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
-    trained = (first.replace(trains=True), first.backward, second.backward) if train else ()
-    return list(dict.fromkeys([first, second, RoutingTablesConfig.of(first), *trained]))
+    found = [first, second, RoutingTablesConfig.of(first)]
+    if train:
+        own = ExpertLayer(problem.hidden, problem.intermediate, problem.experts_per_rank, 1, recipe=problem.recipe)
+        sums = own.backward(kind=ALIGNED)[-2:]
+        found += first.replace(trains=True), first.backward, second.backward, *(choose(one, target, tokens) for one in sums)
+    return list(dict.fromkeys(found))
 
 
 def expert_kernels(

@@ -276,8 +276,8 @@ SUMMED_RECIPES = ("bf16xbf16", "fp8xfp8", "mxfp8xmxfp8")
 
 @dataclass(frozen=True)
 class VarlenKProblem(GemmProblem):
-    """Gradients of weights [num_groups, n, k] of a packed GEMM: K of the product are a group's rows, of which there may be none.  Raises
-    `ProblemError`.  D is BF16, or FP32 that adds to what is there.
+    """Gradients of weights [num_groups, n, k] of a packed or aligned GEMM: K of the product are a group's rows, of which there may be none.
+    Raises `ProblemError`.  D is BF16, or FP32 that adds to what is there.
 
     n         columns of `left`, rows of D
     k         columns of `right` and of D
@@ -294,7 +294,8 @@ class VarlenKProblem(GemmProblem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("kind", self.kind == PACKED, f"{PACKED}: rows of groups follow one another")
+        follow = self.kind == PACKED or (self.kind == ALIGNED and not self.formats.scaled)
+        self.require("kind", follow, f"{PACKED}, or in bf16xbf16 {ALIGNED}: rows of groups follow one another")
         self.require_one_of(SUMMED_RECIPES, "recipe")
         self.require("biases", not self.biases, "empty: gradients have none")
         self.require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")

@@ -259,18 +259,17 @@ class EpMoE(torch.nn.Module):
         kernel.launch()
         return [(self.rows[:count], self.acts.values[:count], dots[:, :count].sum(0))]
 
-    def combine_rows(self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False) -> list[torch.Tensor]:
-        """A combine of `train`: y, or dX where it is transposed."""
-        kernel = self._backward[1] if transposed else self._combine
-        pool = self.rows if transposed else self.acts.values
-        if not self.activates:
-            torch.index_select(
-                rows[0], 0, routed[0].pool, out=pool[: routed[0].in_use]
-            )  # a gather: torch puts rows to places one element at a time
-        y = rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
+    def combine_rows(
+        self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """A combine of `train`: y, or dX where it is transposed, and the rows that it multiplies."""
+        kernel, pool = (self._backward[1], self.rows) if transposed else (self._combine, self.acts.values)
+        found, y = pool[: routed[0].in_use], rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
+        if not self.activates:  # a gather: torch puts rows to places one element at a time
+            torch.index_select(rows[0], 0, routed[0].pool, out=found)
         self.point_at(kernel, y)
         kernel.launch()
-        return [y]
+        return [y], [found]
 
     def route(self, inputs: Inputs, config: DispatchGemmConfig | None = None, *, scatter_indices: torch.Tensor | None = None) -> None:
         """This rank's tokens into the symmetric buffer, and its routing tables, for which ranks exchange their counts.  `config` is that of

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import torch
 
+from ...blocks.gemm.problem import ALIGNED
 from ...kernels.moe.halves.layouts.symmetric import ROW_BLOCK, first_rows
 from ...problem import Problem, ProblemError
 from ...quant import no_scales
 from ..buffers import Inputs
-from ..expert_gradients import MainGrads, add_rows, of_weight
+from ..expert_gradients import MainGrads, of_weight, weight_gradients
 from .buffers import Activation, EpBuffers
 from .routing import RoutingTables
 
@@ -54,8 +55,8 @@ class Halves(Protocol):
         """Where launches activate: gradients of y to the ranks of their experts; of each rank the gradients of gate and up, the activated
         rows times their weights, and the gradients of these weights, all by rows of the pool."""
 
-    def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> Tensors:
-        """The linear of rows, packed unless launches activate, and the sums of each rank's tokens."""
+    def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> tuple[Tensors, Tensors]:
+        """The linear of rows, which come by expert unless launches activate: the sums of each rank's tokens, and the rows in the pool."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,12 @@ class Routed:
     """What both passes have to know of a rank's rows.
 
     topk_idx  of this rank's tokens, with the tables that say where they went
-    ends      int32 [local experts]: where each expert's rows end
     rows      how many there are, without padding
     in_use    so many rows of the pool hold them, with padding
     """
 
     topk_idx: torch.Tensor
     tables: RoutingTables
-    ends: torch.Tensor
     rows: int
     in_use: int
 
@@ -78,14 +77,20 @@ class Routed:
     def of(cls, buffers: EpBuffers, topk_idx: torch.Tensor) -> Self:
         """Before a dispatch, for which the host does not wait then; waits for the tables."""
         tables = RoutingTables(*(one.clone() for one in vars(buffers.tables(len(topk_idx))).values()))
-        ends, counts = tables.expert_rows.cumsum(0, dtype=torch.int32), buffers.row_counts()
-        return cls(topk_idx, tables, ends, sum(counts), first_rows(counts)[-1])
+        counts = buffers.row_counts()
+        return cls(topk_idx, tables, sum(counts), first_rows(counts)[-1])
+
+    @cached_property
+    def ends(self) -> torch.Tensor:
+        """int32 [local experts]: where in the pool each expert's rows end."""
+        padding = -self.tables.expert_rows % ROW_BLOCK
+        return (self.tables.expert_rows + padding).cumsum(0, dtype=torch.int32) - padding
 
     @cached_property
     def places(self) -> torch.Tensor:
         """int64 [rows]: where in the pool they are, by expert."""
-        padding = -self.tables.expert_rows % ROW_BLOCK
-        before = (padding.cumsum(0) - padding).repeat_interleave(self.tables.expert_rows, output_size=self.rows)
+        counts = self.tables.expert_rows
+        before = (self.ends - counts.cumsum(0)).repeat_interleave(counts, output_size=self.rows)
         return before + torch.arange(self.rows, device=before.device)
 
     @cached_property
@@ -103,10 +108,6 @@ class Call:
     totals: Sequence[Totals]
     routed: list[Routed] = field(default_factory=list)
 
-    def packed(self, rows: torch.Tensor, routed: Routed) -> torch.Tensor:
-        """By expert, of rows that lie in the pool where launches activate."""
-        return rows[routed.places] if self.halves.activates else rows.contiguous()
-
     def sent_back(self, routed: Routed) -> torch.Tensor:
         """float32 [tokens, topk]: what rows of a rank's tokens have sent, after a launch that waits for all ranks; 0 where masked."""
         there, rows = torch.stack([*map(sent, self.halves.everywhere("fc1_acts"))]), routed.tables.pair_rows
@@ -121,7 +122,7 @@ def sent(fc1_acts: torch.Tensor) -> torch.Tensor:
 
 
 class Dispatched(torch.autograd.Function):
-    """Rows of gate and up, and the top-k weights of the pool's rows."""
+    """Gate and up of rows, and the top-k weights of the pool's rows."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -131,7 +132,7 @@ class Dispatched(torch.autograd.Function):
         weights = [torch.empty(one.in_use, device=one.topk_idx.device) for one in call.routed]
         rows = halves.dispatch_rows(call.routed, weights)
         ctx.call = call
-        ctx.save_for_backward(*(one.view("fc1_acts")[r.places] for one, r in zip(halves.ranks, call.routed, strict=True)))
+        ctx.save_for_backward(*(one.view("fc1_acts")[: r.in_use].clone() for one, r in zip(halves.ranks, call.routed, strict=True)))
         if not halves.activates:
             rows = [pool[r.places] for pool, r in zip(rows, call.routed, strict=True)]
         return (*rows, *weights)
@@ -142,15 +143,14 @@ class Dispatched(torch.autograd.Function):
         """Follows that of `Combined`, which has left tables, destinations, and weights of 1 in place."""
         call, halves = ctx.call, ctx.call.halves
         count = len(halves.ranks)
-        rows, of_weights = gradients[:count], gradients[count:]
-        for buffers, one in zip(halves.ranks, of_weights, strict=True):
+        for buffers, one in zip(halves.ranks, gradients[count:], strict=True):
             sent(buffers.view("fc1_acts"))[: len(one)].copy_(one)
-        dx = halves.combine_rows(call.routed, list(rows), transposed=True)
+        dx, rows = halves.combine_rows(call.routed, list(gradients[:count]), transposed=True)
         dw, dw1 = map(call.sent_back, call.routed), []
         kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
-            own = call.packed(dh, routed), x, routed.ends, torch.arange(len(x), dtype=torch.int32, device=x.device), False
-            dw1.append(of_weight(buffers.weights.fc1, total[0], len(x), partial(add_rows, own)) if need else None)
+            own = dh, x, routed.ends, torch.arange(len(x), dtype=torch.int32, device=x.device), False, ALIGNED
+            dw1.append(of_weight(buffers.weights.fc1, total[0], len(x), weight_gradients, *own) if need else None)
         return (None, *dx, *dw, *dw1)
 
 
@@ -163,7 +163,7 @@ class Combined(torch.autograd.Function):
         count = len(call.routed)
         ctx.call = call
         ctx.save_for_backward(*given[: 2 * count])
-        return tuple(call.halves.combine_rows(call.routed, list(given[:count])))
+        return tuple(call.halves.combine_rows(call.routed, list(given[:count]))[0])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -185,18 +185,19 @@ class Combined(torch.autograd.Function):
         for buffers, (total, routed, (gradient, weighted, of_weights), need) in zip(halves.ranks, kept, strict=True):
             da.append(gradient)
             dw.append(of_weights)
-            own = call.packed(weighted, routed), buffers.view("fc1_acts"), routed.ends, routed.places.int(), True
-            dw2.append(of_weight(buffers.weights.fc2, total[1], len(routed.places), partial(add_rows, own)) if need else None)
+            numbers = torch.arange(routed.in_use, dtype=torch.int32, device=weighted.device)
+            own = weighted, buffers.view("fc1_acts"), routed.ends, numbers, True, ALIGNED
+            dw2.append(of_weight(buffers.weights.fc2, total[1], routed.rows, weight_gradients, *own) if need else None)
         return (None, *da, *dw, *dw2)
 
 
 def unweighted(
     pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, routed: Routed
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of activated rows, these times their weights, and by rows of the pool gradients of the weights, from dY W2 (`pool`)."""
-    raw, factors = pool[routed.places], weights[routed.places, None]  # products in FP32, rounded once, without copies in FP32
-    gradient, weighted = (torch.mul(one, factors, out=torch.empty_like(one)) for one in (raw, acts))
-    return gradient, weighted, torch.zeros_like(weights).index_copy_(0, routed.places, raw.float().mul_(acts).sum(dim=1))
+    """Gradients of activated rows, and by rows of the pool these times their weights, and gradients of the weights, from dY W2 (`pool`)."""
+    raw, acts, factors = pool[: routed.in_use], acts[routed.pool], weights[:, None]
+    gradient, weighted = (torch.mul(one, factors, out=torch.empty_like(one)) for one in (raw, acts))  # in FP32, rounded once, no copies
+    return gradient[routed.places], weighted, raw.float().mul_(acts).sum(dim=1)
 
 
 def train(

@@ -91,7 +91,7 @@ class Sm100GemmConfig(BaseGemmConfig):
     @property
     def kinds(self) -> tuple[str, ...]:
         if self.problem.of_experts:
-            return (PACKED,)
+            return (PACKED, ALIGNED) if self.problem.sums_rows else (PACKED,)
         return (DENSE, CONTIGUOUS, MASKED, ALIGNED, *(() if self.problem.formats.scaled else (PACKED,)))
 
     @property
