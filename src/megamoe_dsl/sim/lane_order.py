@@ -337,10 +337,9 @@ class LaneOrder:
 
     def put_off(self, place: Place, clock: Clock, bits: int) -> None:
         """A relaxed read of lanes has seen this; they learn it at their next fence."""
-        if (known := self.pending.get((place, bits))) is None:
+        if (place, bits) not in self.pending:
             self.pending[place, bits] = clock.copy()
-        else:
-            known.join(clock)
+        self.pending[place, bits].join(clock)
 
     def has_seen(self, agents: LaneAgents, until: int) -> bool:
         """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""

@@ -57,11 +57,9 @@ class SyncPoint:
             self.version += 1
 
     def release(self, clock: Clock, cta: Place, scope: int) -> None:
-        known = self.released.get((scope, cta))
-        if known is None:
-            self.released[(scope, cta)] = clock.copy()
-        else:
-            known.join(clock)
+        if (scope, cta) not in self.released:
+            self.released[scope, cta] = clock.copy()
+        self.released[scope, cta].join(clock)
         self.version += 1
 
     def publish(self, order: Any, cta: Place, scope: int, lanes: int, relaxed: bool) -> None:
@@ -111,10 +109,8 @@ class BarrierState:
         self.arrived += threads
         self._votes += list(votes)
         for clock in told:
-            if self._clock is None:
-                self._clock = clock.copy()
-            else:
-                self._clock.join(clock)
+            self._clock = self._clock or clock.copy()
+            self._clock.join(clock)
         self.expect(self.expected)
 
     def expect(self, threads: int) -> None:

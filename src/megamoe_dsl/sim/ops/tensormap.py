@@ -14,7 +14,7 @@ import numpy as np
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, FIELD_BYTES
 from ..clock import LaneAgents
-from ..memory import SHARED_BASE, Bytes
+from ..memory import SHARED_BASE, Bytes, SharedMemory
 from ..sync import SCOPES, in_scope
 from . import ADDRESS, Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, whole_warp
 from .access import scope, shared_target, state_space
@@ -86,18 +86,15 @@ def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
     w.world.memory.write(address, values)
 
 
-def _shared(w: Warp, address: int) -> tuple[Cta, slice]:
-    cta, offset = shared_target(w, address)
-    if cta is not w.cta or offset % DESCRIPTOR_BYTES:
-        raise SimError(f"tensor map at {cta} smem {offset:#x}: must be in {w.cta} and {DESCRIPTOR_BYTES}-byte aligned")
-    return cta, slice(offset, offset + DESCRIPTOR_BYTES)
-
-
-def _read_shared(cta: Cta, start: int) -> Bytes:
-    """A map in shared memory, whose fields at least must have been written."""
+def _shared(w: Warp, address: int) -> tuple[SharedMemory, slice]:
+    """Where a map is in shared memory; its fields at least must have been written."""
+    cta, start = shared_target(w, address)
+    end = start + DESCRIPTOR_BYTES
+    if cta is not w.cta or start % DESCRIPTOR_BYTES:
+        raise SimError(f"tensor map at {cta} smem {start:#x}: must be in {w.cta} and {DESCRIPTOR_BYTES}-byte aligned")
     cta.shared.read(start, FIELD_BYTES)
-    cta.shared.check(start, start + DESCRIPTOR_BYTES)
-    return cta.shared.data[start : start + DESCRIPTOR_BYTES]
+    cta.shared.check(start, end)
+    return cta.shared, slice(start, end)
 
 
 @each_lane("tensormap.replace", reads=(ADDRESS, np.uint64, np.uint64))
@@ -107,11 +104,11 @@ def replace(ins: PtxInstruction, w: Warp, lane: int, at: int, *values: int) -> N
     if ins.parts[2] != "tile" or name not in FIELDS:
         raise SimError(f"{ins.opcode} is not modeled: tile mode and {', '.join(FIELDS)} are")
     if space == "shared" or (space == "generic" and at >= SHARED_BASE):
-        cta, piece = _shared(w, at)
-        changed = replace_field(_read_shared(cta, piece.start), name, ordinal, values[-1])
+        shared, piece = _shared(w, at)
+        changed = replace_field(shared.data[piece], name, ordinal, values[-1])
         if w.world.race:
-            w.world.race.write_bytes(cta.shared, piece, 1, w)
-        cta.shared.write(piece.start, changed)
+            w.world.race.write_bytes(shared, piece, 1, w)
+        shared.write(piece.start, changed)
     else:
         _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, ordinal, values[-1]), released=False)
 
@@ -120,11 +117,10 @@ def replace(ins: PtxInstruction, w: Warp, lane: int, at: int, *values: int) -> N
 def copy_and_release(ins: PtxInstruction, w: Warp, destination: int, source: int) -> None:
     """Copy and release: tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
     _size(ins.operands[2])
-    cta, piece = _shared(w, source)
-    values = _read_shared(cta, piece.start)
+    shared, piece = _shared(w, source)
     if w.world.race:
-        w.world.race.read_bytes(cta.shared, piece, 1, w)
-    _write_global(w, destination, values, released=True)
+        w.world.race.read_bytes(shared, piece, 1, w)
+    _write_global(w, destination, shared.data[piece], released=True)
 
 
 @register("fence.proxy.tensormap::generic")

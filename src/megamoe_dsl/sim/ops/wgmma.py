@@ -80,9 +80,7 @@ class Warpgroup:
 
     def issue(self, warp: Warp, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
         """A warp issues its operation of that number; the last of the four sends it off."""
-        operation = self.operations.get(number)
-        if operation is None:
-            operation = self.operations[number] = Operation(number, warp.line)
+        operation = self.operations.setdefault(number, Operation(number, warp.line))
         operation.add(warp, part)
         if len(operation.parts) == WARPS:
             del self.operations[number]
