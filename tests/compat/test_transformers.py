@@ -257,6 +257,16 @@ def test_a_gate_of_a_models_own_is_not_taken_for_silu() -> None:
         assert adapter.gate_of(experts) == known
 
 
+@pytest.mark.parametrize(
+    ("dtype", "taken"),
+    [(torch.bfloat16,) * 2, (torch.float32,) * 2, (torch.float16, torch.float32), (torch.float64, torch.float32)],
+)
+def test_topk_weights_of_other_types_are_converted(dtype: torch.dtype, taken: torch.dtype) -> None:
+    given = torch.tensor([[0.25, 0.75]], dtype=dtype)
+    found = adapter.as_taken(given)
+    assert found.dtype == taken and found.tolist() == [[0.25, 0.75]] and (found is given) == (dtype == taken)
+
+
 def own_gate(kind: type[Any]) -> type[Any]:
     return type("Own", (kind,), {"_apply_gate": lambda experts, gate_up: gate_up.chunk(2, dim=-1)[0]})
 

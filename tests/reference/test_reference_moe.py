@@ -13,7 +13,7 @@ from megamoe_dsl import quant, reference
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.problem import Problem, ProblemError
-from megamoe_dsl.reference import moe, stages
+from megamoe_dsl.reference import bounds, moe, stages
 from violations import violations
 
 torch.set_num_threads(1)
@@ -194,6 +194,32 @@ def test_error_bound_admits_a_correct_kernel(rough_kernel, combine):
             assert [len(v) for v in violations(other.y, result.y, bound)] == [0, 0]
         y, limit = torch.cat(result.y).double(), torch.cat(bound)
         assert float(limit.square().mean().sqrt() / y.square().mean().sqrt()) < 0.1
+
+
+def test_sums_that_factors_and_biases_finish_are_rounded_twice_each():
+    """A product and an addition of FP32 move a value by 2^-24 of itself, whatever its sign; with exact sums nothing moves."""
+    total, error, unit = torch.tensor([[-3.0, 5.0]]).double(), torch.tensor([[0.5, 0.25]]).double(), 2.0**-24
+    factor, bias = torch.tensor([[2.0]]), torch.tensor([1.0, -11.0])
+    for exact in (False, True):
+        sums = bounds._Sums("nvfp4xnvfp4", exact, torch.float64)
+        whole, moved = sums.finished(total, error, factor, bias, None)
+        rounded = 0 if exact else 2 * unit
+        assert whole.tolist() == [[-5.0, -1.0]]
+        assert moved.tolist() == [[1 + rounded * 6 + rounded * 5, 0.5 + rounded * 10 + rounded * 1]]
+        assert [one.tolist() for one in sums.finished(total, error, None, None, None)] == [total.tolist(), error.tolist()]
+
+
+def test_the_slope_of_gate_is_no_larger_than_is_counted():
+    gate = torch.linspace(-20, 20, 40_001, dtype=torch.float64, requires_grad=True)
+    torch.nn.functional.silu(gate).sum().backward()
+    assert 1.09 < float(gate.grad.abs().max()) < bounds._GATE_SLOPE < 1.11
+
+
+def test_the_bound_of_a_layer_whose_rows_are_an_odd_number_of_blocks():
+    """Scales of Linear2 are those of whole blocks of 128 rows, also where these are three."""
+    case = random_case(Problem(384, 128, 2, 1, recipe="fp8xfp8"), [3], 0, exact=False)
+    (bound,) = case.bound()
+    assert bound.shape == (3, 384) and bool((bound > 0).all()) and bool((bound < case.reference().y[0].abs().double().max()).all())
 
 
 def faulty(case: Case, fault: str) -> list[torch.Tensor]:

@@ -89,6 +89,12 @@ def test_a_configuration_of_values_that_are_refused_is_left_out(tmp_path: Path, 
     assert len(list(tmp_path.iterdir())) == 2 and [*store.configs(MegaMoeConfig)] == [CONFIG]
 
 
+def test_a_folder_without_the_kernel_has_none_of_other_sources_either(tmp_path: Path) -> None:
+    for any_sources in (False, True):
+        with pytest.raises(ArtifactError, match="has no kernel for it: "):
+            ArtifactStore(tmp_path).load(CONFIG, any_sources=any_sources)
+
+
 def test_a_dsl_is_one_that_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact_store, "find_spec", lambda name: None)
     assert artifact_store.dsl_version.__wrapped__() is None

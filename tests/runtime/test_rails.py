@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megamoe_dsl import Problem, ProblemError, WatchdogError
+from megamoe_dsl import Problem, ProblemError, WatchdogError, random_weights
 from megamoe_dsl.runtime import nodes
-from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, rails_of
+from megamoe_dsl.runtime.moe_layer import split_shared
+from megamoe_dsl.runtime.nodes import NodeLayer, Plan, Rails, Traffic, node_problem, rails_of
+from megamoe_dsl.shared_experts import SharedExperts
 
 
 class Group:
@@ -54,6 +57,30 @@ def test_a_rank_is_of_its_node_and_of_its_rail(nccl: bool, sms: int, monkeypatch
         assert limits == [None, None]
     assert rails_of(group, 2, device, sms) is rails and len(made) == 2
     assert rails_of(Group(), 2, device, sms) is not rails
+
+
+def test_rows_to_other_nodes_are_counted() -> None:
+    """Those of this node stay."""
+    rails: Any = SimpleNamespace(node=1, traffic=Traffic(), exchange=lambda *given: given)
+    rails.away = lambda counts: Rails.away(rails, counts)
+    assert [Rails.away(rails, counts) for counts in ([3, 4, 5], [0, 7, 0], [0, 0, 0])] == [8, 0, 0]
+    layer: Any = SimpleNamespace(rails=rails)
+    tokens, sent = [torch.tensor([0]), torch.tensor([2, 1, 1])], torch.tensor([[1], [2], [3]], dtype=torch.uint8)
+    plan = Plan(tokens, [[0, 1], [1, 2]], [[5, 6], [7, 8]], [0, 0])
+    kind, rows, send, receive = NodeLayer.dispatch(layer, plan, sent, 1)  # type: ignore[misc]
+    assert (kind, rows.flatten().tolist(), send, receive) == ("dispatched", [3, 2, 2], [1, 2], [7, 8])
+    assert rails.traffic == Traffic(rows=1)
+
+
+@pytest.mark.parametrize(("count", "given"), [(0, False), (2, False), (0, True), (2, True)])
+def test_shared_experts_are_the_last_of_a_ranks(count: int, given: bool) -> None:
+    problem = Problem(256, 128, 8, 2, recipe="fp8xfp8")
+    weights = random_weights(problem if not count else replace(problem, num_experts=8 + count), 0, 0) if given else None
+    own, beside = split_shared(SharedExperts(problem, count), weights)
+    assert (own is not None, beside is not None) == (given, given and count > 0)
+    if weights is not None and own is not None:
+        assert torch.equal(own.fc2_sf, weights.fc2_sf[:8]) and own.fc1.shape[0] == 8
+        assert beside is None or torch.equal(beside.fc2_sf, weights.fc2_sf[8:])
 
 
 def test_the_host_waits_as_long_as_a_collective_may(monkeypatch: pytest.MonkeyPatch) -> None:
