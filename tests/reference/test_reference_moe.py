@@ -209,6 +209,51 @@ def test_sums_that_factors_and_biases_finish_are_rounded_twice_each():
         assert [one.tolist() for one in sums.finished(total, error, None, None, None)] == [total.tolist(), error.tolist()]
 
 
+@pytest.mark.parametrize(("sign", "largest"), [(1.0, 200.0), (-1.0, 200.0), (0.0, 200**0.5)])
+def test_sums_have_an_error_of_their_size_or_of_their_products(sign, largest):
+    """Of 200 products of 1, all of one sign or as many of both: by the tensor core alone, and with promotion, by two blocks of K."""
+    left = torch.ones(1, 200, dtype=torch.float64)
+    right = left * sign if sign else left.clone()
+    if not sign:
+        right[:, ::2] = -1
+    total = left @ right.T
+    assert bounds._sum_error(left, right, total).item() == pytest.approx(200 * 2**-24 * largest)
+    assert bounds._promoted_error(left, right, total).item() == pytest.approx((16 * 2**-13 + 4 * 2**-24) * largest, rel=1e-9)
+    found, error = bounds.scaled_sums(left.bfloat16(), NO_SCALES, right.bfloat16(), NO_SCALES)
+    assert found.item() == 200 * sign and error.item() == pytest.approx(200 * 2**-24 * largest)
+
+
+NO_SCALES = torch.zeros(1, 0, dtype=torch.uint8)
+
+
+def test_a_value_of_bf16_may_be_rounded_either_way():
+    """From 1.25 the next values are 2^-7 away; half of that is rounded to the even one, 1.25."""
+    sums, values = bounds._Sums("bf16xbf16", False, torch.float64), torch.tensor([[0.0, 1.0, -1.0]]).double() * 2**-9 + 1.25
+    reference = torch.full_like(values, 1.25)
+    for sign in (1, -1):
+        found = [
+            sums.rounding(sign * values, torch.full_like(values, 2.0**-power), sign * reference, 0).tolist() for power in (12, 9, 8, 7)
+        ]
+        assert found == [[[0.0] * 3], [[0.0] * 3], [[0.0, 2**-7, 2**-7]], [[2**-7] * 3]]
+
+
+def test_sums_are_exact_but_on_hopper():
+    """Where its tensor core cuts 2^-30 off beside 1; of exact sums only rows that have moved have an error."""
+    x, w = torch.zeros(2, 16).bfloat16(), torch.ones(1, 16).bfloat16()
+    x[:, :2] = torch.tensor([[1.0, 2.0**-30], [2.0**-30, -1.0]])
+    none, moved = torch.zeros(2, 0, dtype=torch.uint8), torch.tensor([False, True])
+    for accumulate, total in ((torch.float64, [[1 + 2**-30], [2**-30 - 1]]), ("hopper", [[1.0], [-1.0]])):
+        for exact, share in ((False, [1.0, 1.0]), (True, [0.0, 1.0])):
+            sums = bounds._Sums("bf16xbf16", exact, accumulate)
+            assert sums.total(x, none, w, none[:1]).tolist() == total
+            of_rows = sums.error(x.double(), w.double(), torch.tensor(total).double(), moved)
+            assert of_rows.flatten().tolist() == pytest.approx([16 * 2**-24 * one for one in share], abs=1e-15)
+    promoted = bounds._Sums("fp8xfp8", False, torch.float64)
+    assert promoted.error(x.double(), w.double(), torch.ones(2, 1).double(), moved).flatten().tolist() == pytest.approx(
+        [2**-9 + 2**-23] * 2
+    )
+
+
 def test_the_slope_of_gate_is_no_larger_than_is_counted():
     gate = torch.linspace(-20, 20, 40_001, dtype=torch.float64, requires_grad=True)
     torch.nn.functional.silu(gate).sum().backward()
