@@ -63,6 +63,11 @@ class CheckedConfig:
 
     replace = replace
 
+    @property
+    def num_clusters(self: Any) -> int:
+        """How many the grid has, each of which takes tiles together."""
+        return self.num_sms // self.cluster  # type: ignore[no-any-return]
+
     def require(self, field: str, holds: bool, allowed: str) -> None:
         """`field` may be one of the problem's, or several."""
         require(holds, field, attrgetter(*field.split(", "))(self), allowed)

@@ -82,7 +82,7 @@ class SharedTable:
 
 
 class TileContext(CtaContext):
-    """Base of the contexts of kernels whose warps work on tiles of a queue, whose first place is `first_tile`.
+    """Base of the contexts of kernels whose warps work on tiles of a queue.
 
     next_tile(queue)   a warp's next tile, and the place of the one after it
     k_blocks_of(tile)  K blocks of a tile
@@ -93,8 +93,12 @@ class TileContext(CtaContext):
     k_blocks_of: Any
     detail: Any
     first_stage: Any
-    first_tile: Any
     own_pair: Any = 3  # mask of the CTAs of this one's pair, where there are pairs
+
+    @property
+    def first_tile(self) -> TileQueue:
+        region = self.config.smem.region
+        return TileQueue.first(region, self.smem, region["work_tiles"].field.shape[0], self.config.cluster)
 
     def take_first(self, role: Role | None) -> tuple[Any, TileQueue]:
         """The same at the beginning of a role, None for one that leaves no stamps."""

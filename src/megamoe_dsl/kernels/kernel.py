@@ -176,7 +176,7 @@ class Kernel(ABC):
         return config.tensor_maps(addresses["sym"], addresses) if hasattr(config, "tensor_maps") else []
 
     def smem(self, config: Any) -> Region | None:
-        return getattr(getattr(config, "smem", None), "region", None)
+        return getattr(getattr(config, "smem", config), "region", None)
 
     def barriers(self, config: Any) -> tuple[MBarrier, ...]:
         return getattr(getattr(config, "smem", None), "barriers", ())

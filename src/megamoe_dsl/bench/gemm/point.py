@@ -10,7 +10,7 @@ from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_cost, dec
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
 from ...blocks.gemm.problem import CONTIGUOUS, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
-from ...kernels.gemm.family import GemmLoad, count_work
+from ...kernels.gemm.family import GemmKernel, GemmLoad
 from ...layouts.arith import align
 from ...problem import ProblemError
 from ...target import Target
@@ -56,7 +56,7 @@ class GemmPoint:
     @property
     def num_bytes(self) -> float:
         """Between memory and caches: A, D, and B of the groups that have rows, each once."""
-        return count_work(self.problem, GemmLoad(self.rows, sum(count > 0 for count in self.counts))).hbm_bytes
+        return GemmKernel().work(self.problem, GemmLoad(self.rows, sum(count > 0 for count in self.counts))).hbm_bytes
 
     @property
     def name(self) -> str:

@@ -73,10 +73,6 @@ class BaseGemmConfig(CheckedConfig):
         return self.problem.num_groups
 
     @property
-    def num_clusters(self) -> int:
-        return self.num_sms // self.cluster
-
-    @property
     def fetchers(self) -> int:
         return self.cluster
 

@@ -17,7 +17,7 @@ from ...hardware.cta_pair import CLUSTER
 from ...layouts.arith import ceil_div, div, select
 from ...layouts.records import tile_detail
 from ..tiles import TileContext
-from .tile import SCALE_STEP, WORK_TILES
+from .tile import SCALE_STEP
 
 APART, SAME_TOKENS, SAME_WEIGHTS, ALONE = range(4)
 """What the tiles of a cluster have in common; `ALONE`: there is one only."""
@@ -167,10 +167,6 @@ class GemmContext(TileContext):
     def same_rows(self) -> Any:
         """Mask of the CTAs that have the same rows of A: one of each pair."""
         return Int32(1 | 1 << CLUSTER) << self.place_in_pair
-
-    @property
-    def first_tile(self) -> TileQueue:
-        return TileQueue.first(self.config.smem.region, self.smem, WORK_TILES, self.config.cluster)
 
     next_tile = staticmethod(next_tile)
 

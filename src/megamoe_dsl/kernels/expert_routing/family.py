@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from ...layouts.region import Region
 from ...target import Target
 from ..kernel import Kernel, with_fields
 from .arguments import QuantizeArguments, RouteArguments, SumArguments, TopExpertsArguments, WeightArguments
@@ -26,9 +25,6 @@ class RoutingKernel(Kernel):
         """`arguments` and `label` of a problem; so many CTAs for each of a target's SMs."""
         self.name, self.problem, self.per_sm = name, problem, per_sm  # type: ignore[misc]
         self.code, self.arguments_of, self.label_of = f"{name}.{name}_kernel", arguments, label  # type: ignore[misc]
-
-    def smem(self, config: Any) -> Region | None:
-        return config.region  # type: ignore[no-any-return]
 
     def arguments_type(self, config: Any) -> type[Any]:
         return self.arguments_of(config.problem)  # type: ignore[no-any-return]

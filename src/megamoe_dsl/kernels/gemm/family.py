@@ -31,15 +31,6 @@ class GemmLoad:
     touched: int = 1
 
 
-def count_work(problem: GemmProblem, load: GemmLoad) -> Work:
-    """A, D and B of the groups that have rows, each moved once; scales are left out but those of 32 values of B, as in the fused layer's
-    count."""
-    p = problem
-    read = load.rows * p.formats.activations.row_bytes(p.k) + load.touched * p.n * p.k * value_bytes(p.formats.weights)
-    written = load.rows * p.n * p.output_bytes * (2 if p.accumulate else 1)
-    return Work(2.0 * load.rows * p.n * p.k, read + written, 0.0)
-
-
 class GemmKernel(Kernel):
     """D = A x B of BF16 numbers, or of block-scaled ones of 8 and 4 bits, dense or grouped."""
 
@@ -77,7 +68,12 @@ class GemmKernel(Kernel):
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
     def work(self, problem: GemmProblem, load: GemmLoad) -> Work:
-        return count_work(problem, load)
+        """A, D and B of the groups that have rows, each moved once; scales are left out but those of 32 values of B, as in the count of the
+        fused layer."""
+        p = problem
+        read = load.rows * p.formats.activations.row_bytes(p.k) + load.touched * p.n * p.k * value_bytes(p.formats.weights)
+        written = load.rows * p.n * p.output_bytes * (2 if p.accumulate else 1)
+        return Work(2.0 * load.rows * p.n * p.k, read + written, 0.0)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm

@@ -133,10 +133,6 @@ class MegaMoeConfig(CheckedConfig, ABC):
         return pool_block * self.block_m
 
     @property
-    def num_clusters(self) -> int:
-        return self.num_sms // self.cluster
-
-    @property
     def fc1_n_blocks(self) -> int:
         return ceil_div(2 * self.problem.intermediate, TILE_ROWS)
 

@@ -114,10 +114,6 @@ class Context(RankContext, TileContext):
     def first_stage(self) -> Stage:
         return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.cluster)
 
-    @property
-    def first_tile(self) -> TileQueue:
-        return TileQueue.first(self.config.smem.region, self.smem, self.config.smem.work_tiles, self.config.cluster)
-
     next_tile = staticmethod(next_tile)
 
     def take_first(self, role: Role | None) -> tuple[WorkTile, TileQueue]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from ....arch import ARCH_BY_NAME, ARCHES, SM90
 from ....blocks.gemm.arguments import GemmArguments
-from ....blocks.gemm.config import LOADER_WARPS
+from ....blocks.gemm.config import LOADER_WARPS, NUM_SMS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import CheckedConfig
 from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
@@ -20,11 +20,7 @@ from ..layouts.smem_plan import CombinePlan, EpSmemPlan
 from .gemm_part import GATE_UP, PARTS, STORED, EpRegisters, GemmPart, GroupedGemm, pooled_problem
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
-Half = Literal["dispatch", "combine"]
-HALVES: tuple[Half, Half] = ("dispatch", "combine")
-
-
-NUM_SMS = 132  # of an H200
+HALVES = ("dispatch", "combine")
 ROW_ALIGNMENT = 128
 MOST_SLOTS = 4
 MOST_CHUNK = 2048  # bytes of a row that one bulk copy moves; all chunks of a row are on their way at a time
@@ -39,7 +35,7 @@ class EpConfig(CheckedConfig):
     """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range."""
 
     arch = ARCH_BY_NAME
-    half: ClassVar[Half]
+    half: ClassVar[str]
     launch: ClassVar[EpLaunch]
     check_fields: ClassVar[Any]  # checks what a half adds; raises `ConfigError`
     keeps: ClassVar[Any]  # what its symmetric buffer has beyond what every configuration needs, a `Kept`
@@ -123,10 +119,6 @@ class EpConfig(CheckedConfig):
 
     # --- threads and registers
     @property
-    def num_clusters(self) -> int:
-        return self.num_sms // self.cluster
-
-    @property
     def math_warps(self) -> int:
         return self.gemm.num_threads // 32 - LOADER_WARPS
 
@@ -169,8 +161,8 @@ class EpConfig(CheckedConfig):
 class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them."""
 
-    half: ClassVar[Half] = "dispatch"
-    launch: ClassVar[EpLaunch] = EpLaunch.DISPATCH
+    half = "dispatch"
+    launch = EpLaunch.DISPATCH
 
     token_saving: bool = True  # a rank fetches a token once and writes it to the rows of all its experts; otherwise once for each expert
     token_sorting: bool = True  # a rank fetches tokens in the order of its experts; otherwise in token order
@@ -245,8 +237,8 @@ class DispatchGemmConfig(EpConfig):
 class GemmCombineConfig(EpConfig):
     """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
 
-    half: ClassVar[Half] = "combine"
-    launch: ClassVar[EpLaunch] = EpLaunch.COMBINE
+    half = "combine"
+    launch = EpLaunch.COMBINE
 
     # each tile sends its results to the tokens' ranks; otherwise this rank keeps all rows, and the tokens' ranks fetch them after the
     # last tile

@@ -15,13 +15,13 @@ from ....tuned import EpEntry, tuned_table
 from ...kernel import Kernel, with_fields
 from ...measures import measure_pair_gemm
 from ..arguments import EpArguments
-from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, Half, RoutingTablesConfig
+from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from .gemm_part import PARTS, STORED
 
 RECIPES_BY_ARCH = {name: part.recipes for name, part in PARTS.items()}
 
 
-def tuned_fields(half: Half, problem: Problem, num_tokens: int, gpu: str | None) -> Mapping[str, Any]:
+def tuned_fields(half: str, problem: Problem, num_tokens: int, gpu: str | None) -> Mapping[str, Any]:
     """Those of the measured point of this shape that is nearest, within a factor of two of the tokens; none where nobody has measured."""
     if gpu is None:
         return {}

@@ -21,7 +21,6 @@ from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
 from .memory_plan import TABLE_MAPS, Sm100SmemPlan, tensor_maps
 
 BLOCK_M = (16, 32, 64, 96, 128, 192)
-NUM_SMS = 148  # of a B200
 
 
 def block_ks(problem: Problem) -> tuple[int, ...]:

@@ -107,10 +107,6 @@ class StageConfig(CheckedConfig):
         return self.fused.cluster if self.multiplies else 1
 
     @property
-    def num_clusters(self) -> int:
-        return self.num_sms // self.cluster
-
-    @property
     def registers(self) -> PerRole:
         """Loaders have some, and the epilogue; where nothing is multiplied threads keep what they begin with."""
         return (self.fused.linear_registers or self.fused.registers)._replace(dispatch=0) if self.multiplies else PerRole(0, 0, 0)

@@ -70,10 +70,7 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
     kept = (
         (Kept.PLACES, Field("sources", (rows,), I32, ALIGNMENT)),  # dispatch to tail warps: the row where a row's token lies
-        (
-            Kept.PLACES,
-            Field("stored", (rows,), U32, ALIGNMENT),
-        ),  # dispatch to tail warps: the launch, from 1, that has stored it
+        (Kept.PLACES, Field("stored", (rows,), U32, ALIGNMENT)),  # dispatch to tail warps: the launch, from 1, that has stored it
         (Kept.RESULTS, Field("finished", (2, parts), U32, ALIGNMENT)),  # Linear2 to who sends: warps that have done a part, as `arrivals`
         (Kept.RESULTS, Field("kept", (rows, hidden), BF16, ALIGNMENT)),  # Linear2 to who sends results, or combine of any rank
     )
