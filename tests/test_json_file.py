@@ -88,6 +88,33 @@ def test_a_file_of_the_longest_name_is_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    ("before", "given", "after"),
+    [(None, None, 0o644), (0o600, None, 0o600), (0o664, None, 0o664), (None, 0o755, 0o755), (0o600, 0o640, 0o640)],
+)
+def test_a_file_has_the_mode_of_the_one_it_replaces(before: int | None, given: int | None, after: int, tmp_path: Path) -> None:
+    """Or what is asked for; while it is written it is the user's alone, beside the other."""
+    path, handles = tmp_path / "a.json", len(os.listdir("/proc/self/fd"))
+    if before is not None:
+        path.touch(before)
+        path.chmod(before)
+    with replacing(path, *([] if given is None else [given])) as partial:
+        assert partial.parent == tmp_path and partial.name.startswith(".a.json.") and partial.stat().st_mode & 0o777 == 0o600
+        partial.write_text("{}")
+    assert path.stat().st_mode & 0o777 == after and path.read_text() == "{}"
+    assert len(os.listdir("/proc/self/fd")) == handles
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11])
+def test_a_file_of_just_as_many_bytes_is_read(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"x" * size)
+    if size <= 10:
+        assert read_regular(path, 10) == b"x" * size
+    else:
+        assert refused(path, lambda one: read_regular(one, 10)) == "larger than 10 bytes, the most that is read"
+
+
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_what_is_not_written_to_the_end_replaces_nothing(error: type[BaseException], tmp_path: Path) -> None:
     path = tmp_path / "a.json"

@@ -183,6 +183,17 @@ def test_what_an_entry_says(one: AnyEntry, text: str, expected: float) -> None:
     assert (one.winner, one.expected, one.key) == (text, expected, (one.share_of(one), expected))
 
 
+def test_an_entry_may_be_of_one_of_everything() -> None:
+    """A token, an expert, a rank and an SM; a choice may be 0, as the deepest ring is."""
+    one = Entry(1, 1, 1, 1, 1, 1, 1, {**OTHER, "num_stages": 0}, 0.5, "")
+    assert (one.expected, one.winner) == (1.0, "block_m=32 lookahead=16 num_stages=0 cluster=1 0.5 us")
+    for name in ("hidden", "experts_per_rank", "topk", "num_sms", "num_ranks", "tokens"):
+        for value in (0, (1 << 31) + 1):
+            with pytest.raises(ValueError, match=f"{name} = {value}: must be an integer from 1 to 2"):
+                replace(one, **{name: value})
+        assert getattr(replace(one, **{name: 1 << 31}), name) == 1 << 31
+
+
 def test_choices_of_both_architectures_are_told() -> None:
     """No other set of fields is one."""
     sm100 = {"block_m": 64, "lookahead": 4, "num_stages": 0, "store_block_m": 8, "epilogue_warpgroups": 1, "block_k": 128}
