@@ -98,7 +98,6 @@ def test_a_pool_that_is_a_ring() -> None:
     sm90_runs.prove(sm90_runs.config(moe, pool_rows=128, block_m=16, num_sms=2), [(140,)], exact=False)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(("hidden", "topk"), [(1280, 2), rarely(1792, 6), rarely(512, 32)])
 def test_pieces(hidden: int, topk: int) -> None:
     """Pieces of 256 channels; the scales of a row are no whole number of bulk copies."""

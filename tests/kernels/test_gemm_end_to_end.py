@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from gemm_runs import BY_NAME, RUNS
+from megamoe_dsl.blocks.gemm.config import GemmConfig
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
+from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
+from megamoe_dsl.quant import no_scales
+from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from ptx_of import artifact
 from sweep import rarely, sample
@@ -115,6 +124,20 @@ def test_ends_before_the_first_row_are_nothing() -> None:
     expected = replace(case, spans=((1, 0, int(groups[1])), *case.spans[2:])).reference()
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
     assert torch.equal(case.tensors.d, expected)
+
+
+@pytest.mark.parametrize("make", [GemmConfig, partial(GemmConfig, swap_ab=True), Sm100GemmConfig])
+def test_rows_of_d_lie_beyond_31_bits(make: Callable[..., Any], tmp_path: Path) -> None:
+    """Of elements: those of a group are behind 2^31 of the group before, in a file that takes no space. The last rows are no whole tile."""
+    rows, columns = (1 << 21) + 128, 1024
+    problem = GemmProblem(columns, 64, "masked", 2, recipe="bf16xbf16")
+    tile = (64,) if make is Sm100GemmConfig else (64, 64)
+    a, b = torch.empty(2, rows, 64, dtype=torch.bfloat16), torch.randint(-2, 3, (2, columns, 64)).bfloat16()
+    a[1, :70] = torch.randint(-2, 3, (70, 64)).bfloat16()
+    d = torch.from_file(str(tmp_path / "d"), shared=True, size=2 * rows * columns, dtype=torch.bfloat16).view(2, rows, columns)
+    tensors = GemmTensors(a, no_scales(a), b, no_scales(b), d, torch.tensor([0, 70], dtype=torch.int32))
+    assert not simulate_gemm(artifact(make(problem, *tile, num_sms=2)), tensors, race=False).findings
+    assert torch.equal(d[1, :70].float(), a[1, :70].float() @ b[1].float().T) and not d[1, 70:192].any() and not d[0, -128:].any()
 
 
 def test_runs_have_names_of_their_own() -> None:

@@ -55,8 +55,8 @@ def sampled(cases: list[tuple[Any, ...]], sample: set[tuple[Any, ...]]) -> list[
     return [pytest.param(*case, marks=() if case in sample else pytest.mark.sweep) for case in cases]
 
 
-@sample("32-256")
-@pytest.mark.parametrize(("block_m", "block_k"), sampled(EVERY, {(32, 256), (96, 128)}))
+@sample("32-256", "192-256")
+@pytest.mark.parametrize(("block_m", "block_k"), sampled(EVERY, {(32, 256), (96, 128), (192, 256)}))
 def test_every_tile(block_m, block_k):
     """Two launches: an expert with a full and a partial block, experts with a few tokens; a ring that wraps in the first tile or soon."""
     moe = problem(block_m + 5)

@@ -69,8 +69,8 @@ ASKED = (
         "a layer that trains has no kernels of a backward pass",
         "wrong launch",
         "halves_kernels",
-        "(first.forward, first.backward, second.backward) if train else ()",
-        "()",
+        "first.replace(trains=True), first.backward, second.backward, *(choose(one, target, tokens) for one in sums)",
+        "(first.replace(trains=True),)",
         f"{RUNTIME}preparation.py::test_kernels_are_those_that_a_layer_takes",
     ),
 )
