@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.quant import dequantize, dequantize_nvfp4, nvfp4_factor, pack_e2m1, quantize_nvfp4, unpack_e2m1
 
 
@@ -37,6 +38,16 @@ def test_each_matrix_has_its_factor() -> None:
         assert torch.equal(together[0][index], codes) and torch.equal(together[1][index].float(), sf.float())
     assert float(nvfp4_factor(torch.zeros(16))) == 1 == float(nvfp4_factor(torch.tensor([1.0, -448.0 * 6])))
     assert float(nvfp4_factor(torch.zeros(0, 16))) == 1
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, torch.nan, torch.inf])
+def test_a_factor_is_a_positive_number(factor: float) -> None:
+    """Of every matrix; without any there is none to check."""
+    for given in (torch.tensor(factor), torch.tensor([1.0, factor])):
+        with pytest.raises(ProblemError, match=rf"^factor = \[(1.0, )?{factor}\]: must be positive and finite"):
+            quantize_nvfp4(torch.ones(2, 16), given)
+    codes, sf = quantize_nvfp4(torch.zeros(0, 32), torch.zeros(0))
+    assert (codes.shape, sf.shape) == ((0, 16), (0, 2))
 
 
 def test_what_does_not_fit_is_refused() -> None:

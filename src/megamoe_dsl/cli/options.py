@@ -182,8 +182,7 @@ class KernelOptions(ConfigOptions):
     def other(self, rows: int, num_sms: int | None) -> Any:
         """The configuration of a kernel that is no MoE layer's.  Raises `ProblemError` and `ConfigError`."""
         kernel = find_kernel(self.kernel)
-        given = self.arch or os.environ.get(ARCH_VARIABLE)
-        arch = self.architecture if given else find_arch(next(iter(kernel.configs)))
+        arch = self.architecture if self.arch or os.environ.get(ARCH_VARIABLE) else find_arch(next(iter(kernel.configs)))
         found = {} if self.preset is None else asdict(projection(self.preset).problem)
         if kernel.recipes:
             found["recipe"] = default_recipe(kernel, arch) if self.recipe is None else self.recipe

@@ -283,10 +283,11 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
     _require_finite("x", x)
     blocks = x.to(torch.float32).unflatten(-1, (-1, NVFP4_BLOCK))
     whole = factor.to(torch.float32).reshape(*factor.shape, *[1] * (blocks.ndim - factor.ndim))
+    if not bool(((whole > 0) & (whole < torch.inf)).all()):
+        raise ProblemError("factor", whole.flatten()[:4].tolist(), "positive and finite")
     sf = encode_e4m3(blocks.abs().amax(dim=-1) / (E2M1_MAX * whole.squeeze(-1)))
     scale = decode_e4m3(sf).to(torch.float32).unsqueeze(-1) * whole
-    codes = blocks / torch.where(scale > 0, scale, torch.inf)
-    return pack_e2m1(encode_e2m1(codes).flatten(-2)), sf
+    return pack_e2m1(encode_e2m1(blocks / torch.where(scale > 0, scale, torch.inf)).flatten(-2)), sf
 
 
 def dequantize_nvfp4(packed: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
