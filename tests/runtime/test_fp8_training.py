@@ -172,6 +172,18 @@ def test_padded_rows_quantized_are_rows() -> None:
     assert not found.codes_t[:, 4:128].float().any()
 
 
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_rows_of_no_token_are_zeros(tokens: int) -> None:
+    """Also where there are no tokens, as on a rank that none came to."""
+    x, sources = torch.ones(tokens, 128).bfloat16(), torch.full((128,), -1, dtype=torch.int32)
+    if tokens:
+        sources[127] = 0
+    found = quantize_both(x, sources)
+    assert found.codes is not None and found.codes.shape == found.codes_t.shape == (128, 128)
+    assert not found.codes[:127].float().any() and not found.codes_t[:, :127].float().any()
+    assert bool((found.codes[127].float() == 448 * tokens).all()) and bool((found.codes_t[:, 127].float() == 448 * tokens).all())
+
+
 def quantize_rows(x: torch.Tensor) -> torch.Tensor:
     from megamoe_dsl.quant import quantize_e4m3_f32
 

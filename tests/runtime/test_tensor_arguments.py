@@ -82,6 +82,7 @@ def test_sums_over_columns_have_no_gradient(name: str) -> None:
         (lambda: gemm_weights(None, SCALES), "b = None: must be a tensor"),
         (lambda: scatter_indices(PROBLEM, CHOSEN["topk_idx"], torch.zeros(5)), r"keys.shape = \(5,\): must be \(6,\), one for each token"),
         (lambda: padded_rows(ENDS, -1), "rows = -1: must be between 0 and"),
+        (lambda: padded_rows(ENDS[:0], 0), r"ends.shape = \(0,\): must be \(1,\)"),
         (lambda: padded_rows(ENDS.long(), 128), "ends.dtype = torch.int64: must be torch.int32"),
         (lambda: quantize_experts(B[0], B), r"w1.shape = \(256, 128\): must be \(experts, 2 \* intermediate, hidden\)"),
     ],

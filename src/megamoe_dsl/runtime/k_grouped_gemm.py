@@ -66,7 +66,7 @@ def padded_rows(ends: torch.Tensor, rows: int) -> PaddedRows:
 
     ends  int32 [G]: where each group's rows end, at most `rows`.  Nobody waits for the device
     """
-    check_tensor("ends", ends, torch.int32, (ends.numel(),), ends.device)
+    check_tensor("ends", ends, torch.int32, (max(ends.numel(), 1),), ends.device)
     rows = integer_between("rows", rows, 0, MOST_SLOTS, f"between 0 and {MOST_SLOTS}")
     most = most_padded(len(ends), rows)
     starts = torch.nn.functional.pad(ends[:-1], (1, 0))
@@ -185,7 +185,7 @@ def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, rec
     if _on_cpu(x):
         if sources is not None and len(sources) and not -1 <= int(sources.min()) <= int(sources.max()) < len(x):
             raise ProblemError("sources", [int(sources.min()), int(sources.max())], f"-1, or tokens below {len(x)}")
-        taken = x if sources is None else torch.where((sources >= 0)[:, None], x[sources.clamp(min=0).long()], 0)
+        taken = x if sources is None else torch.nn.functional.pad(x, (0, 0, 0, 1))[sources.long()]  # the row behind all is one of zeros
         form, sides = RECIPES[recipe].activations, (taken if rows else taken[:0], taken.T.contiguous())
         found = [quantize(one, form, check=False) for one in sides]
         scales = [(sf.T if recipe == FP8 else scale_words(sf)[:, : len(one)]).contiguous() for one, sf in found]
