@@ -316,6 +316,8 @@ def test_the_page_has_the_measured_times(gpu: str) -> None:
     [
         ({"launch": "fastest"}, "launch = 'fastest': must be one of moe, mega_moe, ep_moe, deep_ep"),
         ({"activation": torch.relu}, "activation = .*: must be None on the CPU"),
+        ({"tokens": -1}, "tokens = -1: must be between 0 and max_tokens_per_rank = 16"),
+        ({"tokens": 17}, "tokens = 17: must be between 0 and max_tokens_per_rank = 16"),
         ({"bounds": (8,), "bound": 8}, "bound = 8: must be left out: a layer has no such option"),
         ({"launch": "moe", "problem": replace(PROBLEM, recipe="fp8xmxfp4")}, "launch = 'moe': must be another: moe takes no fp8xmxfp4"),
     ],

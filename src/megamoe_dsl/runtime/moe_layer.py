@@ -339,7 +339,8 @@ class MoE(torch.nn.Module):
             group = process_group(problem, group)
             self.rank = dist.get_rank(group)
             ranks = problem.num_ranks if launch == DEEP_EP else ranks_of_a_domain(group) if domain is None else domain
-        others: dict[str, Any] = {"launch": launch, "activation": activation, "tokens": tokens, **options}
+        others: dict[str, Any] = {"launch": launch, "activation": activation, **options}
+        others["tokens"] = problem.check_num_tokens(tokens, "tokens")
         if ranks == problem.num_ranks:
             self.experts = domain_layer(problem, weights, group, place, **others)
         else:
