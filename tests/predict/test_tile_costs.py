@@ -43,13 +43,15 @@ def config_of(arch: str, recipe: str, block_m: int, sms: int = 4, **fields: Any)
 
 
 def costs_90(recipe: str = "fp8xfp8", **fields: Any) -> tuple[TileTable, Machine]:
-    return sm90.costs(config_of("sm_90a", recipe, 128, **fields), LOAD, calibrated("NVIDIA H200", **SM90), GHZ)
+    config, calibration = config_of("sm_90a", recipe, 128, **fields), calibrated("NVIDIA H200", **SM90)
+    return sm90.tile_table(config, tiles_of(config, LOAD.counts), LOAD, calibration, GHZ), sm90.machine(config, LOAD, calibration, GHZ)
 
 
 def costs_100(sms: int = 4, **shape: Any) -> tuple[TileTable, Machine]:
     config = config_of("sm_100a", "fp8xfp4", 96, sms)
     given = replace(sm100.shape_of(config), **{"instructions": INSTRUCTIONS, **shape})
-    return sm100.costs(given, tiles_of(config, LOAD_100.counts), LOAD_100, calibrated("NVIDIA B200", **SM100), GHZ)
+    how = LOAD_100, calibrated("NVIDIA B200", **SM100), GHZ
+    return sm100.tile_table(given, tiles_of(config, LOAD_100.counts), *how), sm100.machine(given, *how)
 
 
 def columns(table: TileTable, *tiles: int) -> dict[str, Any]:
