@@ -3,6 +3,7 @@ and counters that CTAs and ranks wait for in a launch of the fused layer or of a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -185,7 +186,7 @@ class CombineRow:
 
 
 @dataclass(frozen=True)
-class SmemPlan:
+class SmemPlan(ABC):
     """Byte plan of a CTA's SMEM with a ring of `num_stages`; `region` has every field.
 
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
@@ -193,10 +194,6 @@ class SmemPlan:
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
     """
 
-    tile_fields: ClassVar[Any]  # the ring of operands and scales, and `cd`, where epilogues put their tiles together
-    maxima: ClassVar[Any]  # amax: what warps that share a scale exchange
-    pull_chunk: ClassVar[Any]  # bytes of a token row that one bulk copy moves
-    barriers: ClassVar[Any]  # all mbarriers, in SMEM order
     work_tiles: ClassVar[int]  # places of the queue of tiles (device/ring.py)
     # fields that the architecture adds to the tail, before the queue of tiles and at its end
     before_tiles: ClassVar[tuple[Field, ...]] = ()
@@ -206,6 +203,26 @@ class SmemPlan:
     num_stages: int
     pull_slots: int = 1  # chunks of a row that a dispatch warp holds at a time
     keeps: tuple[str, ...] = ()  # names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
+
+    @property
+    @abstractmethod
+    def tile_fields(self) -> tuple[Field, ...]:
+        """The ring of operands and scales, and `cd`, where epilogues put their tiles together."""
+
+    @property
+    @abstractmethod
+    def maxima(self) -> Field:
+        """amax: what warps that share a scale exchange."""
+
+    @property
+    @abstractmethod
+    def pull_chunk(self) -> int:
+        """Bytes of a token row that one bulk copy moves."""
+
+    @cached_property
+    @abstractmethod
+    def barriers(self) -> tuple[MBarrier, ...]:
+        """All mbarriers, in SMEM order."""
 
     @property
     def combine(self) -> CombinePlan:
