@@ -63,15 +63,21 @@ SMALL, FULL, REST = 0, 2, 3  # tiles of Linear1 of an H200: of the blocks of 64,
 OF_FC2 = 6  # and those of Linear2 so much later
 
 
+ORDER = {
+    "is_fc2": [0, 0, 0, 1, 1, 1],
+    "k_blocks": [4, 4, 4, 2, 2, 2],
+    "keys": [[0, -1, 24, -1], [12, -1, 30, -1], [12, -1, 36, -1], [8, -1, 28, -1], [20, -1, 34, -1], [20, -1, 40, -1]],
+    "pools": [[0, 0], [1, 1], [2, 2]] * 2,
+    "arrivals": [1] * 6,
+}
+"""Of an expert's block and of another's two, whatever the architecture: in Linear1, then in Linear2."""
+
+
 def test_tiles_of_one_cta() -> None:
     found = columns(costs_90(cluster=1)[0], SMALL, FULL, REST, SMALL + OF_FC2, FULL + OF_FC2, REST + OF_FC2)
     rows, epilogues = [64, 128, 64] * 2, [8 * (0.35 + 0.65 * tokens / 128) for tokens in (64, 128, 12)]
     assert found == {
-        "is_fc2": [0, 0, 0, 1, 1, 1],
-        "k_blocks": [4, 4, 4, 2, 2, 2],
-        "keys": [[0, -1, 24, -1], [12, -1, 30, -1], [12, -1, 36, -1], [8, -1, 28, -1], [20, -1, 34, -1], [20, -1, 40, -1]],
-        "pools": [[0, 0], [1, 1], [2, 2]] * 2,
-        "arrivals": [1] * 6,
+        **ORDER,
         "l2_bytes": [[K_BLOCK, one * (128 + 4)] for one in rows],  # a scale of 4 bytes for the 128 channels of a token
         "hbm_bytes": [[K_BLOCK, one * 128] for one in rows],
         "multiply": pytest.approx([(100 + 2 * one) / 2000 for one in rows]),
@@ -135,11 +141,7 @@ def test_tiles_of_a_pair_of_sm100() -> None:
     mma = [32 + 48 / 8, 256 * 96 * 32 / 16384, 32 + 48 / 8]
     fc1, fc2 = ([(instructions * stored / 8 + 80) * 3 / 2000 for stored in (64, 96, 64)] for instructions in (100, 20))
     assert found == {
-        "is_fc2": [0, 0, 0, 1, 1, 1],
-        "k_blocks": [4, 4, 4, 2, 2, 2],
-        "keys": [[0, -1, 24, -1], [12, -1, 30, -1], [12, -1, 36, -1], [8, -1, 28, -1], [20, -1, 34, -1], [20, -1, 40, -1]],
-        "pools": [[0, 0], [1, 1], [2, 2]] * 2,
-        "arrivals": [1] * 6,
+        **ORDER,
         "l2_bytes": [[K_BLOCK / 2 + 1024, 96 * 128 + 1024]] * 6,  # an atom of scales for each 128 rows: each CTA has those of all tokens
         "hbm_bytes": [[K_BLOCK / 2 + 1024, 96 * 128 + 512]] * 6,
         "multiply": pytest.approx([4 * clocks / 0.5 / 2000 for clocks in mma] * 2),

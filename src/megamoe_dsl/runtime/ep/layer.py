@@ -36,7 +36,7 @@ from ..symmetric_memory import SymmetricBuffer
 from ..watchdog import check_watchdog_ns
 from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
 from .routing import check_scatter_indices
-from .training import NO_TOTALS, Routed, train
+from .training import NO_TOTALS, Gradients, Routed, Tensors, train
 
 
 class EpMoE(torch.nn.Module):
@@ -235,11 +235,11 @@ class EpMoE(torch.nn.Module):
         """The dispatch of a forward pass with a backward pass."""
         return self.bind(self.store.get(self.dispatch_config.replace(trains=True)))
 
-    def everywhere(self, name: str) -> list[torch.Tensor]:
+    def everywhere(self, name: str) -> Tensors:
         """A field of the symmetric buffers of all ranks."""
         return [self.memory.region.view(one, name) for one in self.symmetric.everywhere]
 
-    def dispatch_rows(self, routed: list[Routed], weights: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    def dispatch_rows(self, routed: list[Routed], weights: Tensors | None = None) -> Tensors:
         """A dispatch of `train`: where its rows are, or gate and up."""
         if weights is None:
             self._backward[0].launch()
@@ -249,9 +249,7 @@ class EpMoE(torch.nn.Module):
         self._training.launch()
         return [gate_up]
 
-    def dispatch_gradients(
-        self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]
-    ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[Gradients]:
         """The dispatch of `train`'s backward pass, where it makes gradients of gate and up."""
         (kernel, _), count = self._backward, len(gate_up[0])
         dots = row_weights[0].new_empty(-(-self.problem.intermediate // DOT_COLUMNS), len(self.rows))
@@ -259,9 +257,7 @@ class EpMoE(torch.nn.Module):
         kernel.launch()
         return [(self.rows[:count], self.acts.values[:count], dots[:, :count].sum(0))]
 
-    def combine_rows(
-        self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> tuple[Tensors, Tensors]:
         """A combine of `train`: y, or dX where it is transposed, and the rows that it multiplies."""
         kernel, pool = (self._backward[1], self.rows) if transposed else (self._combine, self.acts.values)
         found, y = pool[: routed[0].in_use], rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)

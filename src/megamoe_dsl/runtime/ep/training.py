@@ -30,6 +30,7 @@ from .buffers import Activation, EpBuffers
 from .routing import RoutingTables
 
 Tensors = list[torch.Tensor]
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Totals = MainGrads | tuple[None, None]
 NO_TOTALS: Totals = (None, None)
 
@@ -51,7 +52,7 @@ class Halves(Protocol):
         """Tokens to the ranks of their experts, and the linear of them: rows of the pool, or gate and up where that activates them.
         `weights` take the rows' top-k weights; without them the linear is the transposed one."""
 
-    def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[Gradients]:
         """Where launches activate: gradients of y to the ranks of their experts; of each rank the gradients of gate and up, the activated
         rows times their weights, and the gradients of these weights, all by rows of the pool."""
 
@@ -97,6 +98,13 @@ class Routed:
     def pool(self) -> torch.Tensor:
         """int64 [rows of the pool that are in use]: which of these rows lies there; where none does, the first."""
         return self.places.new_zeros(self.in_use).index_copy_(0, self.places, torch.arange(self.rows, device=self.places.device))
+
+    def weight_gradient(
+        self, weight: torch.Tensor, total: torch.Tensor | None, rows: torch.Tensor, tokens: torch.Tensor, tokens_first: bool
+    ) -> torch.Tensor | None:
+        """That of a linear's weights from what the pool's rows have on both sides; None where it is added to a total."""
+        own = rows, tokens, self.ends, torch.arange(self.in_use, dtype=torch.int32, device=rows.device), tokens_first, ALIGNED
+        return of_weight(weight, total, self.rows, weight_gradients, *own)
 
 
 @dataclass
@@ -149,8 +157,7 @@ class Dispatched(torch.autograd.Function):
         dw, dw1 = map(call.sent_back, call.routed), []
         kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
         for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
-            own = dh, x, routed.ends, torch.arange(len(x), dtype=torch.int32, device=x.device), False, ALIGNED
-            dw1.append(of_weight(buffers.weights.fc1, total[0], len(x), weight_gradients, *own) if need else None)
+            dw1.append(routed.weight_gradient(buffers.weights.fc1, total[0], dh, x, False) if need else None)
         return (None, *dx, *dw, *dw1)
 
 
@@ -185,15 +192,12 @@ class Combined(torch.autograd.Function):
         for buffers, (total, routed, (gradient, weighted, of_weights), need) in zip(halves.ranks, kept, strict=True):
             da.append(gradient)
             dw.append(of_weights)
-            numbers = torch.arange(routed.in_use, dtype=torch.int32, device=weighted.device)
-            own = weighted, buffers.view("fc1_acts"), routed.ends, numbers, True, ALIGNED
-            dw2.append(of_weight(buffers.weights.fc2, total[1], routed.rows, weight_gradients, *own) if need else None)
+            own = weighted, buffers.view("fc1_acts"), True
+            dw2.append(routed.weight_gradient(buffers.weights.fc2, total[1], *own) if need else None)
         return (None, *da, *dw, *dw2)
 
 
-def unweighted(
-    pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, routed: Routed
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def unweighted(pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, routed: Routed) -> Gradients:
     """Gradients of activated rows, and by rows of the pool these times their weights, and gradients of the weights, from dY W2 (`pool`)."""
     raw, acts, factors = pool[: routed.in_use], acts[routed.pool], weights[:, None]
     gradient, weighted = (torch.mul(one, factors, out=torch.empty_like(one)) for one in (raw, acts))  # in FP32, rounded once, no copies
