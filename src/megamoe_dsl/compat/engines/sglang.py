@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,90 +27,30 @@ MXFP4_NAMES = {"fc1": "w13_weight", "fc1_sf": "w13_weight_scale", "fc2": "w2_wei
 """Fields of `ExpertWeights`, and SGLang's parameters: of FP8 checkpoints, whose experts may be FP4, and of MXFP4 ones."""
 
 
-class Fp8Method(Protocol):
-    """What is read of `sglang.srt.layers.quantization.fp8.Fp8MoEMethod`, and of the parameters that it makes."""
-
-    is_fp4_expert: bool
-    dequant_fp4_to_fp8: bool
-    w13_weight_scale_inv: torch.nn.Parameter
-    w2_weight_scale_inv: torch.nn.Parameter
-
-
-class Mxfp4Method(Protocol):
-    """What is read of `sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod`, and of the parameters that it makes."""
-
-    use_mega_moe: bool
-    w13_weight_scale: torch.nn.Parameter
-    w2_weight_scale: torch.nn.Parameter
-
-
-class NvfpMethod(Protocol):
-    """What is read of `sglang.srt.layers.quantization.minimax_m3_nvfp4.MiniMaxM3Nvfp4MoE`."""
-
-    use_marlin: bool
-
-
-class KimiLayer(Protocol):
-    """What is read of `sglang.srt.models.kimi_k3.KimiK3MoE`."""
-
-    experts: Experts
-    moe_hidden_size: int
-    routed_scaling_factor: float | None
-    _mega_intermediate_size: int
-    _mega_top_k: int
-
-
-class RunnerConfig(Protocol):
-    """What is read of `sglang.srt.layers.moe.moe_runner.base.MoeRunnerConfig`."""
-
-    activation: str
-    is_gated: bool
-    gemm1_alpha: float | None
-    gemm1_beta: float | None
-    gemm1_clamp_limit: float | None
-    swiglu_limit: float | None
-    gate_up_interleaved: bool
-    apply_router_weight_on_input: bool
-
-
-class Experts(Protocol):
-    """What is read of `sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE`, and written to it."""
-
-    num_experts: int
-    top_k: int
-    with_bias: bool
-    moe_ep_size: int
-    moe_tp_size: int
-    moe_runner_config: RunnerConfig
-    should_fuse_routed_scaling_factor_in_topk: bool
-    _mega_moe_w4a4: bool
-    _mega_moe_weights_built: bool
-
-
-class Settings(Protocol):
-    """What is read of `sglang.srt.arg_groups.fields.device.Device`."""
-
-    watchdog_timeout: float
-
-
-class Environment(Protocol):
-    """What is read of `sglang.srt.environ.Envs`."""
-
-    SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK: Any
-    SGLANG_OPT_DEEPGEMM_MEGA_MOE_RESERVED_SMS: Any
-
-
-class MiniMaxLayer(Protocol):
-    """What is read of `sglang.srt.models.minimax_m3.MiniMaxM3MoE`: an attribute of its experts."""
-
-    _minimax_activation: str
+Fp8Method = Annotated[Any, "sglang.srt.layers.quantization.fp8.Fp8MoEMethod"]
+Mxfp4Method = Annotated[Any, "sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod"]
+NvfpMethod = Annotated[Any, "sglang.srt.layers.quantization.minimax_m3_nvfp4.MiniMaxM3Nvfp4MoE"]
+KimiLayer = Annotated[Any, "sglang.srt.models.kimi_k3.KimiK3MoE"]
+RunnerConfig = Annotated[Any, "sglang.srt.layers.moe.moe_runner.base.MoeRunnerConfig"]
+Experts = Annotated[Any, "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"]
+Settings = Annotated[Any, "sglang.srt.arg_groups.fields.device.Device"]
+Environment = Annotated[Any, "sglang.srt.environ.Envs"]
+"""Objects of SGLang's classes: `make engines` finds there which of their attributes this module names."""
+BY_NAME = (
+    "sglang.srt.layers.quantization.fp8.Fp8MoEMethod.w13_weight_scale_inv",
+    "sglang.srt.layers.quantization.fp8.Fp8MoEMethod.w2_weight_scale_inv",
+    "sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod.w13_weight_scale",
+    "sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod.w2_weight_scale",
+    "sglang.srt.models.minimax_m3.MiniMaxM3MoE._minimax_activation",
+)
+"""What is read of experts by its name: parameters that a method makes, and what a model adds."""
 
 
 LAYERS: WeakKeyDictionary[Any, MegaMoE] = WeakKeyDictionary()
 """Experts that run here.  Not their attributes: a module's attributes are its submodules."""
 
 
-def build(experts: Any, names: dict[str, str]) -> None:
+def build(experts: Experts, names: dict[str, str]) -> None:
     """Makes the layer of some experts, or loads it anew, and moves their parameters to its memory.  Raises `ProblemError` for a format, a
     shape, an activation or a parallelism that no kernel here has."""
     parameters = {field: getattr(experts, name) for field, name in names.items()}
@@ -122,7 +62,8 @@ def build(experts: Any, names: dict[str, str]) -> None:
 
 def problem_of(experts: Experts, parameters: Parameters) -> Problem:
     """What the experts compute.  Raises `ProblemError`."""
-    config, arch = experts.moe_runner_config, symmetric_memory.device_arch(parameters["fc1"].device)
+    config: RunnerConfig = experts.moe_runner_config
+    arch = symmetric_memory.device_arch(parameters["fc1"].device)
     require_values(
         f"with {VARIABLE}=1",
         ("moe_tp_size", experts.moe_tp_size, 1),
@@ -147,7 +88,7 @@ def problem_of(experts: Experts, parameters: Parameters) -> Problem:
     )
 
 
-def activation_of(experts: Any) -> str:
+def activation_of(experts: Experts) -> str:
     """SGLang's name of the experts' activation.  Raises `ProblemError` for one that no kernel here has."""
     config: RunnerConfig = experts.moe_runner_config
     if config.activation not in ("silu", "situ"):
@@ -185,8 +126,7 @@ def environment() -> Environment:
     """SGLang's environment variables; a `get` of one reads it."""
     from sglang.srt.environ import envs
 
-    found: Environment = envs
-    return found
+    return envs
 
 
 def num_tokens_bound(rows: int) -> int:
@@ -314,9 +254,10 @@ def run_mega_routed_experts(
 
 def run_kimi(self: KimiLayer, routed_input: torch.Tensor, topk_output: Any) -> torch.Tensor:
     """As `run_mega_routed_experts`, of a layer of Kimi-K3."""
-    fused = self.experts.should_fuse_routed_scaling_factor_in_topk
+    experts: Experts = self.experts
+    fused = experts.should_fuse_routed_scaling_factor_in_topk
     return run_mega_routed_experts(
-        self.experts,
+        experts,
         routed_input,
         topk_output.topk_ids,
         topk_output.topk_weights,

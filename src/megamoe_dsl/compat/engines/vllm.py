@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,82 +37,21 @@ METHODS = (
 """What vLLM calls of a method: `ExpertsMethod` has it."""
 
 
-class VllmEnvironment(Protocol):
-    """What is read of `vllm.envs`."""
-
-    VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: int
-
-
-class VllmSettings(Protocol):
-    """What is read of `vllm.config.parallel.ParallelConfig`."""
-
-    enable_dbo: bool
-
-
-class Step(Protocol):
-    """What is read of `vllm.forward_context.DPMetadata`."""
-
-    num_tokens_across_dp_cpu: torch.Tensor
-
-
-class Parallel(Protocol):
-    """What is read of `vllm.model_executor.layers.fused_moe.config.FusedMoEParallelConfig`."""
-
-    tp_size: int
-    dp_size: int
-    pcp_size: int
-    ep_size: int
-    use_ep: bool
-
-
-class Config(Protocol):
-    """What is read of `vllm.model_executor.layers.fused_moe.config.FusedMoEConfig`."""
-
-    num_experts: int
-    experts_per_token: int
-    hidden_dim: int
-    intermediate_size: int
-    max_num_tokens: int
-    moe_parallel_config: Parallel
-    activation: Any
-    in_dtype: torch.dtype
-    device: Any
-    has_bias: bool
-    is_lora_enabled: bool
-    elastic_ep_max_dp_size: int | None
-    skip_final_all_reduce: bool
-    swiglu_limit: float | None
-    swiglu_alpha: float | None
-    swiglu_beta: float | None
-    activation_situ_beta: float | None
-    activation_situ_linear_beta: float | None
-
-
-class RoutedExperts(Protocol):
-    """What is read of `vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts`."""
-
-    apply_router_weight_on_input: bool
-    expert_map_manager: Any
-
-    def __hash__(self) -> int:
-        """Of a module: itself."""
-
-
-class VllmFp8Method(Protocol):
-    """What is read of `vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod`."""
-
-    weight_block_size: list[int] | None
-    weight_scale_name: str
-
-
-class VllmMxfp4Method(Protocol):
-    """What is read of `vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod`: the parameters that it makes."""
-
-    w13_weight: torch.nn.Parameter
-    w13_weight_scale: torch.nn.Parameter
-    w2_weight: torch.nn.Parameter
-    w2_weight_scale: torch.nn.Parameter
-
+VllmEnvironment = Annotated[Any, "vllm.envs"]
+VllmSettings = Annotated[Any, "vllm.config.parallel.ParallelConfig"]
+Step = Annotated[Any, "vllm.forward_context.DPMetadata"]
+Parallel = Annotated[Any, "vllm.model_executor.layers.fused_moe.config.FusedMoEParallelConfig"]
+Config = Annotated[Any, "vllm.model_executor.layers.fused_moe.config.FusedMoEConfig"]
+RoutedExperts = Annotated[Any, "vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts"]
+VllmFp8Method = Annotated[Any, "vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod"]
+"""Objects of vLLM's classes: `make engines` finds there which of their attributes this module names."""
+BY_NAME = (
+    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w13_weight",
+    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w13_weight_scale",
+    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w2_weight",
+    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w2_weight_scale",
+)
+"""What is read of experts by its name: parameters that a method makes."""
 
 LAYERS: WeakKeyDictionary[Any, MegaMoE] = WeakKeyDictionary()
 """Experts that run here.  Not their attributes: a module's attributes are its submodules."""
@@ -191,7 +130,8 @@ def scale_name(theirs: Any) -> str:
     block = None if method.weight_block_size is None else tuple(method.weight_block_size)
     if block != SCALE_BLOCK:
         raise ProblemError("weight_block_size", block, str(SCALE_BLOCK))
-    return method.weight_scale_name
+    name: str = method.weight_scale_name
+    return name
 
 
 def problem_of(moe: Config, experts: RoutedExperts, packed: bool) -> Problem:
@@ -199,7 +139,7 @@ def problem_of(moe: Config, experts: RoutedExperts, packed: bool) -> Problem:
     from vllm.config import get_current_vllm_config
 
     settings: VllmSettings = get_current_vllm_config().parallel_config
-    parallel = moe.moe_parallel_config
+    parallel: Parallel = moe.moe_parallel_config
     require_values(
         f"with {VARIABLE}=1",
         ("tensor_parallel_size of experts", parallel.tp_size, 1),
