@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter, index
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
@@ -63,10 +63,14 @@ class CheckedConfig:
 
     replace = replace
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # what a family's, or an architecture's, has
+
     @property
-    def num_clusters(self: Any) -> int:
+    def num_clusters(self) -> int:
         """How many the grid has, each of which takes tiles together."""
-        return self.num_sms // self.cluster  # type: ignore[no-any-return]
+        return int(self.num_sms // self.cluster)
 
     def require(self, field: str, holds: bool, allowed: str) -> None:
         """`field` may be one of the problem's, or several."""
@@ -81,7 +85,7 @@ class CheckedConfig:
         usual = getattr(type(self), field)
         self.require(field, holds or getattr(self, field) == usual, f"{usual} {where}")
 
-    def check_declared(self: Any, problem: type[Any] | None = None) -> None:
+    def check_declared(self, problem: type[Any] | None = None) -> None:
         """The configuration's problem is a `problem`, if one is given, and fields are integers and flags where they are declared so.
         Integers become ints: whatever they were given as, equal ones are one configuration."""
         if problem is not None:
@@ -91,12 +95,12 @@ class CheckedConfig:
                 object.__setattr__(self, one.name, require_integer(one.name, getattr(self, one.name)))
             self.require(one.name, one.type != "bool" or isinstance(getattr(self, one.name), bool), "True or False")
 
-    def check_clusters(self: Any) -> None:
+    def check_clusters(self) -> None:
         """The grid has clusters, all whole."""
         whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
         self.require("num_sms", whole, f"a positive multiple of {self.cluster}")
 
-    def check_depth(self: Any, most: int, field: str = "num_stages") -> None:
+    def check_depth(self, most: int, field: str = "num_stages") -> None:
         """`num_stages` is 2 or more and at most `most`, which 0 becomes; `field` is what a tile is too large by where 2 do not fit."""
         self.require(field, most >= 2 or field == "num_stages", "small enough to leave SMEM for two stages")
         if self.num_stages == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from ...arch import Arch
 from ...config_error import CheckedConfig
@@ -34,10 +34,6 @@ class BaseGemmConfig(CheckedConfig):
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
     split_k: Any = False
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...  # what each architecture's has
 
     def smem_plan(self, num_stages: int) -> Any:
         return self.plan(self, num_stages)

@@ -18,7 +18,7 @@ Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]
 
 
 def choose(
-    kind: type[MegaMoeConfig], heuristics: Heuristics, problem: Problem, target: Target, num_tokens: int, fields: Mapping[str, Any]
+    kind: Any, heuristics: Heuristics, problem: Problem, target: Target, num_tokens: int, fields: Mapping[str, Any]
 ) -> MegaMoeConfig:
     """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen, and with a `block_m` among them nothing
     measured is taken.  Raises `ConfigError`.
@@ -42,7 +42,7 @@ def choose(
     return kind(problem, num_sms=num_sms, **{**chosen, **fields}) if fields else made(kind, problem, num_sms=num_sms, **chosen)
 
 
-def measured(kind: type[MegaMoeConfig], problem: Problem, entry: Entry, pool_rows: int | None = None) -> MegaMoeConfig:
+def measured(kind: Any, problem: Problem, entry: Entry, pool_rows: int | None = None) -> MegaMoeConfig:
     """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
     take more SMEM, the deepest ring that fits."""
     fields: dict[str, Any] = {**entry.choice, "num_stages": 0, "pool_rows": pool_rows}
@@ -51,7 +51,7 @@ def measured(kind: type[MegaMoeConfig], problem: Problem, entry: Entry, pool_row
 
 
 @lru_cache(maxsize=1024)
-def made(kind: type[MegaMoeConfig], problem: Problem, **fields: Any) -> MegaMoeConfig:
+def made(kind: Any, problem: Problem, **fields: Any) -> MegaMoeConfig:
     """A configuration of this class.  Many numbers of tokens choose the same one, and how deep its ring is takes milliseconds to find."""
     return kind(problem, **fields)
 

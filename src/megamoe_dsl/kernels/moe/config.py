@@ -5,11 +5,9 @@ A subclass per architecture has what differs (sm100/config.py, sm90/config.py).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ...arch import Arch
 from ...config_error import CheckedConfig, require
@@ -34,7 +32,7 @@ class PerRole(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MegaMoeConfig(CheckedConfig, ABC):
+class MegaMoeConfig(CheckedConfig):
     """Compile-time choices of a mega kernel; raises `ConfigError` where a field is out of range.
 
     Kernels and the schedule also ask an architecture's configuration for
@@ -55,6 +53,7 @@ class MegaMoeConfig(CheckedConfig, ABC):
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
     plan: ClassVar[type[SmemPlan]]
+    tiles_of: ClassVar[Any]  # of a problem, what `block_m` may be, in order
     group_m: ClassVar[int]  # token blocks that the schedule takes together
     table_maps: ClassVar[tuple[str, ...]]  # tensor maps in the order of their table; Linear2's have the names of Linear1's (memory_plan.py)
     linear_registers: ClassVar[PerRole | None] = None  # of a launch of Linear1 or Linear2 alone; None: as here
@@ -90,15 +89,6 @@ class MegaMoeConfig(CheckedConfig, ABC):
     def require_recipe(cls, problem: Problem) -> None:
         """Raises `ConfigError` for number formats that the kernel does not take."""
         require(problem.recipe in cls.recipes, "problem.recipe", problem.recipe, " or ".join(cls.recipes) + f" for {cls.arch}")
-
-    @classmethod
-    @abstractmethod
-    def tiles_of(cls, problem: Problem) -> Sequence[int]:
-        """What `block_m` may be, in order."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...  # what each architecture's has
 
     # --- threads and registers
     @property

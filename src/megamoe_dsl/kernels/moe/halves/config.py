@@ -3,7 +3,6 @@ CTA, whatever the number of tokens."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
@@ -32,8 +31,16 @@ WARP = "the communication warp"
 
 
 @dataclass(frozen=True)
-class EpConfig(CheckedConfig, ABC):
-    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range."""
+class EpConfig(CheckedConfig):
+    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.
+
+    Each half also has
+
+    check_fields    checks what it adds; raises `ConfigError`
+    keeps           what its symmetric buffer has beyond what every configuration needs
+    slots           where communication warps have what is on its way, the barriers that say that it is there, and how combine uses them
+    operands(args)  addresses of rows, of their scales, and of what becomes of them
+    """
 
     arch = ARCH_BY_NAME
     half: ClassVar[str]
@@ -69,24 +76,6 @@ class EpConfig(CheckedConfig, ABC):
         self.require("task_tokens", 1 <= self.task_tokens <= MOST_TASK_TOKENS, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
         self.check_depth(most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes), "block_n")
-
-    @abstractmethod
-    def check_fields(self) -> None:
-        """Checks what a half adds.  Raises `ConfigError`."""
-
-    @property
-    @abstractmethod
-    def keeps(self) -> Kept:
-        """What its symmetric buffer has beyond what every configuration needs."""
-
-    @property
-    @abstractmethod
-    def slots(self) -> tuple[Field, MBarrier, CombinePlan | None]:
-        """Where communication warps have what is on its way, the barriers that say that it is there, and how combine uses them."""
-
-    @abstractmethod
-    def operands(self, args: Any) -> tuple[Any, Any, Any]:
-        """Addresses of rows, of their scales, and of what becomes of them."""
 
     @classmethod
     def reads(cls, transposed: bool) -> str:

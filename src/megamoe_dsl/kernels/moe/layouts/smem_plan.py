@@ -3,7 +3,6 @@ and counters that CTAs and ranks wait for in a launch of the fused layer or of a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -186,12 +185,19 @@ class CombineRow:
 
 
 @dataclass(frozen=True)
-class SmemPlan(ABC):
+class SmemPlan:
     """Byte plan of a CTA's SMEM with a ring of `num_stages`; `region` has every field.
 
     main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
     combine  per epilogue warp its slots (`CombinePlan`); takes the place of `main`
     tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
+
+    An architecture's plan also has
+
+    tile_fields  the ring of operands and scales, and `cd`, where epilogues put their tiles together
+    maxima       amax: what warps that share a scale exchange
+    pull_chunk   bytes of a token row that one bulk copy moves
+    barriers     all mbarriers, in SMEM order
     """
 
     work_tiles: ClassVar[int]  # places of the queue of tiles (device/ring.py)
@@ -205,26 +211,6 @@ class SmemPlan(ABC):
     keeps: tuple[str, ...] = ()  # names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
 
     @property
-    @abstractmethod
-    def tile_fields(self) -> tuple[Field, ...]:
-        """The ring of operands and scales, and `cd`, where epilogues put their tiles together."""
-
-    @property
-    @abstractmethod
-    def maxima(self) -> Field:
-        """amax: what warps that share a scale exchange."""
-
-    @property
-    @abstractmethod
-    def pull_chunk(self) -> int:
-        """Bytes of a token row that one bulk copy moves."""
-
-    @cached_property
-    @abstractmethod
-    def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order."""
-
-    @property
     def combine(self) -> CombinePlan:
         problem = self.config.problem
         return CombinePlan(problem.hidden, problem.topk, self.config.epilogue_warps, problem.formats.combine)
@@ -233,7 +219,7 @@ class SmemPlan(ABC):
         return tuple(row for row in barriers if not self.keeps or f"{row.name}_barrier" in self.keeps)
 
     @cached_property
-    def region(self) -> Region:
+    def region(self: Any) -> Region:
         """pull: slots of a row for each warp that pulls; expert_table: tokens and first pool block of each local expert, and an entry more;
         trace_count: stamps so far of each traced warp."""
         config, problem = self.config, self.config.problem
