@@ -22,7 +22,7 @@ from pathlib import Path
 from gemms.counters import count, counters_table, launch_once
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm.point import MEASURED, MOST, find_points
-from megamoe_dsl.bench.gemm.run import GemmRun, compile_candidates, run_gemms
+from megamoe_dsl.bench.gemm.run import GemmRun, run_gemms
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.problem import ProblemError
@@ -33,7 +33,8 @@ PROFILED_LIMIT_S = 300.0
 def prepare(given: argparse.Namespace) -> None:
     """Compiles what the folder lacks."""
     usual = tuple(point.having(GEMM_RECIPES[0]) for point in given.points if point.problem.decodes)
-    count = compile_candidates(given.points, given.folder, given.jobs, given.most) + compile_candidates(usual, given.folder, given.jobs, 0)
+    runs = (GemmRun(given.points, given.folder, given.folder), given.most), (GemmRun(usual, given.folder, given.folder), 0)
+    count = sum(run.compile(Host.typical(), given.jobs, most) for run, most in runs)
     print(f"{count} kernels into {given.folder}")
 
 

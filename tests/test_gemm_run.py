@@ -21,9 +21,10 @@ from megamoe_dsl.bench.gemm import session
 from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, candidates, dense, find_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of
 from megamoe_dsl.bench.host import Host, HostError
-from megamoe_dsl.bench.results import Results, ResultsError
+from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.tuning import GEMMS
 from megamoe_dsl.cli.app import app
+from megamoe_dsl.json_file import FileError
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from megamoe_dsl.tuned import DEFAULT_GPU, GemmEntry, Table, tuned_table
@@ -121,7 +122,7 @@ def test_candidates_of_all_points_are_compiled(tmp_path: Path, monkeypatch: pyte
     points = POINT, dense(64, 256, 384)
     run = GemmRun(points, tmp_path, tmp_path)
     assert run.compile(Host(DEFAULT_GPU, 132, 1), 5) == 7
-    assert run_module.compile_candidates(points, tmp_path, 5, most=1) == 7
+    assert run.compile(Host(DEFAULT_GPU, 132, 1), 5, most=1) == 7
     assert made == [(tmp_path, [config for point in points for config in candidates(point, most)], 5) for most in (8, 1)]
 
 
@@ -189,7 +190,7 @@ def test_points_that_no_table_has(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("recipe", MEASURED)
 def test_a_recipe_has_points_of_its_own(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[GemmPoint] = []
-    monkeypatch.setattr(run_module, "compile_candidates", lambda points, *_: compiled.extend(points) or len(points))
+    monkeypatch.setattr(GemmRun, "compile", lambda run, *_: compiled.extend(run.points) or len(run.points))
     command = ["tune", "--kernel", "gemm", "--recipe", recipe, "--compile-only", "--artifacts", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert compiled == MEASURED[recipe]() and {one.problem.recipe for one in compiled} == {recipe}
@@ -198,5 +199,5 @@ def test_a_recipe_has_points_of_its_own(recipe: str, tmp_path: Path, monkeypatch
 def test_records_of_layers_are_no_run_of_gemms(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"gpu": DEFAULT_GPU, "records": [{"name": "flash", "point": {}}]}))
-    with pytest.raises(ResultsError):
+    with pytest.raises(FileError):
         GEMMS.read(other)

@@ -20,7 +20,8 @@ from gpu_options import GpuOptions
 from megamoe_dsl.arch import SM100
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.results import Results, ResultsError, passed
+from megamoe_dsl.bench.results import Results, passed
+from megamoe_dsl.json_file import FileError
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.sim import Launch
 from portable import dump
@@ -81,7 +82,7 @@ def test_a_timed_point_is_right_and_has_no_time(tmp_path: Path) -> None:
     assert found["gpu"] == "simulated" and passed(record) and record["num_sms"] == validate.SIMULATED_SMS
     (variant,) = record["variants"].values()
     assert variant["us"] == dict.fromkeys(("median", "low", "high"), "nan") and variant["check"]["violations"] == 0
-    with pytest.raises(ResultsError):
+    with pytest.raises(FileError):
         Results.read(file)  # nothing that `tune` would take
 
 

@@ -21,7 +21,7 @@ from megamoe_dsl.cli import simulations
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.options import SimulateOptions
 from megamoe_dsl.cli.simulate import rotate
-from megamoe_dsl.cli.simulations import BOUNDED, EQUAL, Compared, compared, rows_of
+from megamoe_dsl.cli.simulations import BOUNDED, EQUAL, compared, rows_of
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel, kernel_of
 from megamoe_dsl.runtime.simulated import RankComparison
@@ -261,8 +261,8 @@ def test_parts_are_compared_bit_by_bit() -> None:
     wanted = [torch.zeros(3, 4).bfloat16(), torch.ones(1, 4).bfloat16()]
     found = [one.clone() for one in wanted]
     found[0][0, 1], found[1][0, :2] = -0.0, 2.0
-    assert compared(("a", 1), wanted, wanted) == Compared(("a", 1, 4), 16, 0)
-    assert compared(("a", 1), found, wanted) == Compared(("a", 1, 4), 16, 3)
+    assert compared(("a", 1), wanted, wanted) == ("a", 1, 4, 16, 0)
+    assert compared(("a", 1), found, wanted) == ("a", 1, 4, 16, 3)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_both_kernels_have_a_row_for_each_rank(unequal: int, no_race: bool, last
     def launched(ep: str, case: Any, number: int, accumulate: Any) -> Any:
         made.append((ep, case.weights, number, accumulate))
         for kernel, count in crossed.items():
-            parts = [Compared((number, kernel, rank, 9), 1152, unequal * rank) for rank in range(2)]
+            parts = [(number, kernel, rank, 9, 1152, unequal * rank) for rank in range(2)]
             yield parts, Report(copied=Counter({(0, 1): count, (1, 1): 1000}))
 
     monkeypatch.setattr(simulations, "SimulatedEp", simulated)

@@ -18,12 +18,13 @@ from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench import session, variant
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.results import Results, ResultsError
+from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.tuning import LAYERS, judge
 from megamoe_dsl.bench.variant import around, candidates, neighbors, read_variant, variant_name
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.json_file import FileError
 from megamoe_dsl.kernels.moe.choose import measured
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes
 from megamoe_dsl.options.points import TuneOptions
@@ -295,7 +296,7 @@ def changed(path: tuple[str, ...], value: object) -> dict[str, Any]:
 def test_a_record_with_another_value_is_none_of_a_run(path: tuple[str, ...], value: object, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps({"gpu": DEFAULT_GPU, "records": [TIMED, changed(path, value), TIMED]}))
-    with pytest.raises(ResultsError) as refused:
+    with pytest.raises(FileError) as refused:
         LAYERS.read(file)
     assert str(refused.value) == f"{file}: must be a JSON file that `megamoe bench` wrote"
 

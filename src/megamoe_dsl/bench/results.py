@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from math import inf
@@ -18,18 +19,11 @@ from typing import Any
 
 from ..artifact.cache import require_writable
 from ..artifact.store import source_digest
-from ..json_file import read_json_object
+from ..json_file import FileError, read_json_object
 from ..kernels.registry import find_kernel
 from ..predict.machine import measured_gpu
 from ..tuned import DEFAULT_GPU
 from .point import Point
-
-
-class ResultsError(ValueError):
-    """A file is not one that a run wrote."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path}: must be a JSON file that `megamoe bench` wrote")
 
 
 def is_record(record: Any) -> bool:
@@ -71,15 +65,13 @@ class Results:
 
     @classmethod
     def read(cls, path: Path, fits: Callable[[Sequence[dict[str, Any]]], object] = are_of_layers) -> Results:
-        """Raises `ResultsError` for a file with other records than those that `fits` takes: it is false or raises."""
-        try:
+        """Raises `FileError` for a file with other records than those that `fits` takes: it is false or raises."""
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
             found = read_json_object(path)
             results = cls(path.name, found["gpu"], tuple(found["records"]))
             if isinstance(results.gpu, str) and fits(results.records):
                 return results
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ResultsError(path) from error
-        raise ResultsError(path)
+        raise FileError(path, "must be a JSON file that `megamoe bench` wrote")
 
 
 class Recorded:

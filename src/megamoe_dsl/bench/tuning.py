@@ -50,7 +50,7 @@ class Tuning:
     fits: Callable[[Sequence[dict[str, Any]]], object] = are_of_layers
 
     def read(self, path: Path) -> Results:
-        """Raises `ResultsError` for other records."""
+        """Raises `FileError` for other records."""
         return Results.read(path, self.fits)
 
     def enter(self, table: Table[Any], results: Results) -> tuple[Table[Any], list[Verdict]]:

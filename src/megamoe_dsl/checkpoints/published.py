@@ -121,14 +121,7 @@ PUBLISHED = {
             blocked=True,
             biases="_bias",
         ),
-        PublishedLayout(
-            "qwen3-moe",
-            "Qwen3-MoE and GLM-4.5 in BF16",
-            "transformers: models/qwen3_moe",
-            UNSCALED,
-            **_HF_NAMES,
-            scales=None,
-        ),
+        PublishedLayout("qwen3-moe", "Qwen3-MoE and GLM-4.5 in BF16", "transformers: models/qwen3_moe", UNSCALED, **_HF_NAMES, scales=None),
         *(
             PublishedLayout(
                 name,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from ..artifact.artifact import Artifact
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
 from ..cases import Case, random_case, random_routing
@@ -29,7 +27,7 @@ from ..reference import Accumulate
 from ..runtime.buffers import Inputs
 from ..runtime.ep.simulated import SimulatedEp
 from ..runtime.simulated import SimulatedMoE, compare, simulate_gemm, simulated_launch
-from ..sim import GlobalMemory, Launch, Report, Simulator
+from ..sim import GlobalMemory, Report, Simulator
 from .options import SimulateOptions
 from .tables import compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
 
@@ -107,26 +105,21 @@ def run_layer(console: Console, configs: Sequence[KernelConfig], launches: Seque
     return conclude(console, right, reports, EQUAL if given.exact else BOUNDED, race=not given.no_race)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A part of what a launch made: cells that say which, elements of it, and how many have other bits than the reference's."""
-
-    part: tuple[object, ...]
-    elements: int
-    unequal: int
+Compared = tuple[Any, ...]
+"""A part of what a launch made: cells that say which, elements of it, and how many have other bits than the reference's."""
 
 
-def compared(part: tuple[object, ...], found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Compared:
+def compared(part: Compared, found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Compared:
     """BF16 tensors [rows, channels] in pairs; the rows are the part's last cell."""
     unequal = sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in zip(found, wanted, strict=True))
-    return Compared((*part, sum(map(len, wanted))), sum(one.numel() for one in wanted), unequal)
+    return *part, sum(map(len, wanted)), sum(one.numel() for one in wanted), unequal
 
 
 def print_compared(console: Console, title: str, headings: tuple[str, ...], parts: Sequence[Compared]) -> bool:
     """The comparison table; whether everything is equal."""
-    rows = [(*one.part, f"{one.elements:,}", f"{one.elements - one.unequal:,}", verdict(one.unequal)) for one in parts]
+    rows = [(*part, f"{elements:,}", f"{elements - unequal:,}", verdict(unequal)) for *part, elements, unequal in parts]
     console.print(ruled(title, (*headings, "equal", "verdict"), rows))
-    return not any(one.unequal for one in parts)
+    return not any(unequal for *_, unequal in parts)
 
 
 def run_ep(console: Console, configs: Sequence[EpConfig], launches: Sequence[Sequence[int]], given: SimulateOptions) -> bool:
@@ -145,7 +138,7 @@ def run_ep(console: Console, configs: Sequence[EpConfig], launches: Sequence[Seq
     parts = [one for ranks, _ in launched for one in ranks]
     right = print_compared(console, "Rows of Linear1, and y, against the reference", headings, parts)
     for ranks, report in launched:
-        number, kernel, *_ = ranks[0].part
+        number, kernel, *_ = ranks[0]
         console.print(f"Launch {number}: copies of {kernel} moved {report.crossed:,} bytes between ranks.")
     return conclude(console, right, [report for _, report in launched], EQUAL, race=not given.no_race)
 
@@ -170,14 +163,21 @@ UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 
 
 def run_inputs(console: Console, config: PreDispatchConfig, counts: Sequence[int], given: SimulateOptions) -> bool:
-    """Prints tables and verdict of a launch on every rank; whether everything passed. Raises `ProblemError` and `SimError`."""
+    """Prints tables and verdict of a launch on every rank, padded to its capacity; whether everything passed.  Raises `ProblemError`
+    and `SimError`."""
     (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, given)
     with counting(console) as show:
         buffers = [torch.full((config.symmetric.size,), UNTOUCHED, dtype=torch.uint8) for _ in inputs]
         memory, launches = GlobalMemory(), []
         for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)):
-            launches.append(launch_inputs(artifact, rank, one, sym, memory))
+            memory.add(sym, name="sym", rank=rank)
+            for name, tensor in one.items():
+                if tensor.numel():
+                    memory.add(tensor, name=name, rank=rank, read_only=True)
+            places = {"sym": sym.data_ptr(), **{name: tensor.data_ptr() for name, tensor in one.items()}}
+            arguments = {**places, "num_tokens": len(one["x"]), "padded_tokens": config.problem.max_tokens_per_rank}
+            launches.append(simulated_launch(artifact, artifact.kernel.arguments(config).pack(**arguments), rank))
         report = Simulator(artifact.ptx, memory, seed=given.seed, race=not given.no_race, progress=show).run(launches)
     fields = [field for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)) for field in compare_rank(config, rank, one, sym)]
     right = print_compared(console, "The symmetric buffer against quant", ("rank", "tokens", "field", "bytes"), fields)
@@ -191,18 +191,6 @@ def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], given: Simulat
     _, channels = input_layout(problem)
     drawn = ((normal((len(idx), problem.hidden), channels, generator), idx, torch.rand(idx.shape, generator=generator)) for idx in routing)
     return [{"x": x.bfloat16(), "topk_idx": idx, "topk_weights": weights} for x, idx, weights in drawn]
-
-
-def launch_inputs(artifact: Artifact, rank: int, inputs: Tokens, sym: torch.Tensor, memory: GlobalMemory) -> Launch:
-    """A rank's launch into `sym`, padded to the buffer's capacity; all that it may touch is added to `memory`."""
-    config = artifact.config
-    memory.add(sym, name="sym", rank=rank)
-    for name, tensor in inputs.items():
-        if tensor.numel():
-            memory.add(tensor, name=name, rank=rank, read_only=True)
-    pointers = {name: tensor.data_ptr() for name, tensor in inputs.items()}
-    counts = {"num_tokens": len(inputs["x"]), "padded_tokens": config.problem.max_tokens_per_rank}
-    return simulated_launch(artifact, artifact.kernel.arguments(config).pack(sym=sym.data_ptr(), **pointers, **counts), rank)
 
 
 def expected_buffer(config: PreDispatchConfig, inputs: Tokens) -> torch.Tensor:
@@ -224,10 +212,10 @@ def compare_rank(config: PreDispatchConfig, rank: int, inputs: Tokens, sym: torc
     """Every field of a rank's symmetric buffer, and the rest of it, against `expected_buffer`."""
     region, tokens = config.symmetric, len(inputs["x"])
     differs = sym != expected_buffer(config, inputs)
-    parts = []
+    parts: list[Compared] = []
     for name in FIELDS:
         field = region.view(differs.view(torch.uint8), name).view(torch.uint8)  # a view: what is counted is then cleared
-        parts.append(Compared((rank, tokens, name), field.numel(), int(field.sum())))
+        parts.append((rank, tokens, name, field.numel(), int(field.sum())))
         field.zero_()
-    rest = region.size - sum(one.elements for one in parts)
-    return [*parts, Compared((rank, tokens, "all else"), rest, int(differs.sum()))]
+    rest = region.size - sum(elements for *_, elements, _ in parts)
+    return [*parts, (rank, tokens, "all else", rest, int(differs.sum()))]

@@ -235,14 +235,10 @@ class RankBuffers:
     @cached_property
     def maps(self) -> torch.Tensor:
         """The table of tensor maps, encoded once."""
-        addresses = {"sym": self.sym.data_ptr(), **self.weight_addresses}
+        addresses = {name: self.address(name) for name in ("sym", *weight_names(self.problem))}
         table = b"".join(self.encode(m) for m in kernel_of(self.config).tensor_maps(self.config, addresses))
         # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
-
-    @property
-    def weight_addresses(self) -> dict[str, int]:
-        return {name: getattr(self.weights, name).data_ptr() for name in weight_names(self.problem)}
 
     def address(self, name: str) -> int:
         """Address of the tensor that the kernel's argument of this name points to."""

@@ -95,11 +95,9 @@ def combination(operation: str, element: str) -> Combination:
     if operation not in COMBINED or single not in DTYPES:
         raise SimError(f"{operation!r} of {element} with memory is not modeled ({', '.join(COMBINED)} are)")
     combine, dtype = COMBINED[operation], DTYPES[single]
-
-    def of_bf16(old: Any, new: Any) -> Any:
-        return f32_to_bf16(combine(bf16_to_f32(old.view(dtype)), bf16_to_f32(new.view(dtype)))).view(old.dtype)
-
-    return of_bf16 if single == "bf16" else lambda old, new: combine(old.view(dtype), new.view(dtype)).view(old.dtype)
+    if single == "bf16":
+        return lambda old, new: f32_to_bf16(combine(bf16_to_f32(old.view(dtype)), bf16_to_f32(new.view(dtype)))).view(old.dtype)
+    return lambda old, new: combine(old.view(dtype), new.view(dtype)).view(old.dtype)
 
 
 def vector(operand: str) -> list[str]:

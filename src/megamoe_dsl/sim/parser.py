@@ -150,7 +150,12 @@ class _Body:
                     self.labels[(self.scopes[-1], token["label"])] = len(self.kernel.code)
                 case _:
                     self.statement(" ".join(token["statement"].split()), token.start("statement"))
-        self.resolve_targets()
+        for ins in self.kernel.code:
+            if ins.parts[0] == "bra":
+                places = (self.labels.get((scope, ins.operands[0])) for scope in reversed(ins.scope))
+                ins.target = next((place for place in places if place is not None), None)
+                if ins.target is None:
+                    raise SimError(f"PTX line {ins.line}: unknown label {ins.operands[0]}")
 
     def statement(self, text: str, at: int) -> None:
         self.line += self.source.count("\n", self.counted, at)
@@ -199,15 +204,6 @@ class _Body:
             if (scoped := f"{name}@{scope}") in self.kernel.registers or scoped in self.kernel.vectors:
                 return scoped
         return name
-
-    def resolve_targets(self) -> None:
-        for ins in self.kernel.code:
-            if ins.parts[0] == "bra":
-                ins.target = next(
-                    (at for scope in reversed(ins.scope) if (at := self.labels.get((scope, ins.operands[0]))) is not None), None
-                )
-                if ins.target is None:
-                    raise SimError(f"PTX line {ins.line}: unknown label {ins.operands[0]}")
 
 
 def parse(ptx: str, kernel: str | None = None) -> ParsedKernel:

@@ -38,9 +38,9 @@ class GemmRun:
         if host.arch != GemmConfig.arch:
             raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
 
-    def compile(self, host: Host, jobs: int) -> int:
+    def compile(self, host: Host, jobs: int, most: int = MOST) -> int:
         """Candidates that the folder lacks; how many there are.  Raises as `compile_all`."""
-        return compile_candidates(self.points, self.artifacts, jobs)
+        return compile_all(self.artifacts, (config for point in self.points for config in candidates(point, most)), jobs)
 
     def run(self, host: Host) -> Results:
         return run_gemms(self, host)
@@ -48,11 +48,6 @@ class GemmRun:
     @staticmethod
     def right(record: dict[str, Any]) -> bool:
         return "error" not in record and all(one["check"] is None or one["check"]["passed"] for one in record["kernels"])
-
-
-def compile_candidates(points: tuple[GemmPoint, ...], folder: Path, jobs: int, most: int = MOST) -> int:
-    """Compiles what the folder lacks of the points' candidates; how many there are.  Raises as `compile_all`."""
-    return compile_all(folder, (config for point in points for config in candidates(point, most)), jobs)
 
 
 def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants: bool) -> list[GemmConfig]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import cycle
@@ -152,11 +152,8 @@ def copies_of(tensors: GemmTensors) -> int:
 
 def in_rotation(found: Sequence[Launches]) -> Launches:
     """Launches of every name in turn, one after the other."""
-
-    def next_of(turns: Iterator[Callable[[], Any]]) -> Callable[[], Any]:
-        return lambda: next(turns)()
-
-    return {name: next_of(cycle([one[name] for one in found])) for name in found[0]}
+    turns = {name: cycle([one[name] for one in found]) for name in found[0]}
+    return {name: lambda own=own: next(own)() for name, own in turns.items()}  # type: ignore[misc]
 
 
 def table(record: dict[str, Any]) -> str:

@@ -53,11 +53,6 @@ class SimulatedDevice:
     def failed(self, error: BaseException) -> None:
         self.error = self.error or error
 
-    def raise_error(self) -> None:
-        if (error := self.error) is not None:
-            self.error = None
-            raise error
-
 
 SUCCESS, UNKNOWN_ERROR = 0, 999
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6

@@ -142,7 +142,8 @@ def _host_launches(function: Callable[..., Any], device: SimulatedDevice, by_ran
         try:
             compiled(*(value for place, value in enumerate(values) if place not in traced))
         finally:
-            device.raise_error()
+            if device.error is not None:
+                raise device.error
     return launches
 
 
