@@ -149,8 +149,8 @@ def test_stages_of_the_worked_example():
 def test_published_shapes_fit(problem, block_m):
     config = choose(problem, Target.typical("sm_100a", 148), 128, block_m=block_m)
     assert config.num_stages >= 4
-    assert config.smem.num_bytes <= SMEM_BYTES == 232448
-    assert config.smem_plan(config.num_stages + 1).num_bytes > SMEM_BYTES
+    assert config.smem.region.size <= SMEM_BYTES == 232448
+    assert config.smem_plan(config.num_stages + 1).region.size > SMEM_BYTES
     assert config.tmem.used <= config.tmem.allocated <= 512
     assert config.register_total <= REGISTER_FILE == 65536
     assert config.num_threads == 256 + 128 * config.epilogue_warpgroups <= 1024
@@ -162,21 +162,21 @@ def test_published_shapes_fit(problem, block_m):
 
 def test_register_budgets():
     small, large = (replace(GOOD, problem=replace(FLASH, num_experts=8 * local)).registers for local in (64, 65))
-    assert (small.dispatch, small.loader, small.epilogue) == (48, 48, 208)
-    assert (large.dispatch, large.loader, large.epilogue) == (96, 88, 160)
+    assert small == {"dispatch": 48, "loader": 48, "epilogue": 208}
+    assert large == {"dispatch": 96, "loader": 88, "epilogue": 160}
 
 
 @settings(max_examples=80)
 @given(configs_sm100())
 def test_budgets(config):
-    registers = config.registers
-    for count in (registers.dispatch, registers.loader, registers.epilogue):
+    dispatch, loader, epilogue = (config.registers[role] for role in ("dispatch", "loader", "epilogue"))
+    for count in (dispatch, loader, epilogue):
         assert count % 8 == 0 and 24 <= count <= 256  # setmaxnreg
     warps = config.num_threads // 32
-    assert config.register_total == 32 * (4 * registers.dispatch + 4 * registers.loader + (warps - 8) * registers.epilogue)
+    assert config.register_total == 32 * (4 * dispatch + 4 * loader + (warps - 8) * epilogue)
     assert config.register_total <= REGISTER_FILE
     assert config.num_clusters * 2 == config.num_sms
-    assert config.num_stages >= 2 and config.smem.num_bytes <= SMEM_BYTES
+    assert config.num_stages >= 2 and config.smem.region.size <= SMEM_BYTES
 
 
 @settings(max_examples=80)

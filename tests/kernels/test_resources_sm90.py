@@ -79,7 +79,7 @@ def test_tile_of_decoded_weights_fits_the_chip(cluster: int) -> None:
     assert (
         config.num_threads == 512
         and config.num_threads * artifact.resources.registers <= REGISTER_FILE
-        and config.smem.num_bytes <= SMEM_BYTES
+        and config.smem.region.size <= SMEM_BYTES
     )
     assert (config.num_stages, config.swap_ab, artifact.overtaken_loads) == (PACKED_STAGES[128], False, [])
     for use in register_use(artifact.kernel.registers(config), artifact.listing):

@@ -27,7 +27,7 @@ PLAN = Sm100Config(
 @given(configs_sm100())
 def test_smem_plan(config):
     check_smem_plan(config.smem)
-    assert config.smem.num_bytes <= SMEM_BYTES
+    assert config.smem.region.size <= SMEM_BYTES
 
 
 @settings(max_examples=80)
@@ -35,8 +35,8 @@ def test_smem_plan(config):
 def test_max_stages_is_the_deepest_ring_that_fits(config, capacity):
     plan = config.smem_plan(1)
     deepest = plan.max_stages(capacity)
-    assert replace(plan, num_stages=deepest + 1).num_bytes > capacity
-    assert deepest == 0 or replace(plan, num_stages=deepest).num_bytes <= capacity
+    assert replace(plan, num_stages=deepest + 1).region.size > capacity
+    assert deepest == 0 or replace(plan, num_stages=deepest).region.size <= capacity
     check_deepest(plan, plan.max_stages(SMEM_BYTES))
 
 
@@ -45,7 +45,7 @@ def test_max_stages_when_nothing_fits():
 
 
 def test_smem_plan_grows_with_its_stages():
-    sizes = [replace(PLAN, num_stages=n).num_bytes for n in range(7, 12)]  # where the stages take more than combine
+    sizes = [replace(PLAN, num_stages=n).region.size for n in range(7, 12)]  # where the stages take more than combine
     assert {b - a for a, b in pairwise(sizes)} <= {24576 + 1024, 24576 + 2048}  # operands, scales, barriers, rounding
 
 

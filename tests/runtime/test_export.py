@@ -134,7 +134,7 @@ def test_the_manifest_is_the_configurations(exported: Export) -> None:
     kernel = ExportedKernel(exported.manifest)
     config = CONFIGS[kernel.manifest["arch"]]
     assert kernel.config == config
-    assert kernel.manifest["dynamic_smem"] == config.smem.num_bytes
+    assert kernel.manifest["dynamic_smem"] == config.smem.region.size
     assert kernel.manifest["cluster"] == [config.cluster, 1, 1]
     assert kernel.argument_names[:7] == ["sym", "peers", "maps", "y", "stats", "num_tokens", "rank"]
     assert kernel.argument_names[9:] == ["trace", *(["fc1_sf", "fc2_sf"] if config.arch.name == "sm_90a" else [])]

@@ -140,7 +140,7 @@ def gemm_case(
         b, b_sf = b[0], b_sf[0]
     d = torch.full((*lead, problem.n), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
     tensors = GemmTensors(a.view(*lead, a.shape[-1]), a_sf.view(*lead, a_sf.shape[-1]), b.contiguous(), b_sf, d, groups)
-    if problem.has_factors:
+    if problem.formats.weights.factor:
         tensors = replace(tensors, factors=torch.rand(problem.num_groups, generator=generator) + 0.5)
     return GemmCase(problem, tensors, spans, weights, arch)
 

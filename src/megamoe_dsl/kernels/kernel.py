@@ -186,8 +186,7 @@ class Kernel(ABC):
 
     def registers(self, config: Any) -> Mapping[str, int]:
         """Registers per thread of each group of warps after `setmaxnreg`; none where all keep what they begin with."""
-        budget = getattr(config, "registers", None)
-        return {group: count for group, count in budget._asdict().items() if count} if budget else {}
+        return getattr(config, "registers", None) or {}
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         """Instructions of each role per unit of its work.  Raises `InspectionError`."""

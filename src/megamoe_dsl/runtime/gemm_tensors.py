@@ -172,7 +172,7 @@ class GemmTensors:
         found = {"a": Wanted(a[0], (*lead, a[1]), TMA_ALIGNMENT)}
         shape = (*groups, *p.b_shape) if p.transposed_b else tiles if p.decodes else (*p.b_lead, b[1])
         found["b"] = Wanted(b[0], shape, alignment_of_b(p))
-        if p.has_factors:
+        if p.formats.weights.factor:
             found["factors"] = Wanted(torch.float32, (p.num_groups,))
         if p.biases:
             kind = OUTPUT_DTYPES[p.biases]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from ...arch import SM90, Arch
 from ...hardware.operand_tile import K_ROWS
@@ -26,20 +26,11 @@ OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
 
 
-class GemmRegisters(NamedTuple):
-    """Registers per thread of each warpgroup after `setmaxnreg`, multiples of 8; 0 of one that there is not."""
-
-    loader: int
-    math: int
-    decode: int = 0  # of B
-    gather: int = 0  # of A
-
-
-REGISTERS = {1: GemmRegisters(40, 232), 2: GemmRegisters(40, 232), 3: GemmRegisters(32, 160)}
-"""By math warpgroups."""
-GATHERING_REGISTERS = {1: GemmRegisters(40, 232, gather=56), 2: GemmRegisters(24, 224, gather=40)}
-"""The same where rows are gathered: a thread that gathers keeps up to 8 rows of A."""
-DECODE_REGISTERS = GemmRegisters(24, 216, 56)
+REGISTERS = {1: {"loader": 40, "math": 232}, 2: {"loader": 40, "math": 232}, 3: {"loader": 32, "math": 160}}
+"""Per thread of each group of warps after `setmaxnreg`, multiples of 8, by math warpgroups."""
+GATHERING_REGISTERS = {1: {"loader": 40, "math": 232, "gather": 56}, 2: {"loader": 24, "math": 224, "gather": 40}}
+"""The same where rows of A are gathered: a thread that gathers keeps up to 8 of them."""
+DECODE_REGISTERS = {"loader": 24, "math": 216, "decode": 56}
 DECODED_TILES = ((128, 256), (256, 128))
 """Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
 
@@ -174,7 +165,7 @@ class GemmConfig(BaseGemmConfig):
         values = (self.block_m if self.swap_ab else tile.columns(half) // chunks) // 2
         partials = chunks if self.problem.decodes and self.swap_ab else self.k_in_flight if tile.scaled else 0
         scales = self.k_in_flight * self.weights.thread_scales(tile.columns(half) // chunks)
-        needed, most = values * (chunks + partials) + scales + OTHER_REGISTERS, self.registers.math
+        needed, most = values * (chunks + partials) + scales + OTHER_REGISTERS, self.registers["math"]
         room = needed <= most or self.weights.decode_warps > 0
         self.require("k_in_flight", room, f"such that all sums fit {most} registers of a thread: they take {needed}")
         self.require("block_n", self.weights.scale_rows(tile) <= 2, "such that a tile needs at most two rows of B's scales")
@@ -253,11 +244,11 @@ class GemmConfig(BaseGemmConfig):
         return 32 * (LOADER_WARPS + self.math_warps + self.weights.decode_warps + self.rows.own_warps)
 
     @property
-    def registers(self) -> GemmRegisters:
+    def registers(self) -> dict[str, int]:
         if self.weights.decode_warps:
             return DECODE_REGISTERS
         if self.problem.sums_rows and self.problem.gathers:
-            return GemmRegisters(56, 224)
+            return {"loader": 56, "math": 224}
         return (GATHERING_REGISTERS if self.problem.gathers else REGISTERS)[self.warpgroups]
 
     # --- what tables say

@@ -122,10 +122,6 @@ class GemmProblem(CheckedProblem):
         return (self.all_rows,) if self.b_rows else (*groups, self.n)
 
     @property
-    def has_factors(self) -> bool:
-        return self.formats.weights.factor
-
-    @property
     def b_shape(self) -> tuple[int, int]:
         return (self.k, self.n) if self.transposed_b else (self.n, self.k)
 
@@ -238,7 +234,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
     @property
     def hidden(self) -> Format:
         """Activated gate and up have the format that Linear2 takes, or BF16 where that has a factor, which must be known before."""
-        return UNSCALED if self.has_factors and self.output == BF16 else self.formats.hidden
+        return UNSCALED if self.formats.weights.factor and self.output == BF16 else self.formats.hidden
 
     @property
     def d_columns(self) -> int:

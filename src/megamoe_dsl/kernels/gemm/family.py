@@ -46,11 +46,11 @@ class GemmKernel(Kernel):
 
     def arguments_type(self, config: Any) -> type[GemmArguments]:
         """What every GEMM takes, and what the problem's own parts do."""
-        problem = config.problem
+        problem, factors = config.problem, config.problem.formats.weights.factor
         groups = {
             ("d_sf", "sources", "d_sf_ld", "a_rows", "d_rows"): problem.of_experts,
-            ("factors",): problem.has_factors,
-            ("up_factors", "hidden_factors"): problem.has_factors and problem.of_experts and problem.hidden.factor,
+            ("factors",): factors,
+            ("up_factors", "hidden_factors"): factors and problem.of_experts and problem.hidden.factor,
             ("bias",): problem.biases,
             ("preactivations",): problem.preactivations,
             ("gate_up", "row_weights", "weighted", "dots"): problem.gradient,

@@ -98,12 +98,12 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
     """All warps of a CTA of SM90."""
     registers, first, last = config.registers, LOADER_WARPS, LOADER_WARPS + config.math_warps
     decoders = range(last, last + WARPS_PER_GROUP)
-    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.decode)
-    gather = WarpRole("gather", decoders, lambda ctx, warp: config.rows.load(ctx, Int32(warp - last)), registers.gather)
+    decode = WarpRole("decode", decoders, lambda ctx, warp: config.weights.decode(ctx, warp - last), registers.get("decode", 0))
+    gather = WarpRole("gather", decoders, lambda ctx, warp: config.rows.load(ctx, Int32(warp - last)), registers.get("gather", 0))
     return (
-        warp_group("loaders", range(first), loader_roles(config), registers.loader),
+        warp_group("loaders", range(first), loader_roles(config), registers["loader"]),
         *((gather,) if config.rows.own_warps else (decode,) if config.weights.decode_warps else ()),
-        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first, config.epilogue.finish), registers.math, grows=True),
+        WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first, config.epilogue.finish), registers["math"], grows=True),
     )
 
 

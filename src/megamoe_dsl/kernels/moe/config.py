@@ -5,6 +5,7 @@ A subclass per architecture has what differs (sm100/config.py, sm90/config.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +24,7 @@ WINDOW_QUARTERS = 3  # of a ring's blocks
 
 
 class PerRole(NamedTuple):
-    """Warps of each role, or registers of its threads after `setmaxnreg`, multiples of 8."""
+    """How many warps of a CTA have each role."""
 
     dispatch: int
     loader: int
@@ -37,7 +38,8 @@ class MegaMoeConfig(CheckedConfig):
 
     Kernels and the schedule also ask an architecture's configuration for
 
-    warps, registers    `PerRole`; loaders are also those that do what a single lane can; epilogue warps finish tiles and combine
+    warps               `PerRole`; loaders are also those that do what a single lane can; epilogue warps finish tiles and combine
+    registers           of the threads of each role after `setmaxnreg`, multiples of 8
     cluster             CTAs that work on neighboring tiles
     blocks_per_fetch    blocks of the schedule that a cluster takes at a time
     block_k             channels of a stage
@@ -56,7 +58,7 @@ class MegaMoeConfig(CheckedConfig):
     tiles_of: ClassVar[Any]  # of a problem, what `block_m` may be, in order
     group_m: ClassVar[int]  # token blocks that the schedule takes together
     table_maps: ClassVar[tuple[str, ...]]  # tensor maps in the order of their table; Linear2's have the names of Linear1's (memory_plan.py)
-    linear_registers: ClassVar[PerRole | None] = None  # of a launch of Linear1 or Linear2 alone; None: as here
+    linear_registers: ClassVar[Mapping[str, int]] = {}  # of a launch of Linear1 or Linear2 alone; empty: as here
 
     problem: Problem
     block_m: int  # tokens of a tile: the N of the MMA; on SM90 128 are its M
@@ -105,7 +107,7 @@ class MegaMoeConfig(CheckedConfig):
 
     @property
     def register_total(self) -> int:
-        return 32 * sum(count * registers for count, registers in zip(self.warps, self.registers, strict=True))
+        return 32 * sum(getattr(self.warps, role) * count for role, count in self.registers.items())
 
     # --- tiles
     @property

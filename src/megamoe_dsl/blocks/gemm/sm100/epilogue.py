@@ -36,13 +36,13 @@ from ..tile import WARPS_PER_GROUP
 
 def load_factor(ctx: GemmContext, tile: GemmTile) -> Any:
     """Reads the FP32 factor of the tile's group; formats without factors have 1.0."""
-    if not ctx.config.problem.has_factors:
+    if not ctx.config.problem.formats.weights.factor:
         return 1.0
     return load_f32(ctx.args.factors + Int64(tile.group) * 4)
 
 
 def with_factor(ctx: GemmContext, sums: Sequence[Any], factor: Any) -> Sequence[Any]:
-    return [value * factor for value in sums] if ctx.config.problem.has_factors else sums
+    return [value * factor for value in sums] if ctx.config.problem.formats.weights.factor else sums
 
 
 ROWS = 4  # of a scatter4

@@ -3,6 +3,7 @@ CTA, whatever the number of tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
@@ -17,7 +18,7 @@ from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
 from ..layouts.smem_plan import CombinePlan, EpSmemPlan
-from .gemm_part import GATE_UP, PARTS, STORED, EpRegisters, GemmPart, GroupedGemm, pooled_problem
+from .gemm_part import GATE_UP, PARTS, STORED, GemmPart, GroupedGemm, pooled_problem
 from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
 HALVES = ("dispatch", "combine")
@@ -130,16 +131,15 @@ class EpConfig(CheckedConfig):
         return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
 
     @property
-    def registers(self) -> EpRegisters:
-        """Per thread; 0 where all keep what they begin with."""
+    def registers(self) -> Mapping[str, int]:
         return self.part.registers
 
     @property
     def register_total(self) -> int:
         budget = self.registers
-        if not budget.loader:
+        if not budget:
             return self.arch.registers // self.num_threads // 8 * 8 * self.num_threads
-        return 32 * (COMMUNICATION_WARPS * budget.communication + LOADER_WARPS * budget.loader + self.math_warps * budget.math)
+        return 32 * (COMMUNICATION_WARPS * budget["communication"] + LOADER_WARPS * budget["loader"] + self.math_warps * budget["math"])
 
     @property
     def facts(self) -> list[tuple[str, object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....arch import SM90, SM100, Arch
 from ....blocks.gemm.config import GemmConfig
@@ -20,15 +20,6 @@ MOST_COLUMNS = 128
 sums of 128 columns take 64."""
 
 
-class EpRegisters(NamedTuple):
-    """Registers of a thread of each group of warps after `setmaxnreg`; 0: what it begins with."""
-
-    communication: int = 0
-    loader: int = 0
-    math: int = 0
-
-
-UNCHANGED = EpRegisters()
 GroupedGemm = GemmConfig | Sm100GemmConfig
 HALVED = 128  # rows of a tile of which half may be multiplied
 GROUP_M = 16  # row blocks of a group in the grouped tile order
@@ -47,7 +38,8 @@ class GemmPart:
     clusters_of: Callable[[int], int] = lambda num_sms: CLUSTER  # what `choose` takes for `cluster` on a grid of so many CTAs
     scale_rows: int = 0  # whose scales are fetched together; 0 where a tile's are
     scale_row: Callable[[Int], Int] = lambda row: row  # where a row's scales lie among those of all rows
-    registers: EpRegisters = UNCHANGED
+    # of a thread of each group of warps after `setmaxnreg`; empty: all keep what they begin with
+    registers: Mapping[str, int] = field(hash=False, default_factory=dict)
 
 
 def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
@@ -87,7 +79,7 @@ WARPGROUPS = GemmPart(
     gemm=warpgroup_gemm,
     activated_tile={"block_m": HALVED, "block_n": 256},
     clusters_of=lambda num_sms: 1 if num_sms % 2 else 2,
-    registers=EpRegisters(communication=48, loader=32, math=216),
+    registers={"communication": 48, "loader": 32, "math": 216},
 )
 PAIRS = GemmPart(
     arch=SM100,

@@ -112,9 +112,9 @@ def roles(config: EpConfig) -> tuple[WarpRole, ...]:
         COMMUNICATE[config.launch](gemm.ep, Group(COMMUNICATION_BARRIER, 32 * COMMUNICATION_WARPS, cute.arch.thread_idx()[0] - 32 * last))
 
     return (
-        warp_group("loaders", range(first), loaders(config), registers.loader),
-        WarpRole("math", range(first, last), finish_tiles, registers.math, grows=True),
-        WarpRole("communication", None, communicate, registers.communication),
+        warp_group("loaders", range(first), loaders(config), registers.get("loader", 0)),
+        WarpRole("math", range(first, last), finish_tiles, registers.get("math", 0), grows=True),
+        WarpRole("communication", None, communicate, registers.get("communication", 0)),
     )
 
 

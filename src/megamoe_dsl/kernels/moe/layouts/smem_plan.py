@@ -243,14 +243,10 @@ class SmemPlan:
     def operand(self, name: str, num_bytes: int) -> Field:
         return Field(name, (self.num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
 
-    @property
-    def num_bytes(self) -> int:
-        return self.region.size
-
     @lru_cache  # noqa: B019 - a preset asks for every number of tokens, and there are few plans
     def max_stages(self, capacity: int) -> int:
         """Stages of the deepest ring within `capacity` bytes; 0 when not one fits."""
-        return most_that_fit(lambda stages: replace(self, num_stages=stages).num_bytes, capacity)
+        return most_that_fit(lambda stages: replace(self, num_stages=stages).region.size, capacity)
 
 
 def row_chunks(num_bytes: int, chunk: int) -> list[tuple[int, int]]:

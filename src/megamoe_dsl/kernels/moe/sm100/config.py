@@ -84,9 +84,10 @@ class Sm100Config(MegaMoeConfig):
         return PerRole(DISPATCH_WARPS, LOADER_WARPS, self.epilogue_warpgroups * WARPS_PER_GROUP)
 
     @property
-    def registers(self) -> PerRole:
+    def registers(self) -> dict[str, int]:
         """More than 64 local experts need longer scheduler state in the non-epilogue roles (MEGAMOE_FACTS, Tiers)."""
-        return PerRole(48, 48, 208) if self.problem.experts_per_rank <= 64 else PerRole(96, 88, 160)
+        counts = (48, 48, 208) if self.problem.experts_per_rank <= 64 else (96, 88, 160)
+        return dict(zip(("dispatch", "loader", "epilogue"), counts, strict=True))
 
     # --- tiles
     @property

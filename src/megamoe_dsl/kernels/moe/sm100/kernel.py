@@ -38,9 +38,9 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
         epilogue(ctx, cute.arch.thread_idx()[0] - 32 * last)
 
     return (
-        WarpRole("dispatch", range(DISPATCH_WARPS), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]), registers.dispatch),
-        warp_group("loaders", range(DISPATCH_WARPS, last), loaders(schedule_tiles, DISPATCH_WARPS), registers.loader),
-        WarpRole("epilogue", None, finish, registers.epilogue, grows=True),
+        WarpRole("dispatch", range(DISPATCH_WARPS), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]), registers["dispatch"]),
+        warp_group("loaders", range(DISPATCH_WARPS, last), loaders(schedule_tiles, DISPATCH_WARPS), registers["loader"]),
+        WarpRole("epilogue", None, finish, registers["epilogue"], grows=True),
     )
 
 

@@ -6,6 +6,7 @@ tokens have them as its M; when no more than 64 of them exist, half a tile is fe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
@@ -22,10 +23,9 @@ from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 """Of packed weights, whose tokens are columns up to 64."""
-REGISTERS = PerRole(40, 40, 216)
-DECODE_REGISTERS = PerRole(32, 32, 216, decode=48)
+REGISTERS = {"dispatch": 40, "loader": 40, "epilogue": 216}
+DECODE_REGISTERS = {"dispatch": 32, "loader": 32, "epilogue": 216, "decode": 48}
 """As many threads as without decode warps: dispatch and loaders are one warpgroup."""
-LINEAR_REGISTERS = PerRole(dispatch=0, loader=40, epilogue=232)
 MOST_PULL_SLOTS = 8
 """Of dispatch as a launch of its own, where every chunk of a row has a slot up to this many."""
 NUM_SMS = 132  # of an H200
@@ -62,7 +62,7 @@ class Sm90Config(MegaMoeConfig):
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
     tensor_maps = tensor_maps
     alternating_groups: ClassVar[int] = 1
-    linear_registers: ClassVar[PerRole] = LINEAR_REGISTERS
+    linear_registers: ClassVar[Mapping[str, int]] = {"loader": 40, "epilogue": 232}
 
     cluster: int = 1  # CTAs that share loads of neighboring tiles; 2 only with tiles of 128 tokens
 
@@ -124,7 +124,7 @@ class Sm90Config(MegaMoeConfig):
         return PerRole(DISPATCH_WARPS, LOADER_WARPS, math)
 
     @property
-    def registers(self) -> PerRole:
+    def registers(self) -> dict[str, int]:
         return DECODE_REGISTERS if self.decoded else REGISTERS
 
     # --- tiles
@@ -157,7 +157,7 @@ class Sm90Config(MegaMoeConfig):
         plan = self.plan(self, self.num_stages)
         chunks = len(row_chunks(plan.token_bytes, plan.pull_chunk))
         fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
-        return next((p for p in fitting if p.num_bytes <= self.arch.smem_bytes), replace(plan, pull_slots=1))
+        return next((p for p in fitting if p.region.size <= self.arch.smem_bytes), replace(plan, pull_slots=1))
 
     # --- the layer in a launch per stage
     def of_stage(self, linear: bool) -> Self:

@@ -22,14 +22,14 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
     """All warps of a CTA."""
     registers, first = config.registers, config.warps.dispatch + config.warps.loader
     dispatches = WarpRole("dispatch", range(config.warps.dispatch), lambda ctx, warp: dispatch(ctx, cute.arch.thread_idx()[0]))
-    multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers.epilogue, grows=True)
+    multiplies = WarpRole("math", None, lambda ctx, warp: math(ctx, warp - first), registers["epilogue"], grows=True)
     if config.decoded:
         loads, stores = one_warp("token and weight loader", 2, load_operands), one_warp("tile scheduler, store", None, schedule_and_store)
         last = first + config.epilogue_warps
         decode_warps = range(last, last + config.warps.decode)
         return (
-            warp_group("others", range(first), (dispatches, loads, stores), registers.loader),
-            WarpRole("decode", decode_warps, lambda ctx, warp: decode_weights(ctx, warp - last), registers.decode),
+            warp_group("others", range(first), (dispatches, loads, stores), registers["loader"]),
+            WarpRole("decode", decode_warps, lambda ctx, warp: decode_weights(ctx, warp - last), registers["decode"]),
             multiplies,  # last: where the code of decode warps comes after theirs, ptxas gives them too few registers
         )
     loaders = (
@@ -39,8 +39,8 @@ def roles(config: Any) -> tuple[WarpRole, ...]:
         one_warp("tile scheduler", None, schedule_tiles),
     )
     return (
-        WarpRole(dispatches.name, dispatches.warps, dispatches.run, registers.dispatch),
-        warp_group("loaders", range(config.warps.dispatch, first), loaders, registers.loader),
+        WarpRole(dispatches.name, dispatches.warps, dispatches.run, registers["dispatch"]),
+        warp_group("loaders", range(config.warps.dispatch, first), loaders, registers["loader"]),
         multiplies,
     )
 

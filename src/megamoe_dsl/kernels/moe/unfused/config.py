@@ -12,7 +12,7 @@ from ....layouts.arith import ceil_div
 from ....layouts.region import BF16, Field, Region
 from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
-from ..config import MegaMoeConfig, PerRole, require_whole_tiles
+from ..config import MegaMoeConfig, require_whole_tiles
 from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan
 from ..layouts.symmetric import TMA_ALIGNMENT, pool_tokens
 
@@ -82,7 +82,7 @@ class StageConfig(CheckedConfig):
         self.require("pool_rows", not fused.ring_blocks, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
         plan, capacity = self.plan(1), self.arch.smem_bytes
-        self.check_depth(plan.max_stages(capacity) if self.multiplies or plan.num_bytes > capacity else 2)
+        self.check_depth(plan.max_stages(capacity) if self.multiplies or plan.region.size > capacity else 2)
 
     def __getattr__(self, name: str) -> Any:
         if name == "fused":  # a copy that has no fields yet
@@ -107,13 +107,15 @@ class StageConfig(CheckedConfig):
         return self.fused.cluster if self.multiplies else 1
 
     @property
-    def registers(self) -> PerRole:
+    def registers(self) -> dict[str, int]:
         """Loaders have some, and the epilogue; where nothing is multiplied threads keep what they begin with."""
-        return (self.fused.linear_registers or self.fused.registers)._replace(dispatch=0) if self.multiplies else PerRole(0, 0, 0)
+        found = self.fused.linear_registers or self.fused.registers
+        return {role: found[role] for role in ("loader", "epilogue")} if self.multiplies else {}
 
     @property
     def register_total(self) -> int | None:
-        return 32 * (LOADER_WARPS * self.registers.loader + self.fused.epilogue_warps * self.registers.epilogue) or None
+        warps = {"loader": LOADER_WARPS, "epilogue": self.fused.epilogue_warps}
+        return 32 * sum(warps[role] * count for role, count in self.registers.items()) or None
 
     @property
     def facts(self) -> list[tuple[str, object]]:

@@ -108,10 +108,10 @@ def linear_roles(config: StageConfig) -> tuple[WarpRole, ...]:
         finish_tiles(ctx, cute.arch.thread_idx()[0] - 32 * LOADER_WARPS, finish_fc2)
 
     if config.arch.has_tensor_memory:
-        loaders, run = warp_group("loaders", warps, sm100.loaders(schedule_linear), registers.loader), finish
+        loaders, run = warp_group("loaders", warps, sm100.loaders(schedule_linear), registers["loader"]), finish
     else:
-        loaders, run = WarpRole("loaders", warps, run_loader_warp, registers.loader), multiply
-    return loaders, WarpRole("math, epilogue", None, run, registers.epilogue, grows=True)
+        loaders, run = WarpRole("loaders", warps, run_loader_warp, registers["loader"]), multiply
+    return loaders, WarpRole("math, epilogue", None, run, registers["epilogue"], grows=True)
 
 
 @cute.kernel
