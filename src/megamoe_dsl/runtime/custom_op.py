@@ -11,40 +11,32 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import count
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
 
-from ..problem import Problem, ProblemError
-from .call_plan import Numbers, Tensors
+from ..problem import ProblemError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Launchable(Protocol):
-    """A layer whose calls are operators."""
-
-    problem: Problem
-
-    def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor: ...
-
-
-_LAYERS: WeakValueDictionary[int, Launchable] = WeakValueDictionary()
+_LAYERS: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Layers, of a problem, whose calls are operators: `launch(tensors, numbers, out)`."""
 _NUMBERS = count()
 
 
-def register(layer: Launchable) -> int:
+def register(layer: Any) -> int:
     """A number that names the layer in operator calls as long as it lives."""
     number = next(_NUMBERS)
     _LAYERS[number] = layer
     return number
 
 
-def layer_of(number: int) -> Launchable:
+def layer_of(number: int) -> Any:
     """Raises LookupError when the layer is gone."""
     if number not in _LAYERS:
         raise LookupError(f"layer {number} of a mega_moe operator no longer exists")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,29 +28,15 @@ from numpy.typing import NDArray
 from . import access_record as rec
 from .access_record import ALIKE, CLOCK_SHIFT, CODE_SHIFT, FULL, HAPPENED, LINE_MASK, LINE_SHIFT, READS, alike, bits_of, codes_of
 from .clock import Clock, LaneAgents, Said, Strand
-from .lanes import Lanes, Mask
-from .loads_in_flight import OTHERS, LoadsInFlight
+from .loads_in_flight import OTHERS
 from .sync import Place, in_scope
 
 Row = NDArray[np.int32]
 _NOTHING: frozenset[int] = frozenset()
 
 
-class Thread(Protocol):
-    """A warp: the lanes that execute an instruction now, at a PTX line, and at first those that it never has."""
-
-    mask: Mask
-    exited: Lanes
-    line: int
-    agent: int
-    state: dict[Any, Any]
-    loads: LoadsInFlight
-
-    @property
-    def cta(self) -> Place: ...
-
-    @property
-    def order(self) -> LaneOrder: ...
+Thread = Any
+"""A `Warp`: its `mask` are the lanes that execute an instruction now, at a PTX line, and at first `exited` those that it never has."""
 
 
 @dataclass

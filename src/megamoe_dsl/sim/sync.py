@@ -7,29 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from .clock import Clock
-from .memory import SharedMemory
-from .parser import ParsedKernel
 
-
-class Place(Protocol):
-    """A CTA: threads of one place share its memory, places of one cluster and of one rank share scopes."""
-
-    rank: int
-    shared: SharedMemory
-
-    @property
-    def cluster(self) -> object:
-        """Equal for the CTAs of one cluster."""
-        ...
-
-    @property
-    def kernel(self) -> ParsedKernel:
-        """What it runs; PTX lines of its agents are lines of this kernel."""
-        ...
-
+Place = Any
+"""A `Cta`: threads of one place share its memory, places of one cluster and of one rank share scopes; PTX lines are of its kernel."""
 
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 
