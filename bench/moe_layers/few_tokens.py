@@ -20,7 +20,6 @@ import torch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import GRAPH_LAUNCHES, graph_of, time_graphs
 from megamoe_dsl.kernels.decode.config import MOST_TOKENS
-from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import SCALE_BLOCK, ExpertWeights
 from megamoe_dsl.quant.packed_tiles import weight_shapes
@@ -35,7 +34,7 @@ from moe_layers.inputs import TOLERANCE, run_each
 from moe_layers.launch_table import FOUR, FUSED
 from moe_layers.others import Sites
 from moe_layers.point import ExpertPoint
-from moe_layers.run import fused_layer, fused_problem
+from moe_layers.run import fused_layer, fused_problem, is_fused
 from moe_layers.sglang_triton import sglang_layers
 from moe_layers.steps import SteppedExperts
 
@@ -50,11 +49,6 @@ COLUMNS = (
     *("Point", "reading", "one launch", "1.35 x reading + 4", "TB/s", "of reading"),
     *("four launches", "fused", "SGLang", "torch", "FlashInfer", "E2M1", "E2M1, fused"),
 )
-
-
-def is_fused(point: ExpertPoint) -> bool:
-    """Whether the fused kernel takes the layer."""
-    return find_kernel("mega_moe").takes(point.recipe)
 
 
 def compile_few(points: Sequence[ExpertPoint], target: Target, folder: Path) -> int:

@@ -49,13 +49,18 @@ def variants(point: ExpertPoint, target: Target) -> dict[str, LayerConfigs]:
     return {"chosen": chosen, **{name: configs for name, configs in others.items() if configs != chosen}}
 
 
+def is_fused(point: ExpertPoint) -> bool:
+    """Whether the fused kernel takes the layer."""
+    return any(point.recipe in names for names in find_kernel("mega_moe").recipes.values())
+
+
 def compile_points(points: tuple[ExpertPoint, ...], target: Target, folder: Path) -> int:
     """Compiles what the folder lacks; how many kernels."""
     wanted: set[Any] = {config for point in points for configs in variants(point, target).values() for config in configs}
     wanted |= {traced_config(one, target) for one in points}
     wanted |= {choose(TopExpertsProblem(one.layer.num_experts, one.layer.topk), target, 0) for one in points}
     for point in points:
-        if find_kernel("mega_moe").takes(point.recipe):
+        if is_fused(point):
             wanted |= set(layer_kernels(fused_problem(point.layer, point.tokens), target, ()))
     return compile_ahead(wanted, ArtifactStore(folder))
 
@@ -178,7 +183,7 @@ def try_point(
     router = torch.randn(call.layer.num_experts, call.layer.hidden, device=call.x.device).bfloat16() * call.layer.hidden**-0.5
     trials.own("router", partial(router_logits_of, call.x, router))
     trials.own("router, ours", partial(routed_layer, call, router))
-    if find_kernel("mega_moe").takes(point.recipe):
+    if is_fused(point):
         trials.others("fused", lambda: {"fused": OtherWay(partial(fused_layer, call, store), whole=True)})
     for library, ways in others(point.name, call, chosen, as_bf16, sites).items():
         trials.others(library, ways)

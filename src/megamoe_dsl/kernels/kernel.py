@@ -1,5 +1,5 @@
-"""The protocol of a kernel family: what it declares once, in one class, and the rest of the package asks for; a launch's arguments and
-work."""
+"""The protocol of a kernel family: what it declares once, in one class, and the rest of the package asks for; a launch's
+arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ..hardware.tensor_map import MapFields, TensorMap
 from ..layouts.records import trace_buffer
 from ..layouts.region import MBarrier, Region
 from ..lazy import find
-from ..recipe import Format
 from ..sass.listing import Listing
 from ..sass.measurer import Measure
 from ..target import Target
@@ -75,20 +74,6 @@ def only_fields(declared: Any, there: frozenset[str]) -> Any:
     return make_dataclass(declared.__name__, kept, frozen=True, namespace={"__module__": __name__})
 
 
-@dataclass(frozen=True)
-class Work:
-    """FLOP, bytes between a GPU's memory and its caches, and bytes over links to other GPUs in the direction that has more."""
-
-    flop: float
-    hbm_bytes: float
-    nvlink_bytes: float
-
-
-def value_bytes(one: Format) -> float:
-    """Bytes of a value with its scales, those that many rows share left out."""
-    return one.element_bits / 8 if one.rows > 1 else one.bytes_per_value
-
-
 class KernelConfig(Protocol):
     """What every configuration has: a frozen dataclass of JSON values, and its problem, of the kernel's `problem` class, which is one too;
     the architecture it is for; CTAs of the grid and of a cluster, threads of a CTA."""
@@ -118,10 +103,6 @@ class Kernel(ABC):
     code: ClassVar[str]  # `module.function` in the family's folder: the `cute.kernel`, or what becomes one that takes tensor maps
     takes_arguments: ClassVar[type[Any]]  # dataclass of its run-time arguments, where it is the same for all configurations
     early: ClassVar[bool] = False  # whether a launch may begin before the one before it has ended, because it waits for that itself
-
-    @classmethod
-    def takes(cls, recipe: str) -> bool:
-        return any(recipe in names for names in cls.recipes.values())
 
     def has(self, config: object) -> bool:
         return type(config) in self.configs.values() and type(getattr(config, "problem", None)) is self.problem
@@ -191,10 +172,6 @@ class Kernel(ABC):
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         """Instructions of each role per unit of its work.  Raises `InspectionError`."""
         return []
-
-    def work(self, problem: Any, load: Any) -> Work | None:
-        """What one rank has to do in a launch with this load (a class of the family's); None where nobody has counted."""
-        return None
 
     # --- what follows
     def launcher(self, config: Any) -> Callable[..., Any]:

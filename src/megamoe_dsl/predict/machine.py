@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.moe.work import Load
-from ..kernels.registry import find_kernel
+from ..kernels.moe.work import Load, count_work
 from ..problem import Problem
 from ..tuned import DEFAULT_GPU
 from .calibration import Calibration
@@ -164,8 +163,7 @@ def measured_gpu(gpu: str) -> str:
 
 def bound_of(problem: Problem, load: Load, gpu: str = DEFAULT_GPU) -> Bound:
     """The work of a rank of the fused layer with this load, and how long a GPU takes for it at least."""
-    work, limits = find_kernel("mega_moe").work(problem, load), known_ceilings()[measured_gpu(gpu)]
-    assert work is not None
+    work, limits = count_work(problem, load), known_ceilings()[measured_gpu(gpu)]
     flops = limits["fp8_flops"] / max(problem.formats.activations.element_bits // 8, 1)  # BF16 takes twice as long
     seconds = work.flop / flops, work.hbm_bytes / limits["hbm_bytes"], work.nvlink_bytes / limits["nvlink_bytes"]
     return Bound(work.flop, work.hbm_bytes, work.nvlink_bytes, *(1e6 * one for one in seconds))

@@ -10,7 +10,7 @@ from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_cost, dec
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
 from ...blocks.gemm.problem import CONTIGUOUS, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
-from ...kernels.gemm.family import GemmKernel, GemmLoad
+from ...kernels.moe.work import value_bytes
 from ...layouts.arith import align
 from ...problem import ProblemError
 from ...target import Target
@@ -55,8 +55,10 @@ class GemmPoint:
 
     @property
     def num_bytes(self) -> float:
-        """Between memory and caches: A, D, and B of the groups that have rows, each once."""
-        return GemmKernel().work(self.problem, GemmLoad(self.rows, sum(count > 0 for count in self.counts))).hbm_bytes
+        """Between memory and caches: A, D, and B of the groups that have rows, each once; of scales those of 32 values of B."""
+        p, touched = self.problem, sum(count > 0 for count in self.counts)
+        written = p.n * p.output_bytes * (1 + p.accumulate)
+        return self.rows * (p.formats.activations.row_bytes(p.k) + written) + touched * p.n * p.k * value_bytes(p.formats.weights)
 
     @property
     def name(self) -> str:
@@ -118,8 +120,6 @@ def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[Gem
 
 
 MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unscaled_points}  # Points by recipe.
-
-
 MOST = 8
 REACH = 1.8  # a kernel whose estimate is longer by more is not timed
 

@@ -1,9 +1,8 @@
-"""GEMMs, as the registry knows them: of rows as they lie, and of the rows of experts; and the least that they have to do."""
+"""GEMMs, as the registry knows them: of rows as they lie, and of the rows of experts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...blocks.gemm.arguments import GemmArguments
@@ -17,18 +16,10 @@ from ...hardware.tensor_map import TensorMap
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, Work, value_bytes, with_fields
+from ..kernel import Kernel, with_fields
 from ..measures import measure_gemm, measure_pair_gemm
 
 CHOOSE: Mapping[str, Callable[..., BaseGemmConfig]] = {GemmConfig.arch.name: choose_gemm, Sm100GemmConfig.arch.name: choose_pair_gemm}
-
-
-@dataclass(frozen=True)
-class GemmLoad:
-    """rows of all groups together, and how many groups have any"""
-
-    rows: int
-    touched: int = 1
 
 
 class GemmKernel(Kernel):
@@ -67,14 +58,6 @@ class GemmKernel(Kernel):
         tile += f"-{p.biases}-biases" if p.biases else ""
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
-    def work(self, problem: GemmProblem, load: GemmLoad) -> Work:
-        """A, D and B of the groups that have rows, each moved once; scales are left out but those of 32 values of B, as in the count of the
-        fused layer."""
-        p = problem
-        read = load.rows * p.formats.activations.row_bytes(p.k) + load.touched * p.n * p.k * value_bytes(p.formats.weights)
-        written = load.rows * p.n * p.output_bytes * (2 if p.accumulate else 1)
-        return Work(2.0 * load.rows * p.n * p.k, read + written, 0.0)
-
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm
         return measure(Measurer(config, listing))
@@ -90,11 +73,6 @@ class VarlenKKernel(GemmKernel):
 
     def label(self, config: Any) -> str:
         return f"{super().label(config)}-{config.problem.gathered or 'k'}"
-
-    def work(self, problem: Any, load: GemmLoad) -> Work:
-        p, written = problem, problem.num_groups * problem.n * problem.k * problem.output_bytes
-        read = load.rows * (p.n + p.k) * p.formats.activations.element_bits / 8
-        return Work(2.0 * load.rows * p.n * p.k, read + written * (2 if p.accumulate else 1), 0.0)
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         return []

@@ -10,7 +10,7 @@ from ...problem import Problem
 from ...sass.listing import Listing
 from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, Work, with_fields
+from ..kernel import Kernel, with_fields
 from ..measures import measure_sm90, measure_sm100
 from .arguments import Arguments
 from .choose import choose
@@ -19,7 +19,6 @@ from .sm90.choose import choose_fields as choose_sm90
 from .sm90.config import Sm90Config
 from .sm100.choose import choose_fields as choose_sm100
 from .sm100.config import Sm100Config
-from .work import Load, count_work
 
 MIB = 1 << 20
 HEURISTICS = {SM90.name: choose_sm90, SM100.name: choose_sm100}
@@ -68,6 +67,3 @@ class MegaMoeKernel(Kernel):
 
     def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
         return MEASURES[config.arch.name](Measurer(config, listing))
-
-    def work(self, problem: Problem, load: Load) -> Work:
-        return count_work(problem, load)
