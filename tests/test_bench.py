@@ -19,7 +19,7 @@ from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import Point, points_of, summarize
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
-from megamoe_dsl.bench.results import Results, is_point, packages, passed, timed_row, without_folders
+from megamoe_dsl.bench.results import Results, are_of_layers, packages, passed, timed_row, without_folders
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.cli.app import app
@@ -109,8 +109,10 @@ def test_a_shape_of_ones_own(asked: list[Session]) -> None:
     (point,) = asked[0].points
     assert point.name == "H7168 I2048 E384 top8 EP8 M=8"
     assert (point.problem.hidden, point.problem.intermediate, point.problem.num_experts, point.problem.topk) == (7168, 2048, 384, 8)
-    assert Point(**json.loads(json.dumps(asdict(point)))) == point and is_point(asdict(point))
-    assert not is_point({"preset": None, "tokens": 8, "ranks": 8, "hidden": 7168})
+    assert Point(**json.loads(json.dumps(asdict(point)))) == point
+    assert are_of_layers([{"name": "a", "variants": {}, "point": asdict(point)}])
+    with pytest.raises(TypeError):
+        are_of_layers([{"name": "a", "variants": {}, "point": {"preset": None, "tokens": 8, "ranks": 8, "hidden": 7168}}])
     (coded,) = points_of(PointOptions(preset="flash", tokens="8", combine="e4m3"))
     assert coded.name == "flash EP8 combine=e4m3 M=8" and coded.problem.combine == "e4m3" and coded.layer == Point("flash", 8, 8).layer
     assert Point(**json.loads(json.dumps(asdict(coded)))) == coded

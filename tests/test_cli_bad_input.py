@@ -55,9 +55,8 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     (tmp_path / "list").write_text("[]")
     (tmp_path / "link").symlink_to("same")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
-    (tmp_path / "wrong").write_text(json.dumps({name: {} for name in SECTIONS} | {"smem": {"weights": {"offset": {"a": {"b": 1}}}}}))
     (tmp_path / "flat").write_text(json.dumps(dict.fromkeys(SECTIONS, 3)))
-    names = {one: str(tmp_path / one) for one in ("pipe", "loop", "deep", "list", "binary", "wrong", "flat", "missing", "same", "link")}
+    names = {one: str(tmp_path / one) for one in ("pipe", "loop", "deep", "list", "binary", "flat", "missing", "same", "link")}
     yield lambda text: text.format(folder=tmp_path, **names)
 
 
@@ -70,7 +69,6 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ([*INSPECT, "--diff", "{binary}"], "{binary}: no JSON that can be read"),
         ([*INSPECT, "--diff", "{list}"], "{list}: not a file that `megamoe inspect --json` wrote"),
         ([*INSPECT, "--diff", "{flat}"], "{flat}: not a file that `megamoe inspect --json` wrote: problem must be an object"),
-        ([*INSPECT, "--diff", "{wrong}"], "{wrong}: not a file that `megamoe inspect --json` wrote: smem.weights must hold numbers"),
         ([*INSPECT, "--ptx", "{loop}"], "--ptx = '{loop}': must be a path of a file (Too many levels of symbolic links)"),
         ([*INSPECT, "--sass", "{folder}/" + "n" * 300], "must be a path of a file (File name too long)"),
         ([*INSPECT, "--ptx", "{pipe}"], "--ptx = '{pipe}': must be a file, or a pipe that somebody reads"),

@@ -26,33 +26,19 @@ from ..tuned import DEFAULT_GPU
 from .point import Point
 
 
-def is_record(record: Any) -> bool:
-    """Whether it has a name and, where variants were timed, a point and their times: of a check, which may be missing, back to back, and as
-    a graph unless that is None.  Raises LookupError, TypeError or AttributeError for other values."""
-    timed = record.get("variants", {})
-    return (
-        isinstance(record["name"], str) and all(map(is_timed, timed.values())) and ("variants" not in record or is_point(record["point"]))
-    )
+def are_of_layers(records: Sequence[dict[str, Any]]) -> bool:
+    """Whether each has a name and, where variants were timed, a point and their times: of a check, which may be missing, back to back, and
+    as a graph unless that is None.  Raises LookupError, TypeError, ValueError or AttributeError for other values."""
+    points = [Point(**one["point"]) for one in records if "variants" in one]
+    for point in points:
+        point.problem.check_num_tokens(point.tokens, "tokens")
+    return all(isinstance(one["name"], str) and all(map(is_timed, one.get("variants", {}).values())) for one in records)
 
 
 def is_timed(times: Any) -> bool:
     """Whether they are a variant's; repeats are summed up by their median and the fastest, in microseconds, finite and positive."""
     spreads = [times["us"], *([] if times["graph_us"] is None else [times["graph_us"]])]
     return isinstance(times.get("check") or {}, dict) and all(0 < one[name] < inf for one in spreads for name in ("median", "low"))
-
-
-def is_point(values: Any) -> bool:
-    """Whether they are the fields of a `Point`."""
-    try:
-        point = Point(**values)
-        point.problem.check_num_tokens(point.tokens, "tokens")
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
-def are_of_layers(records: Sequence[dict[str, Any]]) -> bool:
-    return all(map(is_record, records))
 
 
 @dataclass(frozen=True)
