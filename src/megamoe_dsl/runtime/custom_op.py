@@ -15,8 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
-from torch._subclasses.functional_tensor import FunctorchFunctionalizeAPI
 
 from ..problem import ProblemError
 
@@ -56,15 +54,6 @@ def is_plain_call(x: torch.Tensor, traces: bool = False) -> bool:
     if torch.compiler.is_compiling() or type(x) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return torch._C._len_torch_dispatch_stack() == 0 and (traces or not (x.requires_grad and torch.is_grad_enabled()))
-
-
-def functionalized(call: Callable[..., torch.Tensor], *given: Any) -> Any:
-    """What `call` gives outside torch.func.functionalize, which takes no operator that changes an argument."""
-    interpreter: Any = retrieve_current_functorch_interpreter()
-    level: Any = FunctorchFunctionalizeAPI(interpreter)
-    with level.redispatch_to_next():
-        y = call(*level.unwrap_tensors(given))
-    return level.wrap_tensors(y)
 
 
 def takes_tensors(*names: str, optional: tuple[str, ...] = (), **called: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -27,7 +27,7 @@ from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, check_device, check_output, check_weights
 from .call_plan import CallPlans, Numbers, Tensors
-from .custom_op import check_no_gradient, functionalized, is_plain_call, mega_moe_out, new_output, register, takes_tensors
+from .custom_op import check_no_gradient, is_plain_call, mega_moe_out, new_output, register, takes_tensors
 from .custom_op import mega_moe as mega_moe_op
 from .device_gemm import gpu_target
 from .expert_plan import FewTokens
@@ -198,8 +198,6 @@ class MegaMoE(torch.nn.Module):
             Inputs(x, no_scales(x) if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
         if is_plain_call(x):
             return self.launch((x, x_sf, topk_idx, topk_weights), numbers, out)
-        if not torch.compiler.is_compiling() and torch._C._functorch.is_functionaltensor(x):
-            return functionalized(self.launch, (x, x_sf, topk_idx, topk_weights), numbers, out)
         if out is None:
             return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
         mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
