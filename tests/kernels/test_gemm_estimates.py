@@ -8,7 +8,7 @@ import pytest
 
 from megamoe_dsl import ExpertLayer, GemmProblem
 from megamoe_dsl.bench.gemm.point import GemmPoint
-from megamoe_dsl.blocks.gemm.choose import NARROW, WIDE, cost, decoding_cost, decoding_tiles
+from megamoe_dsl.blocks.gemm.choose import NARROW, WIDE, cost, decoding_tiles
 from megamoe_dsl.blocks.gemm.sm100.choose import CANDIDATES, clocks, memory_clocks
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import uneven_tile
@@ -33,7 +33,7 @@ def test_tiles_of_hopper() -> None:
 
 
 def test_tiles_that_decode() -> None:
-    found = [decoding_cost(PACKED, rows, one, 132) for rows in (3, 60, 200) for one in decoding_tiles(PACKED, rows)[1::2]]
+    found = [cost(PACKED, [rows] * 8, one, 132) for rows in (3, 60, 200) for one in decoding_tiles(PACKED, rows)[1::2]]
     assert found == pytest.approx(DECODING, rel=1e-9)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megamoe_dsl.arch import ARCHES, Arch
+from megamoe_dsl.arch import ARCH_BY_NAME
+from megamoe_dsl.config_error import CheckedConfig
 from megamoe_dsl.kernels.kernel import Kernel
 from megamoe_dsl.target import Target
 
@@ -29,17 +30,14 @@ class DoubleArguments:
 
 
 @dataclass(frozen=True)
-class DoubleConfig:
+class DoubleConfig(CheckedConfig):
+    arch = ARCH_BY_NAME
     cluster: ClassVar[int] = 1
     num_threads: ClassVar[int] = THREADS
 
     problem: Doubling
     num_sms: int
     arch_name: str
-
-    @property
-    def arch(self) -> Arch:
-        return ARCHES[self.arch_name]
 
 
 class DoubleKernel(Kernel):

@@ -10,9 +10,10 @@ from dataclasses import MISSING, dataclass, fields, make_dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ..arch import Arch
+from ..config_error import CheckedConfig
 from ..hardware.cta_pair import TmemPlan
 from ..hardware.tensor_map import MapFields, TensorMap
 from ..layouts.records import trace_buffer
@@ -74,20 +75,9 @@ def only_fields(declared: Any, there: frozenset[str]) -> Any:
     return make_dataclass(declared.__name__, kept, frozen=True, namespace={"__module__": __name__})
 
 
-class KernelConfig(Protocol):
-    """What every configuration has: a frozen dataclass of JSON values, and its problem, of the kernel's `problem` class, which is one too;
-    the architecture it is for; CTAs of the grid and of a cluster, threads of a CTA."""
-
-    @property
-    def problem(self) -> Any: ...
-    @property
-    def arch(self) -> Arch: ...
-    @property
-    def num_sms(self) -> int: ...
-    @property
-    def num_threads(self) -> int: ...
-    @property
-    def cluster(self) -> int: ...
+KernelConfig = CheckedConfig
+"""A frozen dataclass of JSON values and its `problem`, of the kernel's `problem` class, which is one too.  It also has the architecture it
+is for, `arch`; CTAs of the grid and of a cluster, `num_sms` and `cluster`; and threads of a CTA, `num_threads`."""
 
 
 class Kernel(ABC):

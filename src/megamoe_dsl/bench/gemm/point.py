@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_cost, decoding_tiles, unscaled
+from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
 from ...blocks.gemm.problem import CONTIGUOUS, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
@@ -132,8 +132,6 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 def estimate(point: GemmPoint, config: GemmConfig) -> float:
     """A rough time in clocks (blocks/gemm/choose.py)."""
-    if point.problem.decodes:
-        return decoding_cost(point.problem, point.rows / point.problem.num_groups, asdict(config), config.num_sms)
     return cost(point.problem, list(point.counts), asdict(config), config.num_sms)
 
 

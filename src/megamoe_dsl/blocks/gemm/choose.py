@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...hardware.operand_tile import BLOCK_K, ROW_BYTES
+from ...hardware.operand_tile import ROW_BYTES
 from ...hardware.packed_tile import BLOCK_ROWS, PackedPart
 from ...target import Target
 from ...tuned import GemmEntry, tuned_table
@@ -89,21 +89,20 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
     entry = find_entry(problem, target.num_sms, expected, str(target.gpu)) if measured else None
     if entry is not None and not (whole_k and entry.choice.get("split_k")):
         return dict(entry.choice)
-    if problem.decodes:
-        possible = [one for one in decoding_tiles(problem, expected) if not (whole_k and one.get("split_k"))]
-        best = min(possible, key=lambda one: decoding_cost(problem, expected, one, target.num_sms))
-        return {**best, "dynamic_schedule": problem.has_groups}
-    if problem.has_groups and expected <= FEW_ROWS:
+    if problem.has_groups and expected <= FEW_ROWS and not problem.decodes:
         block_m = next(m for m in (8, 16, 32) if expected <= m)
         few: Choice = {"block_m": block_m, "block_n": 128, "swap_ab": True, "k_in_flight": 2}
         return few if problem.formats.scaled else unscaled(few)
-    tiles = (*NARROW, *WIDE) if problem.formats.scaled else tuple(unscaled(one) for one in (*NARROW, *WIDE))
-    fitting: list[Choice] = [one for one in tiles if not problem.has_groups or one["block_m"] <= ROW_BLOCK]
-    counts = [round(expected)] * problem.num_groups
+    if problem.decodes:
+        fitting = [one for one in decoding_tiles(problem, expected) if not (whole_k and one.get("split_k"))]
+    else:
+        tiles = (*NARROW, *WIDE) if problem.formats.scaled else tuple(unscaled(one) for one in (*NARROW, *WIDE))
+        fitting = [one for one in tiles if not problem.has_groups or one["block_m"] <= ROW_BLOCK]
+    counts = [max(1, round(expected))] * problem.num_groups
     best = min(fitting, key=lambda one: cost(problem, counts, one, target.num_sms))
     # How many rows each group has is known on the device alone.  Tiles of 192 rows are the fastest where every group has 129 to 192 or 257
     # to 384, and up to 1.5 times as slow as the others where groups are unequal (docs/lab/gemms.md).
-    return {**best, "dynamic_schedule": True} if problem.has_groups else dict(best)
+    return {**best, "dynamic_schedule": problem.has_groups}
 
 
 def unscaled(choice: Choice) -> Choice:
@@ -126,15 +125,16 @@ def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) ->
 
 def cost(problem: GemmProblem, counts: list[int], choice: Choice, num_sms: int) -> float:
     """The estimate for these rows of each group; `choice` has fields of a configuration, or is one's."""
-    block_m, block_n = choice["block_m"], choice["block_n"]
-    tiles = sum(-(-count // block_m) for count in counts) * -(-problem.n // block_n)
-    fetch = (block_m + block_n) * ROW_BYTES / FETCH_RATE
-    multiply = block_m * block_n * ROW_BYTES / MULTIPLY_RATE
-    epilogue = EPILOGUE + block_m * block_n / STORE_RATE
-    per_block = max(multiply, fetch, LATENCY / choice.get("k_in_flight", 1))
-    parts = 2 if choice.get("split_k") else 1
-    exchange = block_m * block_n / 2 / EXCHANGE_RATE if parts > 1 else 0
-    return -(-parts * tiles // num_sms) * (-(-problem.k_blocks // parts) * per_block + exchange + epilogue)
+    block_m, block_n, split = choice["block_m"], choice["block_n"], bool(choice.get("split_k"))
+    tiles = (1 + split) * sum(-(-count // block_m) for count in counts) * -(-problem.n // block_n)
+    multiply, epilogue = block_m * block_n * ROW_BYTES / MULTIPLY_RATE, EPILOGUE + block_m * block_n / STORE_RATE
+    if problem.decodes:
+        fetch, exchange = (block_m * ROW_BYTES + PackedPart(block_n).num_bytes) / DECODING_FETCH_RATE, EXCHANGE
+        per_block = max(fetch, multiply, DECODING_LATENCY, issue_clocks(choice) if choice.get("swap_ab") else DECODE * block_n)
+    else:
+        fetch, exchange = (block_m + block_n) * ROW_BYTES / FETCH_RATE, block_m * block_n / 2 / EXCHANGE_RATE
+        per_block = max(multiply, fetch, LATENCY / choice.get("k_in_flight", 1))
+    return -(-tiles // num_sms) * (-(-problem.k_blocks // (1 + split)) * per_block + exchange * split + epilogue)
 
 
 DECODING_FETCH_RATE = 40  # bytes that an SM gets from memory and L2 per clock
@@ -169,18 +169,6 @@ def columns_for(problem: GemmProblem, expected: float) -> int:
     """Rows of A of a tile: the fewest that hold so many, or the most that there can be."""
     allowed = [m for m in range(8, MOST_COLUMNS + 1, 8) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
     return next((m for m in allowed if expected <= m), allowed[-1])
-
-
-def decoding_cost(problem: GemmProblem, expected: float, choice: Choice, num_sms: int) -> float:
-    """The estimate for so many rows of each group."""
-    block_m, block_n, split = choice["block_m"], choice["block_n"], bool(choice.get("split_k"))
-    tiles = problem.num_groups * max(1, -(-round(expected) // block_m)) * -(-problem.n // block_n)
-    fetch = (block_m * BLOCK_K + PackedPart(block_n).num_bytes) / DECODING_FETCH_RATE
-    multiply = block_m * block_n * BLOCK_K / MULTIPLY_RATE
-    k_blocks = -(-problem.k_blocks // 2) if split else problem.k_blocks
-    per_block = max(fetch, multiply, DECODING_LATENCY, issue_clocks(choice) if choice.get("swap_ab") else DECODE * block_n)
-    tile = k_blocks * per_block + EPILOGUE + block_m * block_n / STORE_RATE + EXCHANGE * split
-    return -(-(2 if split else 1) * tiles // num_sms) * tile
 
 
 def issue_clocks(choice: Choice) -> float:
