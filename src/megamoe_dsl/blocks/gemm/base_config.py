@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 from ...arch import Arch
@@ -34,6 +35,10 @@ class BaseGemmConfig(CheckedConfig):
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
     split_k: Any = False
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
+    tile_columns, num_experts, most_k_blocks = (
+        property(attrgetter(f"problem.{one}")) for one in ("tile_columns", "num_groups", "k_blocks")
+    )
+    fetchers = property(attrgetter("cluster"))
 
     def smem_plan(self, num_stages: int) -> Any:
         return self.plan(self, num_stages)
@@ -56,25 +61,9 @@ class BaseGemmConfig(CheckedConfig):
         return cast(Any, self.problem).tile_rows  # type: ignore[no-any-return]
 
     @property
-    def tile_columns(self) -> int:
-        return self.problem.tile_columns
-
-    @property
     def n_blocks(self) -> int:
         """The tile's columns, `n` rows of B, make so many blocks of `block_n`, of which the last may be partial."""
         return -(-self.tile_columns // int(self.block_n))
-
-    @property
-    def num_experts(self) -> int:
-        return self.problem.num_groups
-
-    @property
-    def fetchers(self) -> int:
-        return self.cluster
-
-    @property
-    def most_k_blocks(self) -> int:
-        return self.problem.k_blocks
 
     @property
     def first_fetch(self) -> int:

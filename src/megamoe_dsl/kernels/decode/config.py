@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from ...arch import SM90, Arch
@@ -94,9 +95,7 @@ class DecodeConfig(CheckedConfig):
         return align(1 + GROUPS * self.source.row_warps, GROUP_WARPS)
 
     # --- global memory
-    @property
-    def map_names(self) -> tuple[str, ...]:
-        return self.source.map_names
+    map_names = property(attrgetter("source.map_names"))
 
     def maps(self, args: Any) -> list[MapFields]:
         return self.source.maps(self, args)

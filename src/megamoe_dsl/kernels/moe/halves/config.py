@@ -3,9 +3,9 @@ CTA, whatever the number of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from ....arch import ARCH_BY_NAME, ARCHES, SM90
@@ -13,6 +13,7 @@ from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS, NUM_SMS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import CheckedConfig
+from ....hardware.tensor_map import MapFields
 from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ...kernel import with_fields
@@ -100,6 +101,11 @@ class EpConfig(CheckedConfig):
         return symmetric_buffer(self.problem, self.keeps)
 
     # --- the GEMM
+    registers, tmem, map_names = (property(attrgetter(one)) for one in ("part.registers", "gemm.tmem", "gemm.map_names"))
+
+    def maps(self, args: Any) -> list[MapFields]:
+        return self.gemm.maps(self.gemm_arguments(args))
+
     @property
     def part(self) -> GemmPart:
         return PARTS[self.arch_name]
@@ -129,10 +135,6 @@ class EpConfig(CheckedConfig):
     @property
     def num_threads(self) -> int:
         return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
-
-    @property
-    def registers(self) -> Mapping[str, int]:
-        return self.part.registers
 
     @property
     def register_total(self) -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ....hardware.cta_pair import TmemPlan
-from ....hardware.tensor_map import MapFields
 from ....problem import Problem
 from ....sass.listing import Listing
 from ....sass.measurer import Measure, Measurer
@@ -64,15 +62,6 @@ class EpKernel(Kernel):
 
     def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
         return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []
-
-    def tmem(self, config: EpConfig) -> TmemPlan | None:
-        return config.gemm.tmem
-
-    def maps(self, config: EpConfig, args: Any) -> Sequence[MapFields]:
-        return config.gemm.maps(config.gemm_arguments(args))
-
-    def map_names(self, config: EpConfig) -> Sequence[str]:
-        return config.gemm.map_names
 
 
 class RoutingTablesKernel(Kernel):

@@ -7,6 +7,7 @@ this kernel's structure differs from the article's, the docstring says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
@@ -48,7 +49,7 @@ class Sm100Config(MegaMoeConfig):
     tensor_maps = tensor_maps
     cluster: ClassVar[int] = CLUSTER
     blocks_per_fetch: ClassVar[int] = 1
-    k_block, mma = property(k_block_of), property(mma_of)
+    k_block, mma, alternating_groups = property(k_block_of), property(mma_of), property(attrgetter("epilogue_warpgroups"))
 
     store_block_m: int = field(kw_only=True)  # tokens of one epilogue pass
     epilogue_warpgroups: int = field(kw_only=True)  # 1 or 2; two take alternate tiles
@@ -90,10 +91,6 @@ class Sm100Config(MegaMoeConfig):
         return dict(zip(("dispatch", "loader", "epilogue"), counts, strict=True))
 
     # --- tiles
-    @property
-    def alternating_groups(self) -> int:
-        return self.epilogue_warpgroups
-
     @property
     def fc2_parts(self) -> int:
         """One per 64 intermediate channels, which one CTA of a pair stores."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import ClassVar, Self
 
 from ....arch import SM90, Arch
@@ -62,6 +63,7 @@ class Sm90Config(MegaMoeConfig):
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
     tensor_maps = tensor_maps
     alternating_groups: ClassVar[int] = 1
+    blocks_per_fetch = property(attrgetter("cluster"))
     linear_registers: ClassVar[Mapping[str, int]] = {"loader": 40, "epilogue": 232}
 
     cluster: int = 1  # CTAs that share loads of neighboring tiles; 2 only with tiles of 128 tokens
@@ -143,10 +145,6 @@ class Sm90Config(MegaMoeConfig):
         columns = "tokens" if self.swap_ab else "weight rows"
         tile = f"256 weight rows x {self.block_m} tokens x {self.block_k} channels; {columns} are the wgmma's columns"
         return [("tile", tile), ("epilogue", f"{self.epilogue_warps} warps, which also issue the wgmmas")]
-
-    @property
-    def blocks_per_fetch(self) -> int:
-        return self.cluster
 
     fc2_parts = MegaMoeConfig.fc1_n_blocks  # one per Linear1 tile, of 128 intermediate channels
 

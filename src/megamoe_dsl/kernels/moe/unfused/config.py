@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from ....config_error import CheckedConfig
@@ -134,9 +135,7 @@ class StageConfig(CheckedConfig):
         return stage_results(self.problem, self.pool_rows)
 
     # --- linear stages, for the order of tiles (`GroupedOrder`)
-    @property
-    def num_experts(self) -> int:
-        return self.problem.experts_per_rank
+    num_experts = property(attrgetter("problem.experts_per_rank"))
 
     @property
     def n_blocks(self) -> int:
