@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class Somewhere:
 def accesses(quick: Any, seed: int) -> tuple[Race, Shadow]:
     """Reads and writes of engines that now and then learn what another knows, and of lanes as codes say."""
     rng = np.random.default_rng(seed)
-    race = Race(GlobalMemory(), quick=quick)
+    race = Race(GlobalMemory(), defaultdict(str), quick=quick)
     shadow = Shadow(BYTES, 4, "smem", "smem", 0, SHARED)
     agents = [race.agent(f"agent {i}", Somewhere()) for i in range(AGENTS)]  # type: ignore[arg-type]
     clocks = [race.clock() for _ in agents]

@@ -6,14 +6,14 @@ our kernels.
 
 from .clock import agents_needed
 from .errors import Deadlock, SimError
-from .geometry import Geometry
+from .geometry import Geometry, Launch
 from .host.arrays import DeviceArray, PerRank, arrays_of
 from .host.run import run
 from .interfaces import Assumptions
 from .memory import GlobalMemory
 from .program import Program, load
 from .report import Finding, Report
-from .simulator import Launch, Simulator
+from .simulator import Simulator
 
 __all__ = [
     "Assumptions", "Deadlock", "DeviceArray", "Finding", "Geometry", "GlobalMemory", "Launch", "PerRank", "Program", "Report", "SimError",

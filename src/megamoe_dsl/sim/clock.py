@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,9 +190,9 @@ class Said(NamedTuple):
     done: tuple[tuple[LaneAgents, int, bool], ...]
     read: tuple[tuple[LaneAgents, int], ...]
 
-    def write(self, clock: Clock, bits: int, width: Callable[[], int]) -> Clock:
+    def write(self, clock: Clock, bits: int, race: Any) -> Clock:
         entries = [(agents.of(bits) if needed or bits == FULL else agents.having(bits), when) for agents, when, needed in self.done]
-        clock.fit(width())
+        clock.fit(race.width)
         clock.raise_to((READS,), [(agents.having(FULL), when) for agents, when in self.read])
         clock.raise_to((HAPPENED, READS), entries)
         return clock

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .clock import Clock
-from .geometry import Dim3, StreamedGeometry
+from .geometry import Dim3, Launch
 from .interfaces import RunState
 from .lane_order import LaneOrder
 from .lanes import LANE, Lanes, Mask
@@ -49,11 +49,11 @@ class Fragment:
 
 
 class Grid:
-    """A launch with its program and parameters, the launch before it in the stream, and how many of its clusters have not ended."""
+    """A launch with its parameters, the launch before it in the stream, and how many of its clusters have not ended."""
 
-    def __init__(self, launch: StreamedGeometry, program: Any, parameters: Lanes, before: Grid | None) -> None:
-        self.launch, self.program, self.before = launch, program, before
-        self.parameters = ByteStore(parameters, None)
+    def __init__(self, launch: Launch, before: Grid | None) -> None:
+        self.launch, self.program, self.before = launch, launch.program, before
+        self.parameters = ByteStore(launch.program.pack(launch.args), None)
         self.unfinished = 0
         self.end: Clock | None = None  # what the next launch of the stream knows once all have
         self.settled = False  # whether all have, and what they had posted has happened
@@ -194,7 +194,7 @@ class Warp:
         self.agent = 0
         self.order: LaneOrder
         if world.race:
-            self.order = world.race.order(f"{cta} warp {index}", self)
+            self.order = LaneOrder(f"{cta} warp {index}", self, world.race)
             self.agent = self.order.agents.agent
 
     def forget(self) -> None:

@@ -1,12 +1,14 @@
-"""The shape of a launch."""
+"""A launch, and its shape."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import prod
 from numbers import Integral
+from typing import Any
 
 from .errors import SimError
+from .memory import SMEM_MAX
 
 Dim3 = tuple[int, int, int]
 LIMITS: dict[str, Dim3] = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64), "cluster": (16, 16, 16)}
@@ -53,9 +55,28 @@ class Geometry:
         return -(-self.threads // 32)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StreamedGeometry(Geometry):
-    """With its place in a stream: those of one rank follow one another, an `early` one begins when the one before it lets it."""
+@dataclass(frozen=True)
+class Launch(Geometry):
+    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.  Launches of one rank form a
+    stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch) when every CTA of the one
+    before it has let it or ended. Ranks do not wait for each other. `program` is the kernel (see `load`); None takes the one that the
+    simulator was made with."""
 
+    args: tuple[int | bytes, ...] = ()
+    program: Any = None
+    _: KW_ONLY
     rank: int = 0
     early: bool = False
+
+    def checked(self) -> Any:
+        """The program, which must fit this launch. Raises SimError for shared memory, a cluster or a block that is not allowed."""
+        if self.program is None:
+            raise SimError("a launch names no program, and the simulator was made without PTX")
+        kernel, cluster = self.program.kernel, self.cluster
+        if (shared := kernel.static_smem + self.dynamic_smem) > SMEM_MAX:
+            raise SimError(f"{kernel.name}: {shared} bytes of shared memory; {SMEM_MAX} are available")
+        if any(g % c for g, c in zip(self.grid, cluster, strict=True)):
+            raise SimError(f"{kernel.name}: grid {self.grid} is not a multiple of the cluster {cluster}")
+        if kernel.required_threads and prod(kernel.required_threads) != self.threads:
+            raise SimError(f"{kernel.name}: block {self.block} differs from .reqntid {kernel.required_threads}")
+        return self.program

@@ -12,8 +12,8 @@ from typing import Any
 from .errors import SimError
 from .geometry import Dim3
 from .memory import GlobalMemory
+from .parser import ParsedKernel
 from .race import Race
-from .report import KernelNames
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class RunState:
     seed: int
     race: Race | None
     max_delay: int
-    kernels: KernelNames
+    kernels: dict[ParsedKernel, str]
     assumptions: Assumptions
     instructions: int = 0
     sweeps: int = 0

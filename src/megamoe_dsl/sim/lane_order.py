@@ -17,7 +17,6 @@ What orders lanes of a warp (PTX ISA, "bar.warp.sync", "Memory Consistency Model
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -54,23 +53,27 @@ class LaneOrder:
     of loads that may be under way at a release of `late`, by kind. `done` has engines that work for each lane, and until when the warp has
     waited for them. `_told` is what lanes have told since they last did or learned anything."""
 
-    def __init__(
-        self, agents: LaneAgents, warp: Thread, clock: Clock, width: Callable[[], int], add: Callable[[], LaneAgents], lockstep: bool
-    ) -> None:
-        self.agents, self.warp, self.lockstep, self._width, self._add = agents, warp, lockstep, width, add
+    def __init__(self, name: str, warp: Thread, race: Any) -> None:
+        self.name, self.warp, self.race, self.lockstep = name, warp, race, race.lockstep
+        self.agents: LaneAgents = race.agent_of_lanes(name, warp.cta)
         self.missing = bits_of(warp.exited)
         self.agents.present = FULL & ~self.missing
         self.parts: LaneAgents | None = None
         self.late: dict[int, LaneAgents] = {}
         self.time = 1
         self.met = self.synced = 0  # when all lanes last waited for each other, and met at a barrier
-        self.strands = [Strand(FULL, clock)]
+        self.strands = [Strand(FULL, race.clock())]
         self.done: dict[LaneAgents, int] = {}
         self._told: dict[tuple[int, bool, frozenset[int]], Clock] = {}
         self.fences: list[Fence] = []
         self.light: dict[int, tuple[int, Clock]] = {}
         self.pending: dict[tuple[Place, int], Clock] = {}
         self.seen: dict[tuple[Any, int, int], int] = {}
+
+    def _add(self) -> LaneAgents:
+        lanes: LaneAgents = self.race.agent_of_lanes(self.name, self.warp.cta)
+        self.race.warps[lanes.agent] = self.agents.agent
+        return lanes
 
     # ---- lanes
 
@@ -113,7 +116,7 @@ class LaneOrder:
         agent = agents.lane(bits.bit_length() - 1) if one else agents.agent
         if not (reading and self.lockstep and bits == FULL and agents is self.agents):
             agents.last = self.time
-        width, strands = self._width(), self.touching(bits)
+        width, strands = self.race.width, self.touching(bits)
         for strand in strands:
             strand.clock.fit(width)
         rows = strands[0].clock.rows if len(strands) == 1 else reduce(np.minimum, (strand.clock.rows for strand in strands))
@@ -158,7 +161,7 @@ class LaneOrder:
         """What lanes can say now, to others or to an engine that they start, which is theirs."""
         now = self.time
         for strand in self.strands:
-            strand.clock.fit(self._width())
+            strand.clock.fit(self.race.width)
         own = [self.agents, self.parts] if self.parts else [self.agents]
         read = [(self.agents, now)] if self.lockstep else []
         if self.late:
@@ -192,7 +195,7 @@ class LaneOrder:
             clock = self._told[key] = self.known(key[0], starting)
             self.time += 1
         clock = clock.copy()
-        clock.fit(self._width())
+        clock.fit(self.race.width)
         return clock
 
     def now(self) -> int:
@@ -206,7 +209,7 @@ class LaneOrder:
         clock = first.clock.copy()
         for strand in others:
             clock.join(strand.clock)
-        return self._say(starting).write(clock, bits, self._width)
+        return self._say(starting).write(clock, bits, self.race)
 
     # ---- what lanes learn
 
@@ -228,12 +231,12 @@ class LaneOrder:
             return
         entries = agents.of(bits)
         for strand in self._focus(bits):
-            strand.clock.fit(self._width())
+            strand.clock.fit(self.race.width)
             strand.clock.raise_to(rec.EVERY, [(entries, until)])
 
     def know(self, agent: int, until: int) -> None:
         for strand in self._focus(self.lanes()):
-            strand.clock.fit(self._width())
+            strand.clock.fit(self.race.width)
             strand.clock.set(agent, max(until, strand.clock.at(agent)))
 
     def publish_to_async(self, shown_to: tuple[int, ...]) -> None:
@@ -241,7 +244,7 @@ class LaneOrder:
         bits = self.lanes()
         for strand in self._focus(bits):
             shown = [(agents.of(bits) if needed else agents.having(bits), when) for agents, when, needed in self._say(False).done]
-            strand.clock.fit(self._width())
+            strand.clock.fit(self.race.width)
             strand.clock.publish_to_async(shown_to)
             strand.clock.raise_to(shown_to, shown)  # HAPPENED says of whom the strand knows that much
 
@@ -268,7 +271,7 @@ class LaneOrder:
         if self.late:
             over += [agents for kind, agents in self.late.items() if kind not in unused]
         told = [(agents.of(bits), self.time) for agents in over] + [(agents.of(bits), when) for agents, when in self.done.items()]
-        clock.fit(self._width())
+        clock.fit(self.race.width)
         clock.raise_to(rows, told)
         self.time += 1
         self.met = self.time
@@ -303,7 +306,7 @@ class LaneOrder:
         """What a relaxed write of lanes (default: those that execute) releases, by scope: only what their fences have released before."""
         bits = self.lanes() if bits is None else bits
         return [
-            (fence.scope, fence.said.write(fence.clock.copy(), self.whole(bits & fence.bits), self._width))
+            (fence.scope, fence.said.write(fence.clock.copy(), self.whole(bits & fence.bits), self.race))
             for fence in self.fences
             if fence.bits & bits
         ]
@@ -312,7 +315,7 @@ class LaneOrder:
         """A light fence: a later relaxed arrive of the executing lanes publishes what an agent has done `until` now, and no more."""
         bits = self.lanes()
         entries, name = (agents.of(bits), agents.agent) if isinstance(agents, LaneAgents) else (np.array([agents]), agents)
-        clock = Clock(np.zeros((rec.ROWS, self._width()), np.int32))
+        clock = Clock(np.zeros((rec.ROWS, self.race.width), np.int32))
         clock.rows[HAPPENED, entries] = clock.rows[READS, entries] = until
         self.light[name] = bits, clock
 

@@ -62,7 +62,7 @@ class Parameter:
     kind: str
 
 
-@dataclass
+@dataclass(eq=False)
 class ParsedKernel:
     """One entry function, ready to be bound to instruction families."""
 

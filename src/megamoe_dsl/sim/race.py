@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from .access_record import ALIKE, ASYNC, ASYNC_BIT, HAPPENED, QUICK, READS, ROWS, code_of, unordered, unpack
 from .chunks import CHUNK, Chunks
 from .clock import Actor, Clock, LaneAgents, check_agents
-from .lane_order import LaneOrder, Thread
+from .lane_order import Thread
 from .memory import SMEM_RESERVED, ByteStore, GlobalMemory
-from .report import Finding, KernelNames
+from .parser import ParsedKernel
+from .report import Finding
 from .shadow import Places, Shadow
 from .sync import Place, SyncPoint
 
@@ -34,7 +35,7 @@ class Race:
     """Detector state of one run."""
 
     memory: GlobalMemory
-    kernels: KernelNames = field(default_factory=KernelNames)
+    kernels: dict[ParsedKernel, str]  # see `report`
     lockstep: bool = True  # see `lane_order`
     names: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
@@ -73,15 +74,6 @@ class Race:
 
         lanes = self.lanes[agent] = LaneAgents(agent, add)
         return lanes
-
-    def order(self, name: str, warp: Thread) -> LaneOrder:
-        def add() -> LaneAgents:
-            lanes = self.agent_of_lanes(name, warp.cta)
-            self.warps[lanes.agent] = own.agent
-            return lanes
-
-        own = self.agent_of_lanes(name, warp.cta)
-        return LaneOrder(own, warp, self.clock(), lambda: self.width, add, self.lockstep)
 
     def clock(self) -> Clock:
         return Clock(np.zeros((ROWS, self.width), np.int32))
@@ -317,12 +309,12 @@ class Race:
         """Record a finding between `first` (an agent, CTA or name) and `actor`, in a kind of memory `place`. `names` replace theirs."""
         own = self.places[actor.agent].kernel
         other = self.places[first].kernel if isinstance(first, int) else own if isinstance(first, str) else first.kernel
-        key = (kind, place, self.kernels.of(other), first_line, self.kernels.of(own), actor.line)
+        key = (kind, place, self.kernels[other], first_line, self.kernels[own], actor.line)
         if found := self.findings.get(key):
             found.count += 1
             return
         name, own_name = names or (self.names[first] if isinstance(first, int) else str(first), self.names[actor.agent])
         self.findings[key] = Finding(
             kind, name, own_name, where, first_line, actor.line,
-            other.sources.get(first_line, ""), own.sources.get(actor.line, ""), self.kernels.of(other), self.kernels.of(own),
+            other.sources.get(first_line, ""), own.sources.get(actor.line, ""), self.kernels[other], self.kernels[own],
         )  # fmt: skip

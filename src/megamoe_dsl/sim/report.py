@@ -66,18 +66,10 @@ class Report:
         return "\n".join([done, *map(str, findings), *warnings])
 
 
-class KernelNames:
-    """Names that tell kernels apart; empty while there is only one, so that nobody reads a name that says nothing."""
-
-    def __init__(self, kernels: Iterable[ParsedKernel] = ()) -> None:
-        different = list({id(kernel): kernel for kernel in kernels}.values())
-        entries = [kernel.name for kernel in different]
-        self._names = {
-            id(kernel): kernel.name if entries.count(kernel.name) == 1 else f"{kernel.name} ({number})"
-            for number, kernel in enumerate(different, 1)
-            if len(different) > 1
-        }
-
-    def of(self, kernel: ParsedKernel) -> str:
-        """The name of a kernel; those of one entry name are numbered in order of their first launch."""
-        return self._names.get(id(kernel), "")
+def kernel_names(kernels: Iterable[ParsedKernel]) -> dict[ParsedKernel, str]:
+    """Names that tell kernels apart, those of one entry name by a number in order of their first launch; empty names while there is only
+    one, so that nobody reads a name that says nothing."""
+    different = list(dict.fromkeys(kernels))
+    entries = [kernel.name for kernel in different]
+    numbered = [name if entries.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(entries, 1)]
+    return dict(zip(different, numbered if len(different) > 1 else [""], strict=True))

@@ -9,7 +9,6 @@ steps that do not depend on each other, which unrolled loops have many of, with 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 
 from .compiled import compiled
 from .formats import bf16_to_f32
+from .loads_in_flight import registers_of
 from .memory import ELEMENTS
 from .operands import Binder
 from .ops import Inline
@@ -25,8 +25,6 @@ from .ops.convert import bf16_pair, narrow_pair
 from .ops.floating import flush, fma32
 from .parser import PtxInstruction
 from .values import AS_TYPE, VIEW, Value, where
-
-_NAME = re.compile(r"[%\w$@.]+")
 
 
 class Live(NamedTuple):
@@ -49,8 +47,7 @@ def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, boo
             reads = {leaf.source for _, value in item.assignments for leaf in value.leaves() if isinstance(leaf.source, int)}
             reads |= {binder.index[name] for name in guarded if name in binder.index}
         else:
-            names = {name for operand in (*ins.operands, ins.predicate or "") for name in _NAME.findall(operand)}
-            reads = {binder.index[name] for name in names if name in binder.index}
+            reads = {binder.index[name] for name in registers_of(ins) if name in binder.index}
         live.segment.update(reads - segment)
         live.unit.update(reads - unit)
         if isinstance(item, Inline):

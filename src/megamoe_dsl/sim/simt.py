@@ -76,7 +76,7 @@ def run_warp(world: RunState, w: Warp, quantum: int) -> None:
 
 def _context(world: RunState, w: Warp, text: str) -> str:
     ins = next((i for i in w.kernel.code if i.line == w.line), None)
-    line = describe_line(w.line, world.kernels.of(w.kernel), (ins and ins.source) or "")
+    line = describe_line(w.line, world.kernels[w.kernel], (ins and ins.source) or "")
     return f"{text} [{line}: {ins.opcode if ins else '?'}; {w}]"
 
 

@@ -20,38 +20,13 @@ from .access_record import FULL
 from .clock import agents_needed, check_agents
 from .cta import Cluster, Cta, Grid, Warp
 from .errors import Deadlock, SimError, require_integer
-from .geometry import Dim3, StreamedGeometry
+from .geometry import Dim3, Launch
 from .interfaces import STRICT, Action, Assumptions, Origin, RunState
-from .memory import SMEM_MAX, SMEM_RESERVED, GlobalMemory
-from .program import Program, load
+from .memory import SMEM_RESERVED, GlobalMemory
+from .program import load
 from .race import Race
-from .report import KernelNames, Report, describe_line
+from .report import Report, describe_line, kernel_names
 from .simt import run_warp
-
-
-@dataclass(frozen=True)
-class Launch(StreamedGeometry):
-    """One kernel launch. `args` follow the PTX parameter order: int for a scalar, bytes for an aggregate.  Launches of one rank form a
-    stream: each begins when the one before it has ended, one that is `early` (programmatic dependent launch) when every CTA of the one
-    before it has let it or ended. Ranks do not wait for each other. `program` is the kernel (see `load`); None takes the one that the
-    simulator was made with."""
-
-    args: tuple[int | bytes, ...] = ()
-    program: Program | None = None
-
-    def checked(self) -> Program:
-        """The program, which must fit this launch. Raises SimError for shared memory, a cluster or a block that is not allowed."""
-        if self.program is None:
-            raise SimError("a launch names no program, and the simulator was made without PTX")
-        kernel, cluster = self.program.kernel, self.cluster
-        if (shared := kernel.static_smem + self.dynamic_smem) > SMEM_MAX:
-            raise SimError(f"{kernel.name}: {shared} bytes of shared memory; {SMEM_MAX} are available")
-        if any(g % c for g, c in zip(self.grid, cluster, strict=True)):
-            raise SimError(f"{kernel.name}: grid {self.grid} is not a multiple of the cluster {cluster}")
-        if kernel.required_threads and prod(kernel.required_threads) != self.threads:
-            raise SimError(f"{kernel.name}: block {self.block} differs from .reqntid {kernel.required_threads}")
-        return self.program
-
 
 QUANTUM = 400
 IDLE_LIMIT = 300
@@ -69,8 +44,7 @@ class World(RunState):
     # ---- loading
 
     def queue(self, launch: Launch) -> None:
-        program = launch.checked()
-        grid = self.streams[launch.rank] = Grid(launch, program, program.pack(launch.args), self.streams.get(launch.rank))
+        grid = self.streams[launch.rank] = Grid(launch, self.streams.get(launch.rank))
         for z, y, x in product(*(range(0, size, step) for size, step in zip(launch.grid[::-1], launch.cluster[::-1], strict=True))):
             self.waiting.append((grid, (x, y, z)))
             grid.unfinished += 1
@@ -199,7 +173,7 @@ def _describe_warp(world: RunState, warp: Warp) -> str:
         ins = warp.kernel.code[fragment.pc]
         lanes = 32 if fragment.mask is None else int(fragment.mask.sum())
         why = fragment.why() if callable(fragment.why) else fragment.why
-        line = describe_line(ins.line, world.kernels.of(warp.kernel), ins.source or "")
+        line = describe_line(ins.line, world.kernels[warp.kernel], ins.source or "")
         parts.append(f"{line}: {ins.opcode}, {lanes} lanes" + (f"; waits on {why}" if why else ""))
     return f"warp {warp.index}: {'; '.join(parts)}"
 
@@ -265,12 +239,12 @@ class Simulator:
             launches = [replace(launch, program=program) for launch, program in zip(launches, programs, strict=True)]
         if uses := [text for program in programs for text in program.binder.unwaited if not self.assumptions.tensor_waits]:
             raise SimError(f"{uses[0]} (to run it all the same: Assumptions(tensor_waits=True))")
-        kernels = KernelNames(program.kernel for program in programs)
+        kernels = kernel_names(program.kernel for program in programs)
         race = Race(self.memory, kernels, self.assumptions.lockstep) if self.race else None
         world = World(self.memory, self.seed, race, self.max_delay, kernels, self.assumptions)
         for program in set(programs):
             for name, line in program.kernel.unwritten.items():
-                world.warnings[f"{describe_line(line, kernels.of(program.kernel), '')}: {name} is read, and nothing writes it"] += 1
+                world.warnings[f"{describe_line(line, kernels[program.kernel], '')}: {name} is read, and nothing writes it"] += 1
         for launch in launches:
             world.queue(launch)
         start = time.perf_counter()

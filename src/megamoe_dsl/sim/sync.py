@@ -13,7 +13,6 @@ from .clock import Clock
 
 Place = Any
 """A `Cta`: threads of one place share its memory, places of one cluster and of one rank share scopes; PTX lines are of its kernel."""
-
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 
 

@@ -18,10 +18,9 @@ from typing import Any
 
 from ...hardware.tensor_map import DESCRIPTOR_BYTES, L2_PROMOTIONS, SWIZZLES, TensorMap, TensorMapDtype
 from ..errors import SimError
-from ..geometry import Dim3
+from ..geometry import Dim3, Launch
 from ..memory import SMEM_MAX
 from ..program import Program, load
-from ..simulator import Launch
 
 _SMS, _SMEM, _SMEM_OPT_IN, _MAJOR, _MINOR = 16, 8, 97, 75, 76  # Numbers of cudaDeviceAttr.
 CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0), "sm_100a": (10, 0), "sm_100f": (10, 0), "sm_103a": (10, 3)}

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import SimError, require_integer
-from ..geometry import Geometry
+from ..geometry import Geometry, Launch
 from ..interfaces import STRICT, Assumptions
 from ..parser import Parameter
 from ..program import load
 from ..report import Report
-from ..simulator import Launch, Simulator
+from ..simulator import Simulator
 from .arrays import ByteSpan, DeviceArray, is_array, of_rank, visible_memory
 from .module import SimulatedDevice, check_arch, launches_on
 

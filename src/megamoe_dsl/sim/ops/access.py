@@ -20,13 +20,13 @@ _SPACES = ("shared", "global", "param", "local", "const")
 
 
 def line_of(w: Warp) -> str:
-    return describe_line(w.line, w.world.kernels.of(w.kernel), "")
+    return describe_line(w.line, w.world.kernels[w.kernel], "")
 
 
 def origin(w: Warp) -> Origin:
     """Names the instruction that posts an asynchronous action."""
     line = w.line
-    return lambda: f"{w} {describe_line(line, w.world.kernels.of(w.kernel), '')}"
+    return lambda: f"{w} {describe_line(line, w.world.kernels[w.kernel], '')}"
 
 
 def state_space(parts: tuple[str, ...]) -> str:
@@ -144,7 +144,7 @@ def gather(
     for store, offsets, lanes in resolve(w, space, where, total, mask):
         _row(store, 0, total)
         if (values := take(store.rows(size, count), store.valid, offsets, total)) is None:
-            index = _row_index(store, offsets, total)
+            index = offsets // total
             if (bad := store.first_uninitialized(index, total)) is not None:
                 _uninitialized(w, store, bad, seen)
             values = store.rows(size, count).take(index, 0)
@@ -197,7 +197,7 @@ def scatter(
         w.mask = mask
         _row(store, 0, total)
         if not put(store.rows(size, count), store.valid, offsets, total, values[lanes]):
-            index = _row_index(store, offsets, total)
+            index = offsets // total
             store.rows(size, count)[index] = values[lanes]
             store.mark(index, total)
 
@@ -208,13 +208,8 @@ def _some(w: Warp, mask: Mask, places: NDArray[np.int64]) -> Lanes:
     return out
 
 
-def _row_index(store: ByteStore, offsets: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Byte offsets to row numbers of `total` bytes (alignment was checked on the address, buffers may start anywhere)."""
-    _row(store, 0, total)
-    return offsets >> total.bit_length() - 1 if total > 1 else offsets
-
-
 def _row(store: ByteStore, offset: int, total: int) -> int:
+    """The number of a row of `total` bytes (alignment was checked on the address, buffers may start anywhere)."""
     if isinstance(store, Allocation) and store.base % total:
         raise SimError(f"buffer {store} is not aligned to the {total}-byte accesses the kernel makes")
     return offset // total

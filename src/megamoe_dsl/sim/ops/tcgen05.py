@@ -196,7 +196,7 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
         if b"\x00" in valid.tobytes():
             words = np.where(valid, words, POISON_WORD)
-            w.world.warnings[f"{describe_line(line, w.world.kernels.of(w.kernel), '')}: tcgen05.ld of uninitialized TMEM"] += 1
+            w.world.warnings[f"{describe_line(line, w.world.kernels[w.kernel], '')}: tcgen05.ld of uninitialized TMEM"] += 1
         for (index, poison), row in zip(registers, words, strict=True):
             if w.R[index] is not poison:
                 raise SimError(f"a register of the tcgen05.ld at PTX line {line} was written before tcgen05.wait::ld")
