@@ -66,6 +66,21 @@ def test_a_rank_takes_part_in_both_halves_of_a_backward_pass(trained: str, gpu: 
     assert [type(one.config).__name__ for one in gpu.launched()] == STEP
 
 
+@pytest.mark.parametrize(("trained", "kept"), [("fc1", [(512, 512)]), ("fc2", []), ("x", []), ("topk_weights", [])])
+def test_rows_of_tokens_are_kept_for_the_gradient_of_w1_alone(trained: str, kept: list[tuple[int, int]], gpu: RecordedGpu) -> None:
+    layer, saved = layer_of(), list[tuple[int, ...]]()
+    layer.memory.view("expert_rows").fill_(2)  # a block of 128 rows each
+    pool = layer.memory.view("fc1_acts")
+
+    def pack(one: torch.Tensor) -> torch.Tensor:
+        saved.extend([tuple(one.shape)] * (one.shape[1:] == pool.shape[1:] and one.dtype == pool.dtype))
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+        layer(**tokens(layer, trained))
+    assert saved == kept
+
+
 @pytest.mark.parametrize("trained", [(), ("x",)])
 def test_a_rank_without_tokens_takes_part(trained: tuple[str, ...], gpu: RecordedGpu) -> None:
     layer = layer_of()

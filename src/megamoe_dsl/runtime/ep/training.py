@@ -4,7 +4,7 @@
     y = Combined(activated rows, w of rows, W2)              its backward pass dispatches dY, and multiplies it with W2
 
 Between them autograd follows the caller's activation.  Rows are those of a rank's experts without the padding of the pool.  Between the
-passes a call keeps X of every row, its place in the pool and its source, and what autograd keeps of the activation.
+passes a call keeps X of every row where W1 has a gradient, its place in the pool and its source, and what autograd keeps of the activation.
 
 Every rank takes part in both passes.  The top-k weights of rows, and in the backward pass their gradients, are small: torch reads them in
 the other ranks' buffers between two launches, where each rank has written what is read and waits for the next one.  The host waits once,
@@ -140,7 +140,8 @@ class Dispatched(torch.autograd.Function):
         weights = [torch.empty(one.in_use, device=one.topk_idx.device) for one in call.routed]
         rows = halves.dispatch_rows(call.routed, weights)
         ctx.call = call
-        ctx.save_for_backward(*(one.view("fc1_acts")[: r.in_use].clone() for one, r in zip(halves.ranks, call.routed, strict=True)))
+        kept = zip(halves.ranks, call.routed, ctx.needs_input_grad[1 + 2 * len(halves.ranks) :], strict=True)
+        ctx.save_for_backward(*(one.view("fc1_acts")[: r.in_use].clone() if need else None for one, r, need in kept))
         if not halves.activates:
             rows = [pool[r.places] for pool, r in zip(rows, call.routed, strict=True)]
         return (*rows, *weights)
@@ -192,8 +193,7 @@ class Combined(torch.autograd.Function):
         for buffers, (total, routed, (gradient, weighted, of_weights), need) in zip(halves.ranks, kept, strict=True):
             da.append(gradient)
             dw.append(of_weights)
-            own = weighted, buffers.view("fc1_acts"), True
-            dw2.append(routed.weight_gradient(buffers.weights.fc2, total[1], *own) if need else None)
+            dw2.append(routed.weight_gradient(buffers.weights.fc2, total[1], weighted, buffers.view("fc1_acts"), True) if need else None)
         return (None, *da, *dw, *dw2)
 
 
