@@ -214,12 +214,6 @@ def micro_scaled_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterato
         yield one, other
 
 
-def micro_scaled_sums(left: Side, right: Side, ends: Sequence[int]) -> list[torch.Tensor]:
-    """FP32 sums of each group, exact ones rounded once; sides are codes and `scale_words`."""
-    empty = torch.zeros(len(left[0]), len(right[0]))
-    return [scaled_matmul(*one, *other) if one[0].shape[1] else empty for one, other in micro_scaled_groups(left, right, ends)]
-
-
 def _run_gemm(
     out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor, right_sf: torch.Tensor, ends: torch.Tensor
 ) -> None:
@@ -228,7 +222,8 @@ def _run_gemm(
         if columns and any(not first <= end <= columns or end % SCALE_BLOCK for first, end in pairwise([0, *listed])):
             raise ProblemError("ends", listed, f"multiples of {SCALE_BLOCK} in ascending order, at most left.shape[1] = {columns}")
         if left_sf.dtype == torch.int32:
-            sums = torch.stack(micro_scaled_sums((left, left_sf), (right, right_sf), listed))
+            empty, groups = torch.zeros(out.shape[1:]), micro_scaled_groups((left, left_sf), (right, right_sf), listed)
+            sums = torch.stack([scaled_matmul(*one, *other) if one[0].shape[1] else empty for one, other in groups])
         else:
             sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), listed, "hopper"))
         out.copy_(out + sums if out.dtype == torch.float32 else sums)

@@ -20,7 +20,7 @@ from ..kernels.moe.layouts.symmetric import checked_pool_rows, symmetric_buffer
 from ..kernels.registry import find_kernel
 from ..layouts.region import Region
 from ..problem import Problem, ProblemError
-from .watchdog import HasRecord, name_silent, naming_the_wait, new_record, silent_ranks
+from .watchdog import name_silent, naming_the_wait, new_record, silent_ranks
 
 MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
@@ -187,7 +187,7 @@ class SymmetricBuffer:
         """The same as the end of a message."""
         return name_silent(self.silent_ranks())
 
-    def synchronize(self, owner: HasRecord) -> None:
+    def synchronize(self, owner: Any) -> None:
         """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit, as the
         record of the launch's `owner` says."""
         with naming_the_wait(owner, who=self.who_waits):

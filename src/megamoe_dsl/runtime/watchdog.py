@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -19,14 +19,6 @@ POLL_S = 0.05
 
 class WatchdogError(RuntimeError):
     """A wait on global memory exceeded its limit; the message names rank, SM, phase and barrier, and the ranks that did not wait."""
-
-
-class HasRecord(Protocol):
-    """Anything whose record a kernel may have written."""
-
-    def watchdog_message(self) -> str | None:
-        """What the record says, None when it is empty."""
-        ...
 
 
 def new_record(device: torch.device) -> torch.Tensor:
@@ -43,9 +35,9 @@ def check_watchdog_ns(limit: SupportsIndex) -> int:
 
 
 @contextmanager
-def naming_the_wait(*owners: HasRecord, who: Callable[[], str] = str) -> Iterator[None]:
-    """Turns an error inside into `WatchdogError` when a record of `owners` explains it; other errors pass.  Only then `who` is called, for
-    what is known of other ranks."""
+def naming_the_wait(*owners: Any, who: Callable[[], str] = str) -> Iterator[None]:
+    """Turns an error inside into `WatchdogError` when the record of one of `owners`, buffers of a rank, explains it; other errors pass.
+    Only then `who` is called, for what is known of other ranks."""
     try:
         yield
     except Exception as error:
