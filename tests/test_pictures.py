@@ -17,8 +17,8 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer, workspac
 from megamoe_dsl.layouts.layout import Layout
 from megamoe_dsl.pictures import PICTURES, BarChart, render, to_svg
 from megamoe_dsl.pictures.chart import PAPER, STYLES, Bar, style, terminal_color
-from megamoe_dsl.pictures.memory import EXPERTS, FieldSpan, in_bytes, sample_counts
-from megamoe_dsl.pictures.orders import TILES, Worker, workers
+from megamoe_dsl.pictures.memory import EXPERTS, in_bytes, parted_lane, sample_counts
+from megamoe_dsl.pictures.orders import TILES
 from megamoe_dsl.pictures.svg import CHARACTER
 from megamoe_dsl.presets import preset
 from megamoe_dsl.testing import configs_sm90, configs_sm100
@@ -148,7 +148,7 @@ def test_smem_lanes_are_lifetimes_and_all_bytes_are_named(config):
     ],
 )
 def test_parts_of_a_field_are_bars_where_they_are_large_enough(parts, size, edges, split):
-    lane = FieldSpan("weights", 2048, 2048 + size, "weights", "before combine", parts).lane("a group")
+    lane = parted_lane(Bar(2048, 2048 + size, "weights", "weights"), parts, "a group")
     labels = [str(part) for part in range(parts)] if len(edges) > 1 else [""]
     assert lane.bars == tuple(Bar(2048 + a, 2048 + b, "weights", label) for (a, b), label in zip(edges, labels, strict=True))
     assert (lane.name, lane.group, lane.details) == ("weights", "a group", ("2,048", split, in_bytes(size)))
@@ -288,11 +288,12 @@ def test_nothing_is_scheduled_for_no_tokens():
 
 def test_pairs_of_sms_are_dealt_the_tiles_of_their_cluster():
     """Two CTAs with weights of their own work on the same tokens: the second has what comes after the first one's."""
-    config = SM90_PAIRS
-    everyone = workers(config)
-    assert [(one.name, one.cluster, one.place) for one in everyone[:4]] == [("SM 0", 0, 0), ("SM 1", 0, 1), ("SM 2", 1, 0), ("SM 3", 1, 1)]
-    assert len(everyone) == config.num_sms == 132 and everyone[-1] == Worker(range(131, 132), 65, 1)
-    assert [(one.name, one.cluster, one.place) for one in workers(SM100)[:2]] == [("SM 0, 1", 0, 0), ("SM 2, 3", 1, 0)]
+    counts, lanes = sample_counts(SM90_PAIRS, 256), {lane.name: lane for lane in draw("schedule", SM90_PAIRS).charts[0].lanes}
+    for name, cluster, place in (("SM 0", 0, 0), ("SM 12", 6, 0), ("SM 71", 35, 1), ("SM 131", 65, 1)):
+        blocks = list(SM90_PAIRS.order.blocks(SM90_PAIRS, counts, cluster))[place::2]
+        assert [bar.label for bar in lanes[name].bars] == [f"{1 + one.phase}:{one.expert}" for one in blocks[:TILES]]
+        assert lanes[name].details == (str(len(blocks)),)
+    assert [lane.name for lane in draw("schedule").charts[0].lanes][::11] == ["SM 0, 1", "SM 146, 147"]
 
 
 def test_pool_says_how_many_experts_are_left_out():

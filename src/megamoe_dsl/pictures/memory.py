@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
@@ -129,66 +128,42 @@ SMEM_KINDS = {
     "amax": "scales",
 }  # fmt: skip
 PHASES = {"main": "before combine", "combine": "during combine"}
-ALWAYS = "always"
 SMALLEST_PART = SMEM_BYTES / 150
 BARRIER = "_barrier"
 
 
-@dataclass(frozen=True)
-class FieldSpan:
-    """A field, or all mbarriers; `phase` is None where it is live in both."""
-
-    name: str
-    start: int
-    end: int
-    kind: str
-    phase: str | None
-    parts: int = 1
-
-    def lane(self, group: str) -> Lane:
-        """With a bar for each part, a stage of a ring or a warp's slots, where they are large enough to be told apart."""
-        size = (self.end - self.start) / self.parts
-        drawn = self.parts if size >= SMALLEST_PART else 1
-        edges = [self.start + part * (self.end - self.start) / drawn for part in range(drawn + 1)]
-        bars = tuple(Bar(*edge, self.kind, str(part) if drawn > 1 else "") for part, edge in enumerate(pairwise(edges)))
-        split = f"{self.parts} x {in_bytes(int(size))}" if self.parts > 1 else ""
-        return Lane(self.name, bars, (f"{self.start:,}", split, in_bytes(self.end - self.start)), group)
-
-
-def spans(config: MegaMoeConfig) -> list[FieldSpan]:
-    """The plan's fields, with all mbarriers as one, in the order of their offsets."""
-    region = config.smem.region
-    barriers = [place for place in region if place.field.name.endswith(BARRIER)]
-    found = [
-        FieldSpan(
-            place.field.name,
-            place.offset,
-            place.end,
-            SMEM_KINDS.get(place.field.name, "control"),
-            place.lifetimes[0][1] if place.lifetimes else None,
-            place.field.shape[0] if len(place.field.shape) > 1 and place.field.name in SMEM_KINDS else 1,
-        )
-        for place in region
-        if place not in barriers and place.field.num_bytes
-    ]
-    count = sum(place.field.shape[0] for place in barriers)
-    found.append(FieldSpan(f"{count} mbarriers", barriers[0].offset, barriers[-1].end, "barriers", None))
-    return sorted(found, key=lambda span: span.start)
+def parted_lane(bar: Bar, parts: int, group: str) -> Lane:
+    """A field's lane, with a bar for each part, a stage of a ring or a warp's slots, where they are large enough to be told apart."""
+    size = (bar.end - bar.start) / parts
+    drawn = parts if size >= SMALLEST_PART else 1
+    edges = [bar.start + part * (bar.end - bar.start) / drawn for part in range(drawn + 1)]
+    bars = tuple(Bar(*edge, bar.kind, str(part) if drawn > 1 else "") for part, edge in enumerate(pairwise(edges)))
+    split = f"{parts} x {in_bytes(int(size))}" if parts > 1 else ""
+    return Lane(bar.label, bars, (f"{int(bar.start):,}", split, in_bytes(int(bar.end - bar.start))), group)
 
 
 def draw_smem(config: MegaMoeConfig, tokens: int) -> Picture:
-    """A lane with everything and a lane for each field, in both phases; every gap is a bar of its own."""
-    fields, lanes = spans(config), list[Lane]()
+    """A lane with everything and a lane for each field, in both phases, and for all mbarriers as one; every gap is a bar of its own."""
+    region, fields, lanes = config.smem.region, list[tuple[Bar, int, str | None]](), list[Lane]()
+    barriers = [place for place in region if place.field.name.endswith(BARRIER)]
+    for place in region:
+        name, shape = place.field.name, place.field.shape
+        if place not in barriers and place.field.num_bytes:
+            parts = shape[0] if len(shape) > 1 and name in SMEM_KINDS else 1
+            phase = place.lifetimes[0][1] if place.lifetimes else None  # None: live in both
+            fields.append((Bar(place.offset, place.end, SMEM_KINDS.get(name, "control"), name), parts, phase))
+    count = sum(place.field.shape[0] for place in barriers)
+    fields.append((Bar(barriers[0].offset, barriers[-1].end, "barriers", f"{count} mbarriers"), 1, None))
+    fields.sort(key=lambda one: one[0].start)
     for phase, group in PHASES.items():
-        live = [span for span in fields if span.phase in (None, phase)]
-        gaps = [(low, high) for low, high in pairwise([0, *(edge for span in live for edge in (span.start, span.end)), SMEM_BYTES])][::2]
+        live = [bar for bar, _, own in fields if own in (None, phase)]
+        gaps = [(low, high) for low, high in pairwise([0, *(edge for bar in live for edge in (bar.start, bar.end)), SMEM_BYTES])][::2]
         free = tuple(Bar(low, high, "free", "free") for low, high in gaps if high > low)
-        everything = (*(Bar(span.start, span.end, span.kind, span.name) for span in live), *free)
-        used = sum(span.end - span.start for span in live)
-        lanes.append(Lane("all of it", everything, ("0", "", in_bytes(used)), group))
-        lanes += [span.lane(group) for span in live if span.phase]
+        used = int(sum(bar.end - bar.start for bar in live))
+        lanes.append(Lane("all of it", (*live, *free), ("0", "", in_bytes(used)), group))
+        lanes += [parted_lane(bar, parts, group) for bar, parts, own in fields if own == phase]
         lanes.append(Lane("free", free, (f"{int(free[0].start):,}" if free else "", "", in_bytes(SMEM_BYTES - used)), group))
-    lanes += [span.lane(ALWAYS) for span in fields if span.phase is None]
+    lanes += [parted_lane(bar, parts, "always") for bar, parts, own in fields if own is None]
     note = (
         f"Bytes of one CTA, {config.smem.region.size:,} of {SMEM_BYTES:,} allocated, {config.num_stages} stages. When every token has "
         "been pulled and every tile is finished, the combine slots take the place of the ring. To scale, but for fields narrower than a "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..config_error import require
 from ..hardware.fragments import WINDOW, fragment, tmem_16x256b, wavefronts
 from ..hardware.operand_tile import CHUNK, CORE_ROWS, SF_ATOM_ROWS, Swizzle, utccp_row
@@ -68,26 +66,6 @@ def _swizzle_grid(span: int) -> CellGrid:
     )
 
 
-@dataclass(frozen=True)
-class Worker:
-    """CTAs that share a tile; `place` of those that their cluster works on at a time."""
-
-    sms: range
-    cluster: int
-    place: int
-
-    @property
-    def name(self) -> str:
-        return f"SM {', '.join(map(str, self.sms))}"
-
-
-def workers(config: MegaMoeConfig) -> list[Worker]:
-    """All workers of a GPU, in the order of their SMs."""
-    turn = config.blocks_per_fetch
-    size = config.cluster // turn
-    return [Worker(range(i * size, (i + 1) * size), i // turn, i % turn) for i in range(config.num_clusters * turn)]
-
-
 def draw_fragments(config: MegaMoeConfig, tokens: int) -> Picture:
     """Where the epilogues of both architectures find the sums of a tile (PTX ISA, "Register Fragments for wgmma.mma_async")."""
     note = (
@@ -122,21 +100,22 @@ def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
     """Which tiles some of the workers take, in which order."""
     counts = sample_counts(config, tokens)
     lanes, most = list[Lane](), 0
-    everyone = workers(config)
-    drawn = sorted({round(n * (len(everyone) - 1) / (LANES - 1)) for n in range(LANES)})  # from the first to the last SM
-    for worker in (everyone[i] for i in drawn):
-        blocks = list(config.order.blocks(config, counts, worker.cluster))[worker.place :: config.blocks_per_fetch]
+    together, size = config.blocks_per_fetch, config.cluster // config.blocks_per_fetch  # workers of a cluster, and CTAs of each
+    everyone = config.num_clusters * together
+    drawn = sorted({round(n * (everyone - 1) / (LANES - 1)) for n in range(LANES)})  # from the first to the last SM
+    for worker in drawn:
+        blocks = list(config.order.blocks(config, counts, worker // together))[worker % together :: together]
         most = max(most, len(blocks))
         bars, time = list[Bar](), 0
         for block in blocks[:TILES]:
             end = time + (config.fc1_k_blocks if block.phase == FC1 else config.fc2_k_blocks)
             bars.append(Bar(time, end, "Linear1" if block.phase == FC1 else "Linear2", f"{1 + block.phase}:{block.expert}"))
             time = end
-        lanes.append(Lane(worker.name, tuple(bars), (str(len(blocks)),)))
+        lanes.append(Lane(f"SM {', '.join(map(str, range(worker * size, worker * size + size)))}", tuple(bars), (str(len(blocks)),)))
     extent = max((lane.bars[-1].end for lane in lanes if lane.bars), default=1.0)
-    word = "SM pairs" if len(everyone[0].sms) > 1 else "SMs"
+    word = "SM pairs" if size > 1 else "SMs"
     what = "all tiles" if most <= TILES else f"the first {TILES} tiles, of up to {most},"
-    whose = f"all {len(lanes)} {word}" if len(lanes) == len(everyone) else f"{len(lanes)} of {len(everyone)} {word}"
+    whose = f"all {len(lanes)} {word}" if len(lanes) == everyone else f"{len(lanes)} of {everyone} {word}"
     note = (
         f"Linear1 is {config.lookahead} of {config.problem.experts_per_rank} experts ahead of Linear2; routing of {tokens} tokens a "
         f"rank, {what} of {whose}. A tile is named linear:local expert, and is as wide as it has K blocks; waits are not drawn."

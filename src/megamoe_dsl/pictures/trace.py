@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,9 @@ class TraceFileError(ValueError):
     """A file is not a trace, or has no launch of the requested point."""
 
 
-@dataclass(frozen=True)
-class TraceRecord:
-    """One launch of a point, summed over all SMs, in microseconds.  `point` says which one, `gpu` and `date` where and when."""
-
-    point: dict[str, Any]
-    name: str
-    gpu: str
-    date: str
-    launch: float
-    activities: tuple[Lane, ...]
-
-
-def read_trace(path: Path) -> list[TraceRecord]:
-    """The traced records of a file.  Raises `TraceFileError` for another file, `FileError` for one that cannot be read."""
-    found = read_json_object(path)
-    try:
-        records = [
-            TraceRecord(
-                dict(one["point"]), str(one["name"]), str(found["gpu"]), str(found["date"]), float(one["launch_us"]), activities(one)
-            )
-            for one in found["records"]
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise TraceFileError(f"{path}: not a file that `megamoe bench --trace` wrote ({type(error).__name__}: {error})") from None
-    if not any(one.activities for one in records):
-        raise TraceFileError(f"{path}: holds no trace")
-    return [one for one in records if one.activities]
-
-
-def activities(record: dict[str, Any]) -> tuple[Lane, ...]:
-    """What the warps of each role did: from the first begin to the last end, filled as high as a warp's average share of that time.
-    Raises `ValueError` for times that are in no launch."""
+def activities(record: dict[str, Any]) -> BarChart:
+    """What the warps of each role did in a record's launch: from the first begin to the last end, filled as high as a warp's average share
+    of that time.  Raises `ValueError` for times that are in no launch."""
     lanes, launch = [], float(record["launch_us"])
     for role, names in record["trace"].items():
         for name, sums in names.items():
@@ -55,47 +25,43 @@ def activities(record: dict[str, Any]) -> tuple[Lane, ...]:
                 raise ValueError(f"{name}: {mean} us between {first} and {last} are not in a launch of {launch} us")
             share = min(1.0, mean / (last - first)) if last > first else 1.0
             lanes.append(Lane(str(name), (Bar(first, last, kind_of(name), share=share),), (f"{mean:.1f}",), str(role)))
-    return tuple(lanes)
-
-
-def find_record(path: Path, records: list[TraceRecord], **wanted: object) -> TraceRecord:
-    """The only record whose point agrees with what is wanted; None agrees with all.  Raises `TraceFileError` with the points there are."""
-    given = {name: value for name, value in wanted.items() if value is not None}
-    fitting = [one for one in records if all(one.point.get(name) == value for name, value in given.items())]
-    if len(fitting) != 1:
-        asked = "".join(f" --{name} {value}" for name, value in given.items()) or " none of --preset, --tokens and --ranks"
-        raise TraceFileError(f"{path}: must have one point with{asked}; it has {', '.join(one.name for one in records)}")
-    return fitting[0]
+    return BarChart(tuple(lanes), launch, "µs", ("µs per warp",))
 
 
 KINDS = {"wait": "wait", "count": "dispatch", "pull": "pull", "combine": "combine"}
 
 
-def draw_trace(path: Path, *, preset: str | None = None, tokens: int | None = None, ranks: int | None = None) -> Picture:
-    """Of a file that `megamoe bench --trace` wrote; preset, tokens per rank and ranks choose one of a file's records.  Raises
-    `TraceFileError` for another file and for a choice of none or of several, OSError for a file that cannot be read."""
-    record = find_record(path, read_trace(path), preset=preset, tokens=tokens, ranks=ranks)
+def draw_trace(path: Path, **wanted: object) -> Picture:
+    """Of a file that `megamoe bench --trace` wrote; preset, tokens per rank and ranks that are not None choose one of a file's points.
+    Raises `TraceFileError` for another file and for a choice of none or of several, `FileError` for a file that cannot be read."""
+    found = read_json_object(path)
+    try:
+        gpu, date = str(found["gpu"]), str(found["date"])
+        records = [(str(one["name"]), dict(one["point"]), activities(one)) for one in found["records"]]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise TraceFileError(f"{path}: not a file that `megamoe bench --trace` wrote ({type(error).__name__}: {error})") from None
+    if not (records := [one for one in records if one[2].lanes]):
+        raise TraceFileError(f"{path}: holds no trace")
+    given = {name: value for name, value in wanted.items() if value is not None}
+    fitting = [one for one in records if all(one[1].get(name) == value for name, value in given.items())]
+    if len(fitting) != 1:
+        asked = "".join(f" --{name} {value}" for name, value in given.items()) or " none of --preset, --tokens and --ranks"
+        raise TraceFileError(f"{path}: must have one point with{asked}; it has {', '.join(name for name, *_ in records)}")
+    ((name, point, chart),) = fitting
+    words = [f"{point.get('preset') or name.partition(' EP')[0]}, {point.get('tokens')} tokens a rank", f"{point.get('ranks')} ranks"]
+    if point.get("experts_per_rank"):
+        words.append(f"{point['experts_per_rank']} experts each")
+    if isinstance(remote := point.get("remote"), float):
+        words.append(f"{remote:.1%} of the top-k slots on other ranks")
     note = (
-        f"Measured on {record.gpu}, {record.date[:10]}: {_in_words(record)}; rank 0's launch of {record.launch:.0f} µs, all its SMs "
+        f"Measured on {gpu}, {date[:10]}: {', '.join(words)}; rank 0's launch of {chart.extent:.0f} µs, all its SMs "
         "together. A bar reaches from when the first warp began an activity to when the last one ended it; it is filled as high as the "
         f"share of that time that a warp spends on it, on average over the role's warps. From {path.stem}."
     )
-    return Picture("Timeline of one launch", note, (BarChart(record.activities, record.launch, "µs", ("µs per warp",)),))
+    return Picture("Timeline of one launch", note, (chart,))
 
 
 def kind_of(activity: str) -> str:
     """The kind of an activity, given its name, as in "wait tokens Linear1"."""
     first, *rest = activity.split()
     return KINDS.get(first, rest[-1] if rest and rest[-1] in ("Linear1", "Linear2") else "other")
-
-
-def _in_words(record: TraceRecord) -> str:
-    point = record.point
-    shape = point.get("preset") or record.name.partition(" EP")[0]
-    words = [f"{shape}, {point.get('tokens')} tokens a rank", f"{point.get('ranks')} ranks"]
-    if point.get("experts_per_rank"):
-        words.append(f"{point['experts_per_rank']} experts each")
-    remote = point.get("remote")
-    if isinstance(remote, float):
-        words.append(f"{remote:.1%} of the top-k slots on other ranks")
-    return ", ".join(words)
