@@ -3,11 +3,11 @@ arguments."""
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, make_dataclass
 from functools import cache
+from inspect import getfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -62,16 +62,11 @@ class ArgumentSpec:
         return tuple(values[name] for name in self.names)
 
 
-def with_fields(declared: Any, **there: object) -> type[Any]:
-    """The arguments of a launch: those of `declared` that every launch takes, and of the others those that are `there`."""
-    found: type[Any] = only_fields(declared, frozenset(name for name, one in there.items() if one))
-    return found
-
-
 @cache
-def only_fields(declared: Any, there: frozenset[str]) -> Any:
-    """A dataclass of the fields of `declared` that have no default or are `there`."""
-    kept = [(one.name, one.type) for one in fields(declared) if one.default is MISSING or one.name in there]
+def with_fields(declared: Any, **there: object) -> Any:
+    """The arguments of a launch: those of `declared` that every launch takes, which have no default, and of the others those that are
+    `there`."""
+    kept = [(one.name, one.type) for one in fields(declared) if one.default is MISSING or there.get(one.name)]
     return make_dataclass(declared.__name__, kept, frozen=True, namespace={"__module__": __name__})
 
 
@@ -187,9 +182,7 @@ class Kernel(ABC):
     @property
     def sources(self) -> tuple[Path, ...]:
         """Files and folders that decide what a compiled kernel is, besides this package's: the folder of a family that lies elsewhere."""
-        file = sys.modules[type(self).__module__].__file__
-        assert file is not None
-        return (Path(file).parent,)
+        return (Path(getfile(type(self))).parent,)
 
     def dynamic_smem(self, config: Any) -> int:
         region = self.smem(config)

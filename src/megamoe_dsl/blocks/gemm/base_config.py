@@ -35,10 +35,8 @@ class BaseGemmConfig(CheckedConfig):
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
     split_k: Any = False
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
-    tile_columns, num_experts, most_k_blocks = (
-        property(attrgetter(f"problem.{one}")) for one in ("tile_columns", "num_groups", "k_blocks")
-    )
-    fetchers = property(attrgetter("cluster"))
+    num_experts, tile_columns = property(attrgetter("problem.num_groups")), property(attrgetter("problem.tile_columns"))
+    most_k_blocks, fetchers = property(attrgetter("problem.k_blocks")), property(attrgetter("cluster"))
 
     def smem_plan(self, num_stages: int) -> Any:
         return self.plan(self, num_stages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
+from operator import attrgetter
 from typing import ClassVar
 
 from ...activation import SILU
@@ -125,14 +126,8 @@ class GemmProblem(CheckedProblem):
     def b_shape(self) -> tuple[int, int]:
         return (self.k, self.n) if self.transposed_b else (self.n, self.k)
 
-    @property
-    def d_columns(self) -> int:
-        return self.n
-
-    @property
-    def tile_columns(self) -> int:
-        """What `block_n` of a configuration divides."""
-        return self.n
+    d_columns = property(attrgetter("n"))
+    tile_columns = property(attrgetter("n"))  # what `block_n` of a configuration divides
 
     @property
     def output_bytes(self) -> int:
@@ -318,9 +313,7 @@ class VarlenKProblem(GemmProblem):
     def tile_columns(self) -> int:
         return self.n if self.transposes else self.k
 
-    @property
-    def d_columns(self) -> int:
-        return self.k
+    d_columns = property(attrgetter("k"))
 
     @property
     def k_blocks(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 from ...arch import Arch
@@ -93,9 +94,7 @@ class MegaMoeConfig(CheckedConfig):
         require(problem.recipe in cls.recipes, "problem.recipe", problem.recipe, " or ".join(cls.recipes) + f" for {cls.arch}")
 
     # --- threads and registers
-    @property
-    def epilogue_warps(self) -> int:
-        return int(self.warps.epilogue)
+    epilogue_warps = property(attrgetter("warps.epilogue"))
 
     @property
     def num_threads(self) -> int:

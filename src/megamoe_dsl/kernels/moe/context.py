@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import cutlass
@@ -19,7 +20,6 @@ from ...device.warp import ClusterPlace
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.records import Activity, Role
-from ...layouts.region import Region
 from ...schedule.fused_moe import FC1, FC2, mma_tokens
 from .layouts.smem_plan import CombineRow, Wait
 from .results import Bf16Results, E4m3Results
@@ -67,6 +67,8 @@ class Context(RankContext, TileContext):
     operands_arrive: ClassVar[bool] = True
     """Whether what Linear1 and Linear2 read is written while this launch runs; else launches before it have written it."""
     result_phase: ClassVar[int] = FC2
+    region = property(attrgetter("config.symmetric"))
+    weighs_results = property(attrgetter("config.problem.weigh_results"))
 
     config: cutlass.Constexpr[Any]
     args: Any
@@ -81,17 +83,9 @@ class Context(RankContext, TileContext):
         return cls(config, args, shared_memory(config.smem.region), cute.arch.block_idx()[0], rank)
 
     @property
-    def region(self) -> Region:  # type: ignore[override]
-        return self.config.symmetric  # type: ignore[no-any-return]
-
-    @property
     def results(self) -> Bf16Results | E4m3Results:
         row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
         return E4m3Results(row) if row.scaled else Bf16Results(row, self.config.arch.adds_bf16)
-
-    @property
-    def weighs_results(self) -> bool:
-        return bool(self.config.problem.weigh_results)
 
     @property
     def outputs(self) -> Bf16Results | E4m3Results:

@@ -101,7 +101,8 @@ class EpConfig(CheckedConfig):
         return symmetric_buffer(self.problem, self.keeps)
 
     # --- the GEMM
-    registers, tmem, map_names = (property(attrgetter(one)) for one in ("part.registers", "gemm.tmem", "gemm.map_names"))
+    tmem, map_names = property(attrgetter("gemm.tmem")), property(attrgetter("gemm.map_names"))
+    registers = property(attrgetter("part.registers"))
 
     def maps(self, args: Any) -> list[MapFields]:
         return self.gemm.maps(self.gemm_arguments(args))
@@ -124,8 +125,7 @@ class EpConfig(CheckedConfig):
         counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
         (acts, scales, out), own = self.operands(args), {"d_rows": rows, **{name: getattr(args, name) for name in self.row_arguments}}
         places = acts, scales, args.weights, args.weights_sf, out, no_groups, counter
-        found: GemmArguments = with_fields(GemmArguments, **dict.fromkeys(own, True))(*places, rows, rows, **own)
-        return found
+        return with_fields(GemmArguments, **dict.fromkeys(own, True))(*places, rows, rows, **own)  # type: ignore[no-any-return]
 
     # --- threads and registers
     @property
