@@ -13,10 +13,10 @@ import torch
 from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.layouts.smem_plan import CombineRow
-from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import blocks_of
 from megamoe_dsl.runtime.buffers import RankBuffers
+from megamoe_dsl.schedule.fused_moe import HostTable
 
 KEY = "token_src_metadata"
 SCALES = ("fc1_sf", "fc2_sf")
@@ -85,7 +85,7 @@ class Snapshot:
 
     def rows(self, received: list[int]) -> list[range]:
         """Pool rows of every local expert, which received so many tokens."""
-        starts = [block * self.config.block_m for block in pool_blocks(received, self.config.block_m)[:-1]]
+        starts = [block * self.config.block_m for block in HostTable.of(received, self.config.block_m).first[:-1]]
         return [range(start, start + tokens) for start, tokens in zip(starts, received, strict=True)]
 
     def keyed(self, rows: range) -> dict[bytes, int]:

@@ -17,9 +17,9 @@ from mega_moe_runs import Layer, received
 from sm90_runs import hopper_case, prove
 
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.schedule.fused_moe import HostTable
 from megamoe_dsl.sim import Assumptions
 from ptx_of import artifact
 from sweep import rarely
@@ -105,7 +105,7 @@ def test_a_pool_that_is_a_ring() -> None:
     moe = problem(200, num_experts=2, topk=1)
     kernel = pairs(moe, pool_rows=256, num_sms=2, lookahead=1)
     layer = prove(kernel, [(200, 190)], target_expert=1, exact=False)
-    assert max(pool_blocks(counts, kernel.block_m)[-1] for counts in layer.received) >= 2 * kernel.ring_blocks
+    assert max(HostTable.of(counts, kernel.block_m).first[-1] for counts in layer.received) >= 2 * kernel.ring_blocks
 
 
 @pytest.mark.sweep

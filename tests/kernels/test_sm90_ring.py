@@ -7,14 +7,14 @@ import pytest
 from mega_moe_runs import Layer, received
 from sm90_runs import config, hopper_case, problem, prove
 
-from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.schedule.fused_moe import HostTable
 from sweep import sample
 
 
 def turns(kernel: Sm90Config, layer: Layer) -> float:
     """How often the fullest rank has filled the ring, over all launches."""
-    return max(pool_blocks(counts, kernel.block_m)[-1] for counts in layer.received) / kernel.ring_blocks
+    return max(HostTable.of(counts, kernel.block_m).first[-1] for counts in layer.received) / kernel.ring_blocks
 
 
 @sample("0")
@@ -88,4 +88,4 @@ def test_launches_without_a_pause(seed):
     assert [str(finding) for finding in report.findings] == []
     assert [one.unequal for one in ranks] == [0] * 6
     layer.check_workspace()
-    assert max(pool_blocks(received(case)[rank], 32)[-1] for rank in range(2)) > kernel.ring_blocks
+    assert max(HostTable.of(received(case)[rank], 32).first[-1] for rank in range(2)) > kernel.ring_blocks

@@ -17,7 +17,6 @@ from megamoe_dsl.kernels.moe.layouts.symmetric import (
     POOL_ALIGNMENT,
     SMALLEST_TIER,
     padded_sf_rows,
-    pool_blocks,
     pool_tokens,
     symmetric_buffer,
     whole_pool,
@@ -27,6 +26,7 @@ from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.region import BF16, E4M3, F32, I64, U8, U32, U64
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import E4M3 as E4M3_NAME
+from megamoe_dsl.schedule.fused_moe import HostTable
 from megamoe_dsl.testing import problems
 
 BLOCK_M = tuple(tier.block_m for tier in TIERS)
@@ -128,7 +128,7 @@ def test_pool_holds_any_routing(data):
     for rank in range(problem.num_ranks):
         counts = routing.received(rank)
         for block_m in BLOCK_M:
-            check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
+            check_pool(problem, counts, block_m, pool_tokens(problem), HostTable.of(counts, block_m).first)
 
 
 def crowded_counts(problem: Problem, block_m: int) -> list[int]:
@@ -155,8 +155,8 @@ def crowded_counts(problem: Problem, block_m: int) -> list[int]:
 @given(problems(max_hidden=256, max_intermediate=128, max_tokens=300), st.sampled_from(BLOCK_M))
 def test_pool_holds_the_most_wasteful_routing(problem, block_m):
     counts = crowded_counts(problem, block_m)
-    check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
-    assert pool_blocks(counts, block_m)[-1] <= workspace(problem, SM100)["fc1_arrival_count"].field.shape[0]
+    check_pool(problem, counts, block_m, pool_tokens(problem), HostTable.of(counts, block_m).first)
+    assert HostTable.of(counts, block_m).first[-1] <= workspace(problem, SM100)["fc1_arrival_count"].field.shape[0]
 
 
 @settings(max_examples=50)
@@ -166,7 +166,7 @@ def test_pool_holds_every_token_sent_to_one_rank(problem, data):
     counts = worst_routing(problem, rank).received(rank)
     assert sum(counts) == problem.num_ranks * problem.max_tokens_per_rank * problem.max_experts_per_token
     for block_m in BLOCK_M:
-        check_pool(problem, counts, block_m, pool_tokens(problem), pool_blocks(counts, block_m))
+        check_pool(problem, counts, block_m, pool_tokens(problem), HostTable.of(counts, block_m).first)
 
 
 @settings(max_examples=80)
@@ -193,7 +193,7 @@ def test_scale_words_of_the_pool_are_distinct_and_fit(problem, block_m):
     config = choose(problem, Target.typical("sm_100a"), 1, block_m=block_m)
     capacity = pool_tokens(problem)
     counts = crowded_counts(problem, block_m)
-    first = pool_blocks(counts, block_m)
+    first = HostTable.of(counts, block_m).first
     words = [
         pool_sf_row(first[expert] + row // block_m, row % block_m, config.sf_block_m)
         for expert, tokens in enumerate(counts)

@@ -22,11 +22,12 @@ from layout_properties import (
 from megamoe_dsl.blocks.sm100.pair_stage import PairStage
 from megamoe_dsl.hardware.cta_pair import TmemPlan
 from megamoe_dsl.hardware.operand_tile import SW128, utccp_row
-from megamoe_dsl.kernels.moe.layouts.symmetric import pool_blocks, pool_tokens
+from megamoe_dsl.kernels.moe.layouts.symmetric import pool_tokens
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100SmemPlan
 from megamoe_dsl.layouts.region import U8, U32, U64, Field, Placement, Region
 from megamoe_dsl.problem import Problem
+from megamoe_dsl.schedule.fused_moe import HostTable
 
 caught = pytest.raises(AssertionError)
 PLAN = Sm100Config(
@@ -191,16 +192,16 @@ def one_block_each(counts, block_m):
 @pytest.mark.parametrize("first_blocks", [unpadded, one_block_each], ids=["unpadded", "one block each"])
 def test_broken_pool(first_blocks):
     problem, counts = Problem(256, 128, 4, 2, max_tokens_per_rank=64), [17, 5, 0, 40]
-    check_pool(problem, counts, 16, pool_tokens(problem), pool_blocks(counts, 16))
+    check_pool(problem, counts, 16, pool_tokens(problem), HostTable.of(counts, 16).first)
     with caught:
         check_pool(problem, counts, 16, pool_tokens(problem), first_blocks(counts, 16))
 
 
 def test_pool_without_room_for_padding():
     problem, counts = Problem(256, 128, 4, 4, max_tokens_per_rank=96), [96, 96, 96, 96]
-    check_pool(problem, counts, 192, pool_tokens(problem), pool_blocks(counts, 192))
+    check_pool(problem, counts, 192, pool_tokens(problem), HostTable.of(counts, 192).first)
     with caught:
-        check_pool(problem, counts, 192, 384, pool_blocks(counts, 192))
+        check_pool(problem, counts, 192, 384, HostTable.of(counts, 192).first)
 
 
 @pytest.mark.parametrize(

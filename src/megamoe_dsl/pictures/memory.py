@@ -9,9 +9,10 @@ from ..arch import SMEM_BYTES
 from ..config_error import ConfigError
 from ..hardware.cta_pair import TMEM_COLUMNS, TMEM_LANES
 from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.symmetric import pool_blocks, pool_tokens, workspace
+from ..kernels.moe.layouts.symmetric import pool_tokens, workspace
 from ..kernels.moe.sm100.config import Sm100Config
 from ..layouts.region import Region
+from ..schedule.fused_moe import HostTable
 from .chart import Bar, BarChart, Lane, Picture
 
 
@@ -90,7 +91,7 @@ EXPERTS = 24  # lanes of the picture
 def draw_pool(config: MegaMoeConfig, tokens: int) -> Picture:
     """The first experts have a lane each; the others share one, without bars, that says how many they are."""
     counts, block_m = sample_counts(config, tokens), config.block_m
-    first = pool_blocks(counts, block_m)
+    first = HostTable.of(counts, block_m).first
     shown = min(len(counts), EXPERTS)
     lanes = []
     for expert, count in enumerate(counts[:shown]):

@@ -24,13 +24,12 @@ grown sum only what exceeds `expert_counts_seen`.  The early rank cannot go furt
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import accumulate
 from math import lcm
 
 from ....arch import Arch
 from ....config_error import as_integer, require
 from ....hardware.operand_tile import CHANNELS_PER_WORD, SF_ATOM_ROWS
-from ....layouts.arith import align, ceil_div
+from ....layouts.arith import align
 from ....layouts.region import BF16, F32, I64, U8, U32, U64, Field, Region
 from ....layouts.region import E4M3 as E4M3_CODES
 from ....problem import Problem
@@ -91,11 +90,6 @@ def padded_sf_rows(capacity: int, recipe: Recipe) -> int:
     most."""
     smallest = SMALLEST_TIER[recipe.activations.element]
     return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= smallest)
-
-
-def pool_blocks(tokens_per_expert: list[int], block_m: int) -> list[int]:
-    """First pool block of each expert, and one entry more: the number of blocks in use."""
-    return list(accumulate((ceil_div(tokens, block_m) for tokens in tokens_per_expert), initial=0))
 
 
 def workspace(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Region:

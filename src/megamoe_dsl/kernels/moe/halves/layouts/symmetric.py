@@ -12,7 +12,8 @@ from .....layouts.records import Watched, WatchedWaits
 from .....layouts.region import BF16, F32, I32, I64, U32, U64, Field, Region
 from .....problem import Problem
 from .....recipe import F32 as SCALE_F32
-from ...layouts.symmetric import SCALES, pool_blocks, rows_field
+from .....schedule.fused_moe import HostTable
+from ...layouts.symmetric import SCALES, rows_field
 from ...layouts.symmetric import TMA_ALIGNMENT as ALIGNMENT
 
 SMALLEST_BLOCK = 8  # rows of the smallest tile
@@ -125,7 +126,7 @@ def padded_rows(rows: Int) -> Int:
 
 def first_rows(rows: list[int]) -> list[int]:
     """First row of each local expert, of which these are the rows, and one entry more: the rows in use."""
-    return [ROW_BLOCK * block for block in pool_blocks(rows, ROW_BLOCK)]
+    return [ROW_BLOCK * block for block in HostTable.of(rows, ROW_BLOCK).first]
 
 
 class EpWait(Watched):
