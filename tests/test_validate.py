@@ -31,7 +31,6 @@ from megamoe_dsl.kernels.moe.layouts import symmetric as mega_moe
 from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe.unfused.config import stage_results
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.options.option import options_of
 from megamoe_dsl.options.points import TuneOptions
@@ -129,6 +128,11 @@ def test_sessions_of_the_benchmark_are_valid(gpus: int, tmp_path: Path) -> None:
     assert {one.recipe for one in sessions["unfused"]} == {"fp8xfp8", "fp8xmxfp4"}
 
 
+def stage_bytes(problem: Problem) -> int:
+    """BF16 of Linear1 and of Linear2 for each row of the pool."""
+    return 2 * mega_moe.pool_tokens(problem) * (2 * problem.intermediate + problem.hidden)
+
+
 def chosen(problem: Problem, **fields: Any) -> Sm90Config:
     return choose(problem, Target.typical("sm_90a"), problem.max_tokens_per_rank, **fields)
 
@@ -139,7 +143,7 @@ def test_what_ep_time_keeps_fits_one_of_eight_gpus(preset: str) -> None:
     tokens = max(int(one) for one in validate.EP_TOKENS.split(","))
     moe = without_clamp(Point(preset, tokens, validate.RANKS).problem)
     halves = ep_moe.symmetric_buffer(moe, ep_moe.Kept.RESULTS).size + pool_rows(moe) * (4 * moe.intermediate + moe.intermediate * 33 // 32)
-    layer = mega_moe.symmetric_buffer(moe, SM90).size + stage_results(moe).size
+    layer = mega_moe.symmetric_buffer(moe, SM90).size + stage_bytes(moe)
     weights = 2 * 3 * moe.experts_per_rank * moe.hidden * moe.intermediate
     assert halves + layer + weights < 125 << 30
 
@@ -175,7 +179,7 @@ def test_eight_ranks_on_one_gpu_have_rings_and_stages() -> None:
     for options in found["unfused_ranks"]:
         for config in prepare.kernels(["unfused"], options, 1):
             moe = config.problem
-            held = mega_moe.symmetric_buffer(moe, SM90).size + stage_results(moe).size
+            held = mega_moe.symmetric_buffer(moe, SM90).size + stage_bytes(moe)
             weights = 3 * moe.experts_per_rank * moe.hidden * moe.intermediate
             assert 8 * (2 * held + 2 * weights) < 125 << 30
 

@@ -112,6 +112,11 @@ class Recipe:
     def packs_activations(self) -> bool:
         return self.activations.element == E2M1
 
+    @property
+    def decodes(self) -> bool:
+        """Whether a kernel decodes weights, E2M1, for a tensor core that takes E4M3; they come in tiles then (hardware/packed_tile.py)."""
+        return self.promoted and self.weights.element == E2M1
+
 
 RECIPES = {
     one.name: one

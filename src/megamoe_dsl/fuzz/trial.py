@@ -21,7 +21,6 @@ from ..kernels.registry import choose
 from ..options.points import WAYS
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, encode_e4m3
-from ..recipe import E2M1
 from ..target import Target
 from ..testing import configs_sm90, configs_sm100, problems
 
@@ -157,7 +156,7 @@ def case_of(problem: Problem, call: FuzzedCall) -> Case:
 def weights_of(problem: Problem, values: str) -> tuple[ExpertWeights, ...]:
     """Weights of every rank's experts."""
     generator, found = torch.Generator().manual_seed(0), []
-    decoded = problem.formats.promoted and problem.formats.weights.element == E2M1
+    decoded = problem.formats.decodes
     for rank in range(problem.num_ranks):
         drawn = random_weights(problem, rank, 0)
         fc1, fc1_sf = changed(drawn.fc1, drawn.fc1_sf, values, generator, decoded=decoded)

@@ -19,7 +19,7 @@ from ..blocks.gemm.problem import DENSE, GEMM_RECIPES, KINDS, SCALE_BLOCK, GemmP
 from ..hardware.packed_tile import TILE_BYTES
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
-from ..recipe import E2M1, RECIPES
+from ..recipe import RECIPES
 from .call_plan import CallPlans
 from .custom_op import asks_for_gradients, is_plain_call, takes_tensors
 from .device_gemm import check_current, device_gemm
@@ -159,7 +159,7 @@ class Operands(NamedTuple):
         """Rows and columns of one B.  Raises `ProblemError` for another number of dimensions."""
         lead, formats, b, b_sf = 0 if kind == DENSE else 1, RECIPES[self.recipe], self.b, self.b_sf
         groups = "num_groups, " * lead
-        if formats.promoted and formats.weights.element == E2M1:
+        if formats.decodes:
             if b.dim() != lead + 3:
                 raise ProblemError(
                     "b.shape", tuple(b.shape), f"[{groups}n / 256, k / 128, {TILE_BYTES}], as gemm_weights makes it for sm_90a"

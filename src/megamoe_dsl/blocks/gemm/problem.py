@@ -12,11 +12,10 @@ from ...activation import SILU
 from ...config_error import as_integer
 from ...hardware.operand_tile import ROW_BYTES, SCALES_PER_WORD
 from ...problem import CHANNEL_STEP, ActivatingProblem, CheckedProblem, ProblemError, integer_between
-from ...recipe import E2M1, E4M3, UNSCALED, Format
+from ...recipe import BF16, E2M1, E4M3, F32, UNSCALED, Format
 
 DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED = "dense", "contiguous", "packed", "aligned", "masked"
 KINDS = (DENSE, CONTIGUOUS, PACKED, ALIGNED, MASKED)
-BF16, F32 = "bf16", "f32"
 OUTPUTS = (BF16, F32)
 INDICES = I64, I32 = "i64", "i32"  # of top-k indices
 SCALE_BLOCK = 128  # values of K, and rows of B, that share an FP32 scale; values of K with a word of UE8M0 scales
@@ -83,10 +82,7 @@ class GemmProblem(CheckedProblem):
         whole = (rows := as_integer(self.b_rows)) is not None and rows >= self.n and not (self.formats.scaled and self.n % SCALE_BLOCK)
         self.require("b_rows", rows == 0 or (loaded and whole), f"0, or n = {self.n} or more of a packed problem")
 
-    @property
-    def decodes(self) -> bool:
-        """Whether a kernel decodes B, E2M1, for a tensor core that multiplies E4M3; B then comes in tiles (hardware/packed_tile.py)."""
-        return self.formats.promoted and self.formats.weights.element == E2M1
+    decodes = property(attrgetter("formats.decodes"))
 
     @property
     def k_block(self) -> int:

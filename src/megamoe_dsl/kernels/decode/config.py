@@ -69,7 +69,7 @@ class DecodeConfig(CheckedConfig):
 
     @property
     def source(self) -> PlainRows:
-        return PackedRows() if self.problem.packed else PlainRows()
+        return PackedRows() if self.problem.formats.decodes else PlainRows()
 
     @property
     def burst(self) -> int:

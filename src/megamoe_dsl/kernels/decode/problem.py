@@ -9,7 +9,7 @@ from ...activation import SILU
 from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 from ...hardware.packed_tile import TILE_ROWS
 from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem, Problem, ProblemError
-from ...recipe import BF16, E2M1
+from ...recipe import BF16
 
 if TYPE_CHECKING:
     from cutlass import Int32, Int64
@@ -37,7 +37,7 @@ class DecodeProblem(ActivatingProblem):
         self.require_one_of(GEMM_RECIPES, "recipe")
         step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
         for field in ("hidden", "intermediate"):
-            own = TILE_ROWS if self.packed and field == "hidden" else step
+            own = TILE_ROWS if self.formats.decodes and field == "hidden" else step
             self.require(field, getattr(self, field) % own == 0, f"a multiple of {own} in {self.recipe}")
         self.require_one_of(GATE_UP[1:], "gate_up")
         self.check_activation()
@@ -51,11 +51,7 @@ class DecodeProblem(ActivatingProblem):
             found = cls(**{name: getattr(problem, name) for name in names}) if taken else None
         except ProblemError:
             return None
-        return found if found is not None and found.packed else None
-
-    @property
-    def packed(self) -> bool:
-        return self.formats.promoted and self.formats.weights.element == E2M1
+        return found if found is not None and found.formats.decodes else None
 
     def n(self, phase: int) -> int:
         return (2 * self.intermediate, self.hidden)[phase]

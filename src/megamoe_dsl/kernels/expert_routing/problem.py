@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ...blocks.gemm.problem import GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK, SUMMED_RECIPES
 from ...problem import CHANNEL_STEP, MAX_TOPK, CheckedProblem, ProblemError, integer_between
+from ...recipe import BF16, F32
 
 SOFTMAX, SIGMOID, SQRT_SOFTPLUS = "softmax", "sigmoid", "sqrtsoftplus"
 SCORES = (SOFTMAX, SIGMOID, SQRT_SOFTPLUS)
-F32, BF16 = "f32", "bf16"
 LOGITS = (F32, BF16)
 EXPERTS_PER_LANE_STEP = 32
 MOST_REPLICAS = 64

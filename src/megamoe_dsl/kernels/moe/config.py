@@ -16,7 +16,6 @@ from ...config_error import CheckedConfig, require
 from ...layouts.arith import Int, ceil_div, div
 from ...layouts.region import Region
 from ...problem import Problem
-from ...recipe import E2M1
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
 from .layouts.smem_plan import TILE_ROWS, SmemPlan
 from .layouts.symmetric import checked_pool_rows, ring_blocks, symmetric_buffer
@@ -147,8 +146,7 @@ class MegaMoeConfig(CheckedConfig):
     @property
     def weight_scales(self) -> bool:
         """Whether FP32 scales of the weights are arguments, because neither the weights' tiles nor tensor maps bring them."""
-        formats = self.problem.formats
-        return formats.scaled and formats.promoted and formats.weights.element != E2M1
+        return self.problem.formats.promoted and not self.problem.formats.decodes
 
     # --- plans
     @property

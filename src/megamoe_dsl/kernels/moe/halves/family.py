@@ -21,11 +21,9 @@ RECIPES_BY_ARCH = {name: part.recipes for name, part in PARTS.items()}
 
 def tuned_fields(half: str, problem: Problem, num_tokens: int, gpu: str | None) -> Mapping[str, Any]:
     """Those of the measured point of this shape that is nearest, within a factor of two of the tokens; none where nobody has measured."""
-    if gpu is None:
-        return {}
-    rows_of_expert = max(num_tokens, 1) * problem.topk / problem.experts_per_rank
-    near: list[EpEntry] = tuned_table(gpu, EpEntry).near(EpEntry.share_of(problem), rows_of_expert)
-    return (near[0].dispatch if half == "dispatch" else near[0].combine) if near else {}
+    expected = problem.expected_tokens_per_expert(max(num_tokens, 1))
+    near: list[Any] = tuned_table(gpu, EpEntry).near(EpEntry.share_of(problem), expected) if gpu else []
+    return getattr(near[0], half) if near else {}  # type: ignore[no-any-return]
 
 
 class EpKernel(Kernel):

@@ -8,7 +8,7 @@ from ....layouts.arith import align, ceil_div
 from ....problem import Problem
 from ..choose import experts_with
 from ..layouts.symmetric import POOL_GRANULE, most_blocks
-from .config import NUM_SMS, Sm90Config, cluster_sizes, has_packed_weights
+from .config import NUM_SMS, Sm90Config, cluster_sizes
 from .memory_plan import TILE_ROWS
 
 DEVIATIONS = 1.5  # of the tokens of an expert, that a tile holds beyond the expected ones
@@ -21,7 +21,7 @@ def choose_block_m(problem: Problem, expected: float) -> int:
     24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
     tokens).  Packed weights are decoded for all rows of a tile: one deviation more is enough (12 expected tokens in tiles of 16 take 2 to
     5 % less than in tiles of 32, H100 and H200; docs/lab/tuning.md)."""
-    tiles, deviations = Sm90Config.tiles_of(problem), 1.0 if has_packed_weights(problem) else DEVIATIONS
+    tiles, deviations = Sm90Config.tiles_of(problem), 1.0 if problem.formats.decodes else DEVIATIONS
     return next((m for m in tiles if expected_blocks(expected, m, deviations) == 1), tiles[-1])
 
 
@@ -55,7 +55,7 @@ def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int
     block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/lab/tuning.md).  Of packed weights
     each decodes a half for both, which gains with tiles of any length (docs/lab/hopper.md); so do pairs in BF16.  When SMs are left to
     other streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
-    of_any_length = has_packed_weights(problem) or not problem.formats.scaled
+    of_any_length = problem.formats.decodes or not problem.formats.scaled
     gains = (has_long_tiles(problem) or of_any_length) and expected > block_m and num_sms == NUM_SMS
     return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
 

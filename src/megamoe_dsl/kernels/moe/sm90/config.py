@@ -16,7 +16,6 @@ from ....arch import SM90, Arch
 from ....hardware.operand_tile import BLOCK_K
 from ....layouts.arith import Int, ceil_div
 from ....problem import Problem
-from ....recipe import E2M1
 from ..config import MegaMoeConfig, PerRole
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, row_chunks
 from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, TILE_ROWS, Sm90SmemPlan, tensor_maps
@@ -30,11 +29,6 @@ DECODE_REGISTERS = {"dispatch": 32, "loader": 32, "epilogue": 216, "decode": 48}
 MOST_PULL_SLOTS = 8
 """Of dispatch as a launch of its own, where every chunk of a row has a slot up to this many."""
 NUM_SMS = 132  # of an H200
-
-
-def has_packed_weights(problem: Problem) -> bool:
-    """Whether weights stay E2M1 up to the registers (hardware/packed_tile.py)."""
-    return problem.formats.weights.element == E2M1
 
 
 def most_columns(packed: bool) -> int:
@@ -63,7 +57,7 @@ class Sm90Config(MegaMoeConfig):
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
     tensor_maps = tensor_maps
     alternating_groups: ClassVar[int] = 1
-    blocks_per_fetch = property(attrgetter("cluster"))
+    blocks_per_fetch, packed = property(attrgetter("cluster")), property(attrgetter("problem.formats.decodes"))
     linear_registers: ClassVar[Mapping[str, int]] = {"loader": 40, "epilogue": 232}
 
     cluster: int = 1  # CTAs that share loads of neighboring tiles; 2 only with tiles of 128 tokens
@@ -76,15 +70,11 @@ class Sm90Config(MegaMoeConfig):
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> tuple[int, ...]:
-        return PACKED_BLOCK_M if has_packed_weights(problem) else BLOCK_M
+        return PACKED_BLOCK_M if problem.formats.decodes else BLOCK_M
 
     @property
     def siblings(self) -> list[Self]:
         return [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
-
-    @property
-    def packed(self) -> bool:
-        return has_packed_weights(self.problem)
 
     @property
     def weight_lines(self) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from ....config_error import CheckedConfig
 from ....layouts.arith import ceil_div
 from ....layouts.region import BF16, Field, Region
-from ....problem import Problem
 from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig, require_whole_tiles
 from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan
@@ -44,17 +43,6 @@ LAYER_STAGES = (
 )
 """In the order of their launches."""
 STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
-
-
-@lru_cache
-def stage_results(problem: Problem, pool_rows: int | None = None) -> Region:
-    """What linears leave for the stage after them, a row for each of the pool."""
-    pool = pool_tokens(problem, pool_rows)
-    return Region.stack(
-        "results",
-        Field("fc1_out", (pool, 2 * problem.intermediate), BF16, TMA_ALIGNMENT),  # columns in the order of the weights' rows
-        Field("fc2_out", (pool, problem.hidden), BF16, TMA_ALIGNMENT),
-    )
 
 
 BLOCKS_PER_PART = 4
@@ -130,9 +118,15 @@ class StageConfig(CheckedConfig):
         """Shared memory with a ring of another depth."""
         return replace(self.fused.stage_plan(num_stages), keeps=self.part.keeps)
 
-    @property
+    @cached_property
     def results(self) -> Region:
-        return stage_results(self.problem, self.pool_rows)
+        """What linears leave for the stage after them, a row for each of the pool."""
+        pool = pool_tokens(self.problem, self.pool_rows)
+        return Region.stack(
+            "results",
+            Field("fc1_out", (pool, 2 * self.problem.intermediate), BF16, TMA_ALIGNMENT),  # columns in the order of the weights' rows
+            Field("fc2_out", (pool, self.problem.hidden), BF16, TMA_ALIGNMENT),
+        )
 
     # --- linear stages, for the order of tiles (`GroupedOrder`)
     num_experts = property(attrgetter("problem.experts_per_rank"))
