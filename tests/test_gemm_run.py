@@ -118,12 +118,12 @@ def test_a_run_is_right_where_all_its_kernels_are() -> None:
 
 def test_candidates_of_all_points_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(run_module, "compile_all", lambda folder, configs, jobs: made.append((folder, list(configs), jobs)) or 7)
+    monkeypatch.setattr(run_module, "compile_ahead", lambda configs, store, *given: made.append((store.folder, list(configs), *given)) or 7)
     points = POINT, dense(64, 256, 384)
     run = GemmRun(points, tmp_path, tmp_path)
     assert run.compile(Host(DEFAULT_GPU, 132, 1), 5) == 7
     assert run.compile(Host(DEFAULT_GPU, 132, 1), 5, most=1) == 7
-    assert made == [(tmp_path, [config for point in points for config in candidates(point, most)], 5) for most in (8, 1)]
+    assert made == [(tmp_path, [config for point in points for config in candidates(point, most)], 5, "artifacts") for most in (8, 1)]
 
 
 def test_a_run_becomes_the_table(tmp_path: Path) -> None:

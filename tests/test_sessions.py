@@ -95,7 +95,7 @@ def test_a_run_of_halves_times_or_traces(
     compiled: list[Any] = []
     monkeypatch.setattr(ep, "Layer", lambda problem: problem)
     monkeypatch.setattr(ep, "dsl_version", lambda: "4")
-    monkeypatch.setattr(ep, "compile_all", lambda folder, configs, jobs: compiled.extend(configs))
+    monkeypatch.setattr(ep, "compile_ahead", lambda configs, *_: compiled.extend(configs))
     monkeypatch.setattr(ep, "ep_point", lambda point, layer, *_: layers.append((point, layer)) or of_times)
     monkeypatch.setattr(ep, "trace_ep_point", lambda point, layer, *_: layers.append((point, layer)) or of_trace)
     run = EpRun((FEW, MANY), tmp_path, tmp_path, trace=trace, watchdog_ms=7)

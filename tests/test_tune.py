@@ -317,7 +317,7 @@ def test_files_of_other_scripts_are_refused(tmp_path: Path) -> None:
 
 def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sm90Config] = []
-    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
+    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, *_: asked.extend(configs))
     arguments = ["tune", "--compile-only", "--preset", "flash", "--tokens", "8,512", "--artifacts", str(tmp_path)]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
@@ -339,7 +339,7 @@ def test_compile_only_makes_every_candidate(tmp_path: Path, monkeypatch: pytest.
 def test_a_shape_of_ones_own_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its candidates are compiled; a record of it ends in the table, where every layer with such a share finds it."""
     asked: list[Sm90Config] = []
-    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, jobs: asked.extend(configs))
+    monkeypatch.setattr(compile_workers, "compile_into", lambda folder, configs, *_: asked.extend(configs))
     shape = {"hidden": 6144, "intermediate": 2048, "experts": 384, "topk": 8}
     options = [f"--{name}={value}" for name, value in shape.items()]
     result = runner.invoke(app, ["tune", "--compile-only", *options, "--tokens", "64", "--artifacts", str(tmp_path)])

@@ -23,6 +23,7 @@ from megamoe_dsl.json_file import FOLDER_VARIABLE, cache_folder
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.runtime.preparation import compile_ahead
 
 CONFIG = choose(Problem(256, 128, 4, 2, 2, 64), Target.typical("sm_100a", 2), 16)
 SM90 = choose(Problem(256, 128, 4, 2, 2, 64, recipe="fp8xfp8"), Target.typical("sm_90a", 2), 16)
@@ -273,9 +274,9 @@ def test_a_stored_kernel_in_a_read_only_folder_is_used(tmp_path: Path, compiled:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    assert cache.compile_all(tmp_path, [CONFIG, CONFIG], 2) == 1
+    assert compile_ahead([CONFIG, CONFIG], ArtifactStore(tmp_path), 2) == 0
     with pytest.raises(ProblemError, match=r"artifacts = '.*': must be a folder that can be written"):
-        cache.compile_all(tmp_path, [CONFIG, SM90], 2)
+        compile_ahead([CONFIG, SM90], ArtifactStore(tmp_path), 2, "artifacts")
     assert ArtifactStore(cache_folder()).get(CONFIG).cubin == ARTIFACT.cubin
     assert cache.load_or_compile_all([CONFIG])[0].cubin == ARTIFACT.cubin
     assert compiled == []

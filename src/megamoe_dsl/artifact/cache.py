@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -35,18 +35,6 @@ def load_or_compile_all(configs: Sequence[KernelConfig], jobs: int | None = None
             compile_into(store.folder, missing, jobs or len(os.sched_getaffinity(0)))
             found.update({config: store.get(config) for config in missing})
     return [found[config] for config in configs]
-
-
-def compile_all(folder: Path, configs: Iterable[KernelConfig], jobs: int) -> int:
-    """Compiles what a folder lacks of these kernels; how many they are.  Raises `CompileError`, and `ProblemError` where it lacks some and
-    cannot be written."""
-    from .workers import compile_into
-
-    store, every = ArtifactStore(folder), list(dict.fromkeys(configs))
-    if any(load_one(store, one) is None for one in every):
-        require_writable("artifacts", folder)
-    compile_into(folder, every, jobs)
-    return len(every)
 
 
 def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:

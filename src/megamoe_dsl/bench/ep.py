@@ -12,7 +12,6 @@ from typing import Any, TypeGuard
 import torch
 import torch.distributed as dist
 
-from ..artifact.cache import compile_all
 from ..artifact.store import ArtifactStore, dsl_version
 from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, RoutingTablesConfig
 from ..kernels.moe.halves.family import EP_KERNELS, tuned_fields
@@ -20,6 +19,7 @@ from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE
+from ..runtime.preparation import compile_ahead
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..target import Target
 from .host import Host
@@ -256,8 +256,8 @@ class EpRun(LayerRun):
         return f"{record['name']}: {times}, dispatch alone {record['dispatch_alone_us']['median']:.0f} us{differing}"
 
     def compile(self, host: Host, jobs: int) -> int:
-        """What the folder lacks; how many kernels there are.  Raises `ConfigError`, and as `compile_all`."""
-        return compile_all(self.artifacts, self.configs(host), jobs)
+        """What the folder lacks; how many kernels they are.  Raises `ConfigError`, and as `compile_ahead`."""
+        return compile_ahead(self.configs(host), ArtifactStore(self.artifacts), jobs, "artifacts")
 
     def run(self, host: Host) -> Results:
         """Runs all points, a line for each; kernels are made first where the DSL is.  One that fails has an `error`.  Raises `HostError`

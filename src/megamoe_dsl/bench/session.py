@@ -12,7 +12,7 @@ from typing import Any, Generic
 import torch
 import torch.distributed as dist
 
-from ..artifact.cache import compile_all, require_place
+from ..artifact.cache import require_place
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
 from ..inspect.spans import spans_of, summarize, write_perfetto
 from ..kernels.kernel import KernelConfig
@@ -21,6 +21,7 @@ from ..kernels.registry import find_kernel
 from ..options.points import BenchOptions
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
+from ..runtime.preparation import compile_ahead
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
 from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_point, points_of
@@ -94,21 +95,18 @@ class Session(LayerRun):
     @classmethod
     def given(cls, options: BenchOptions) -> Session:
         """What the options ask for; looks at nothing but them.  Raises `ProblemError`."""
-        same = ("artifacts", "out", "variants", "trace", "watchdog_ms")
-        points = points_of(options, options.remote)
-        return cls(points, graphs=not options.no_graphs, **{name: getattr(options, name) for name in same})
+        others = {name: getattr(options, name) for name in ("artifacts", "out", "variants", "trace", "watchdog_ms")}
+        return cls(points_of(options, options.remote), graphs=not options.no_graphs, **others)
 
     def compile(self, host: Host, jobs: int) -> int:
-        """Candidates that the folder lacks; how many there are.  Raises as `compile_all`."""
+        """Candidates that the folder lacks; how many they are.  Raises as `compile_ahead`."""
         found = (candidates(point.problem, point.tokens, host.target, **point.pool) for point in self.points)
-        return compile_all(self.artifacts, chain.from_iterable(found), jobs)
+        return compile_ahead(chain.from_iterable(found), ArtifactStore(self.artifacts), jobs, "artifacts")
 
     def run(self, host: Host) -> Results:
         return run_session(self, host)
 
-    @staticmethod
-    def right(record: dict[str, Any]) -> bool:
-        return passed(record)
+    right = staticmethod(passed)
 
 
 def alone(config: MegaMoeConfig) -> Sequence[KernelConfig]:

@@ -72,7 +72,7 @@ def tune(
             run.check(host)
         if has_dsl:
             made = run.compile(host, len(os.sched_getaffinity(0)))
-            typer.echo(f"{made} candidates of {len(run.points)} points in {given.artifacts}")
+            typer.echo(f"{made} new candidates of {len(run.points)} points in {given.artifacts}")
         if given.compile_only:
             return
         found = run.run(host)

@@ -33,10 +33,12 @@ from ..target import Target, target_at_hand
 Step = Callable[[KernelConfig], None]
 
 
-def compile_ahead(configs: Iterable[KernelConfig], store: ArtifactStore | None = None, jobs: int | None = None) -> int:
+def compile_ahead(
+    configs: Iterable[KernelConfig], store: ArtifactStore | None = None, jobs: int | None = None, field: str = "store.folder"
+) -> int:
     """Compiles what the store lacks of these kernels, in `jobs` processes, by default one per usable core; how many that were.
 
-    store  by default the cache
+    store  by default the cache; `field` is what an error calls its folder
 
     A terminal shows a progress bar, anything else gets a line per kernel on stderr.  Raises `CompileError`, `ArtifactError` when a kernel
     is missing and no DSL is installed, and `ProblemError` when the folder cannot be written.
@@ -47,7 +49,7 @@ def compile_ahead(configs: Iterable[KernelConfig], store: ArtifactStore | None =
         return 0
     if dsl_version() is None:
         store.load(missing[0])  # says which kernel and which folder
-    require_writable("store.folder", store.folder)
+    require_writable(field, store.folder)
     from ..artifact.workers import compile_into
 
     with showing_progress(len(missing)) as step:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...artifact.cache import compile_all, require_place
+from ...artifact.cache import require_place
 from ...artifact.store import ArtifactStore
 from ...blocks.gemm.config import GemmConfig
 from ...kernels.registry import find_kernel
+from ...runtime.preparation import compile_ahead
 from ...target import Target
 from ..host import Host, HostError
 from ..results import Recorded, Results
@@ -39,8 +40,9 @@ class GemmRun:
             raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
 
     def compile(self, host: Host, jobs: int, most: int = MOST) -> int:
-        """Candidates that the folder lacks; how many there are.  Raises as `compile_all`."""
-        return compile_all(self.artifacts, (config for point in self.points for config in candidates(point, most)), jobs)
+        """Candidates that the folder lacks; how many they are.  Raises as `compile_ahead`."""
+        found = (config for point in self.points for config in candidates(point, most))
+        return compile_ahead(found, ArtifactStore(self.artifacts), jobs, "artifacts")
 
     def run(self, host: Host) -> Results:
         return run_gemms(self, host)
