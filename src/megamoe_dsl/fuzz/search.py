@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
@@ -119,10 +118,13 @@ def search_in_processes(
     searchers, found = dict[connection.Connection, Searcher](), list[FoundError]()
     end = time.monotonic() + 60 * given.minutes
     try:
-        with without_interrupts():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which processes inherit: they leave a terminal's interrupt to this one
+        try:
             for number in range(given.jobs):
                 reader, searcher = start(given, arches, number)
                 searchers[reader] = searcher
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         while searchers:
             waiting = set(connection.wait(list(searchers), timeout=1))
             for reader, searcher in [(one, searchers[one]) for one in searchers if one in waiting]:
@@ -177,13 +179,3 @@ def search(given: FuzzOptions, arches: tuple[str, ...], number: int, news: conne
     found = Search(check, news.send, machine.works).run(drawn, given.seed + number * SEEDS_OF_A_PROCESS, 60 * given.minutes)
     if found:
         news.send(found)
-
-
-@contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Processes that are started inside leave a terminal's interrupt to this one."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -104,7 +104,7 @@ def draw_schedule(config: MegaMoeConfig, tokens: int) -> Picture:
     everyone = config.num_clusters * together
     drawn = sorted({round(n * (everyone - 1) / (LANES - 1)) for n in range(LANES)})  # from the first to the last SM
     for worker in drawn:
-        blocks = list(config.order.blocks(config, counts, worker // together))[worker % together :: together]
+        blocks = list(config.order.blocks(config, counts, worker // together))[::together]
         most = max(most, len(blocks))
         bars, time = list[Bar](), 0
         for block in blocks[:TILES]:

@@ -102,11 +102,9 @@ class Flow:
         return frozenset(i for i in {first} | nx.descendants(self._dominated, first) if i < self.end)
 
     def reachable(self, index: int) -> frozenset[int]:
-        seen, work = {index}, [index]
-        while work:
-            at = work.pop()
-            for other in self.successors(at, diverged=True):
-                if other not in seen:
-                    seen.add(other)
-                    work.append(other)
-        return frozenset(seen)
+        """What can run after an instruction, retries of waits and diverged warps included, and itself."""
+        import networkx as nx
+
+        every = nx.DiGraph([(i, other) for i in range(len(self._code)) for other in self.successors(i, diverged=True)])
+        every.add_node(index)
+        return frozenset({index} | nx.descendants(every, index))

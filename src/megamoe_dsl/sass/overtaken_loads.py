@@ -24,23 +24,6 @@ GIVES_AWAY = ("SYNCS.ARRIVE", "BAR.", "UBLKCP.S", "UTMALDG")
 
 
 @dataclass(frozen=True)
-class Scoreboards:
-    """The scoreboards that an instruction waits for before it is issued, as a mask, and the one that is set until its result has come."""
-
-    waits: int
-    sets: int
-
-    @classmethod
-    def of(cls, code: bytes, address: int) -> Scoreboards:
-        """Scoreboards of the instruction at an address: bits 116 to 121 and 110 to 112 of its 128."""
-        word = int.from_bytes(code[address : address + INSTRUCTION_BYTES], "little")
-        return cls(word >> 116 & 0x3F, word >> 110 & 7)
-
-    def waits_for(self, other: Scoreboards) -> bool:
-        return bool(self.waits >> other.sets & 1)
-
-
-@dataclass(frozen=True)
 class OvertakenLoad:
     """`load` may still be under way when `by` is issued."""
 
@@ -50,9 +33,10 @@ class OvertakenLoad:
 
 def overtaken_loads(listing: Listing, code: bytes) -> list[OvertakenLoad]:
     """All of a kernel, by the address of what overtakes; `code` is its text section."""
-    boards = [Scoreboards.of(code, one.address) for one in listing.instructions]
-    loads = [at for at in loads_of(listing) if boards[at].sets != NO_SCOREBOARD]
-    pending = pending_loads(Flow(listing), loads, lambda load, at: boards[at].waits_for(boards[load]))
+    words = [int.from_bytes(code[one.address : one.address + INSTRUCTION_BYTES], "little") for one in listing.instructions]
+    sets, waits = [word >> 110 & 7 for word in words], [word >> 116 & 0x3F for word in words]
+    loads = [at for at in loads_of(listing) if sets[at] != NO_SCOREBOARD]
+    pending = pending_loads(Flow(listing), loads, lambda load, at: bool(waits[at] >> sets[load] & 1))
     return pairs_of(listing, pending, [at for at, one in enumerate(listing.instructions) if one.opcode.startswith(GIVES_AWAY)])
 
 

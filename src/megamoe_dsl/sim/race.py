@@ -284,15 +284,13 @@ class Race:
             if (missed := point.acquire(order, warp.cta, scope, lanes)) is not None:
                 across = "ranks" if missed.rank != warp.cta.rank else "CTAs"
                 kind = f"insufficient scope for synchronization across {across}"
-                self.report(kind, missed, *self._flag(key), 0, warp)
+                if isinstance(key, tuple):
+                    self.report(kind, missed, "shared flag", f"shared flag smem+{key[1] - SMEM_RESERVED}", 0, warp)
+                else:
+                    allocation, offset = self.memory.find(key, 1)
+                    self.report(kind, missed, f"flag {allocation.name}", f"flag {allocation}+{offset}", 0, warp)
             return
         point.put_off(order, warp.cta, scope, lanes)
-
-    def _flag(self, key: Any) -> tuple[str, str]:
-        if isinstance(key, tuple):
-            return "shared flag", f"shared flag smem+{key[1] - SMEM_RESERVED}"
-        allocation, offset = self.memory.find(key, 1)
-        return f"flag {allocation.name}", f"flag {allocation}+{offset}"
 
     # ---- findings
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -181,17 +180,6 @@ def _describe_warp(world: RunState, warp: Warp) -> str:
 _COLLECT_AFTER = 50_000  # objects; what a run leaves in cycles is little, and looking for it takes a tenth of its time
 
 
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Python looks for garbage in cycles less often, unless it never does."""
-    first, *others = gc.get_threshold()
-    gc.set_threshold(max(first, _COLLECT_AFTER) if first else 0, *others)
-    try:
-        yield
-    finally:
-        gc.set_threshold(first, *others)
-
-
 @dataclass
 class Simulator:
     """Runs the kernels of one or more PTX modules.
@@ -250,10 +238,13 @@ class Simulator:
         start = time.perf_counter()
         cluster_size = max(prod(launch.cluster) for launch in launches)
         resident = len(world.waiting) if self.resident is None else max(1, self.resident // cluster_size)
+        first, *others = gc.get_threshold()
+        gc.set_threshold(max(first, _COLLECT_AFTER) if first else 0, *others)
         try:
-            with np.errstate(all="ignore"), _seldom_collected():
+            with np.errstate(all="ignore"):
                 world.run(resident, self.progress, self.most_instructions)
         finally:
+            gc.set_threshold(first, *others)
             world.forget()
             if race:
                 race.forget()

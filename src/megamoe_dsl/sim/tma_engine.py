@@ -40,15 +40,6 @@ class AsyncCopy:
             self.read_done = self.done = True
 
 
-def _completed(copies: list[AsyncCopy]) -> AsyncCopy:
-    """One operation in the place of several that have completed."""
-    clocks = [copy.clock for copy in copies if copy.clock is not None]
-    clock = clocks[0].copy() if clocks else None
-    for other in clocks[1:]:
-        clock.join(other)  # type: ignore[union-attr]
-    return AsyncCopy(clock, read_done=True, done=True)
-
-
 class AsyncGroups:
     """The groups of one thread: operations not committed yet, and committed groups, oldest first."""
 
@@ -65,7 +56,11 @@ class AsyncGroups:
         """All operations that the thread has not waited for. Of an open group those that have completed become one."""
         done = [copy for copy in self.open if copy.done]
         if len(done) > 1:
-            self.open = [_completed(done), *(copy for copy in self.open if not copy.done)]
+            clocks = [copy.clock for copy in done if copy.clock is not None]
+            together = AsyncCopy(clocks[0].copy() if clocks else None, read_done=True, done=True)
+            for clock in clocks[1:]:
+                together.clock.join(clock)  # type: ignore[union-attr]
+            self.open = [together, *(copy for copy in self.open if not copy.done)]
         return [copy for group in (*self.committed, self.open) for copy in group]
 
     def ready(self, keep: int, read: bool) -> bool:
@@ -87,12 +82,6 @@ class AsyncGroups:
         groups = [self.committed.popleft() for _ in range(count)]
         return [copy.clock for group in groups for copy in group if copy.clock is not None]
 
-    def left_over(self) -> str | None:
-        if self.open:
-            return f"{len(self.open)} bulk stores were never committed to a group"
-        unread = [group for group in list(self.committed)[self.reads_waited :] if group]
-        return f"exit without wait_group for {len(unread)} bulk groups that read shared memory" if unread else None
-
 
 def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
     """The groups of a lane; `kind` is ``bulk`` or ``cp.async``, which count separately."""
@@ -104,8 +93,11 @@ def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
 def _exit_check(cta: Cta) -> None:
     for warp in cta.warps:
         for key, groups in warp.state.items():
-            if isinstance(groups, AsyncGroups) and key[0] == "bulk" and (text := groups.left_over()):
-                cta.world.warnings[f"{warp}: {text}"] += 1
+            if isinstance(groups, AsyncGroups) and key[0] == "bulk":
+                if groups.open:
+                    cta.world.warnings[f"{warp}: {len(groups.open)} bulk stores were never committed to a group"] += 1
+                elif unread := sum(map(bool, list(groups.committed)[groups.reads_waited :])):
+                    cta.world.warnings[f"{warp}: exit without wait_group for {unread} bulk groups that read shared memory"] += 1
 
 
 class Pipe:

@@ -50,41 +50,27 @@ class ByteSpan:
     @classmethod
     def of(cls, array: Any, name: str) -> ByteSpan | None:
         """The span of a numpy array, torch tensor or tensor of the DSL; None for anything else or without elements. Raises SimError."""
-        shape, size = getattr(array, "shape", None), _element_bits(array)
-        if shape is None or not size:
+        shape, of_dsl = getattr(array, "shape", None), not callable(getattr(array, "data_ptr", len))
+        if shape is None or not (of_dsl or is_array(array)):
             return None
         if getattr(getattr(array, "device", None), "type", "cpu") != "cpu":
             raise SimError(f"{name} is on {array.device}: must be in host memory")
         if 0 in shape:
             return None
-        last = sum((extent - 1) * stride for extent, stride in zip(shape, _strides(array), strict=True))
-        start = _address(array)
-        return cls(start, start + last * size // 8 + -(-size // 8), name)
+        if of_dsl:
+            start, bits, strides = array.data_ptr, array.element_type.width, array.stride
+        elif hasattr(array, "ctypes"):
+            if any(one < 0 for one in array.strides):
+                raise SimError("an array with negative strides: must have strides of 0 or more")
+            start, bits, strides = array.ctypes.data, 8 * array.itemsize, [one // array.itemsize for one in array.strides]
+        else:
+            start, bits, strides = array.data_ptr(), 8 * array.itemsize, array.stride()
+        last = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        return cls(int(start), int(start) + last * bits // 8 + -(-bits // 8), name)
 
 
 def is_array(value: Any) -> bool:
     return hasattr(value, "__dlpack__") and hasattr(value, "shape")
-
-
-def _address(array: Any) -> int:
-    if hasattr(array, "ctypes"):
-        return int(array.ctypes.data)
-    return int(array.data_ptr() if callable(array.data_ptr) else array.data_ptr)
-
-
-def _element_bits(array: Any) -> int:
-    if hasattr(array, "data_ptr") and not callable(array.data_ptr):  # of the DSL
-        return int(array.element_type.width)
-    itemsize = getattr(array, "itemsize", 0) if is_array(array) else 0
-    return 8 * int(itemsize() if callable(itemsize) else itemsize)
-
-
-def _strides(array: Any) -> tuple[int, ...]:
-    if hasattr(array, "ctypes"):
-        if any(one < 0 for one in array.strides):
-            raise SimError("an array with negative strides: must have strides of 0 or more")
-        return tuple(one // array.itemsize for one in array.strides)
-    return tuple(array.stride() if callable(array.stride) else array.stride)
 
 
 def visible_memory(arrays: Iterable[tuple[str, int, Any]], outputs: Sequence[Any] = ()) -> GlobalMemory:

@@ -72,10 +72,6 @@ def _ue8m0(up: bool) -> Callable[[Any], Any]:
     return run
 
 
-def _bf16_towards_zero(x: Any) -> Any:
-    return (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-
-
 def _f16_towards_zero(x: Any) -> Any:
     """float32 to f16 bits, of two neighbors the one nearer to zero."""
     bits = f32_to_f16(x)
@@ -83,7 +79,11 @@ def _f16_towards_zero(x: Any) -> Any:
     return np.where(away, bits - np.uint16(1), bits).astype(np.uint16)
 
 
-_ENCODE = {"bf16": (f32_to_bf16, _bf16_towards_zero), "f16": (f32_to_f16, _f16_towards_zero)}  # To nearest, and toward zero.
+_ENCODE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "bf16": (f32_to_bf16, lambda x: (np.ascontiguousarray(x).view(np.uint32) >> np.uint32(16)).astype(np.uint16)),
+    "f16": (f32_to_f16, _f16_towards_zero),
+}
+"""To nearest, and toward zero."""
 
 
 @lru_cache
