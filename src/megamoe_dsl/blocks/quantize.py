@@ -1,5 +1,4 @@
-"""BF16 channels of a token to E4M3 with float32 scales, to E4M3 or E2M1 with UE8M0, or to E2M1 with UE4M3 and a factor, eight a lane: as
-`quant` rounds."""
+"""A token's BF16 channels to E4M3 with FP32 scales, E4M3 or E2M1 with UE8M0, or E2M1 with UE4M3 and a factor, eight a lane, as `quant`."""
 
 from __future__ import annotations
 

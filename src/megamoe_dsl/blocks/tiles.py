@@ -1,5 +1,4 @@
-"""Tiles in a kernel: the scheduler's walk over them (schedule/scheduler.py), the same object on traced integers; and the loop of a warp
-that works on them."""
+"""Tiles in a kernel: the scheduler's walk over them (schedule/scheduler.py), on traced integers, and a warp's loop over them."""
 
 from __future__ import annotations
 

@@ -59,8 +59,7 @@ def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor
 
 
 def fragile(values: torch.Tensor, recipe: str, factor: torch.Tensor | None = None) -> torch.Tensor:
-    """Rows of `values` (float32 [n, I]) whose codes or scales, as `requantize` makes them, change when the values move by a relative
-    2^-20: bool [n]."""
+    """Rows of `values` (float32 [n, I]) whose codes or scales (`requantize`) change when the values move by a relative 2^-20: bool [n]."""
     ends = zip(*(requantize(values * end, recipe, factor) for end in (1 - _MARGIN, 1 + _MARGIN)), strict=True)
     return torch.stack([(low.view(torch.uint8) != high.view(torch.uint8)).any(dim=1) for low, high in ends]).any(dim=0)
 

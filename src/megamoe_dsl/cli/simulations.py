@@ -163,8 +163,7 @@ UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 
 
 def run_inputs(console: Console, config: PreDispatchConfig, counts: Sequence[int], given: SimulateOptions) -> bool:
-    """Prints tables and verdict of a launch on every rank, padded to its capacity; whether everything passed.  Raises `ProblemError`
-    and `SimError`."""
+    """Prints tables and verdict of a launch on every rank, padded to capacity; whether all passed.  Raises `ProblemError`, `SimError`."""
     (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, given)
     with counting(console) as show:

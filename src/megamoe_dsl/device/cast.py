@@ -1,5 +1,4 @@
-"""Arithmetic in registers: BF16 pairs, sigmoid, E4M3 with UE8M0 scales, bytes in the order of channels.  Each function states the
-rounding it promises."""
+"""Arithmetic in registers: BF16 pairs, sigmoid, E4M3 with UE8M0 scales, bytes in the order of channels.  Functions state their rounding."""
 
 from __future__ import annotations
 

@@ -120,8 +120,7 @@ copy_vector = partial(emit, "cp.async.cg.shared.global [{}], [{}], 16, {};")
 
 
 def copy_word(destination: Any, source: Any, num_bytes: Any, words: int = 1) -> None:
-    """4 bytes, or 2 or 4 words at once, aligned, through the L1 cache, where their neighbors stay; all of them or, with `num_bytes` of 0,
-    zero."""
+    """4 bytes, or 2 or 4 words at once, aligned, through L1, where their neighbors stay; all of them or, with `num_bytes` of 0, zero."""
     emit("cp.async.ca.shared.global [{}], [{}], {}, {};", destination, source, WORD * words, num_bytes)
 
 

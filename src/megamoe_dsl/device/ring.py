@@ -144,8 +144,7 @@ class TileQueue(RingPlace):
 
 @cute.jit
 def fetch_numbers(counter: Int64, count: cutlass.Constexpr[int]):
-    """For a whole warp: takes the next `count` numbers, which nobody else gets, and returns the first; `counter` is a u32 in global
-    memory."""
+    """For a whole warp: takes the next `count` numbers, which no other gets, and returns the first; `counter` is a u32 in global memory."""
     taken = Int32(0)
     if cute.arch.lane_idx() == 0:
         taken = atomic_add_u32(counter, count)

@@ -23,8 +23,7 @@ INSTRUCTION = 256 >> 7 << 27  # M = 256; formats, N and the scale ids are added 
 
 
 def instruction(kind: PairMma, mma_n: Any, mn_major: tuple[bool, bool] = (False, False)) -> Any:
-    """Instruction descriptor for a multiple of 16 tokens: formats, N >> 3 in bits 17-22, and in bits 15 and 16 whether A and B are
-    MN-major."""
+    """Instruction descriptor for a multiple of 16 tokens: formats, N >> 3 in bits 17-22, in bits 15 and 16 whether A and B are MN-major."""
     weights, tokens = mn_major
     return (mma_n << 14) | (INSTRUCTION | kind.formats | weights << 15 | tokens << 16)
 

@@ -34,8 +34,7 @@ REQUEST_BYTES = BANKS * BANK_BYTES
 
 
 def wavefronts(addresses: Sequence[int], width: int) -> int:
-    """Wavefronts of an access of `width` bytes (4, 8 or 16) by each of the lanes, in lane order.  Raises ValueError when an address is not
-    aligned."""
+    """Wavefronts of an access of `width` bytes (4, 8 or 16) by each lane, in lane order.  Raises ValueError for an unaligned address."""
     if any(address % width for address in addresses):
         raise ValueError(f"an address is not a multiple of {width}")
     lanes = REQUEST_BYTES // width

@@ -109,8 +109,7 @@ def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows:
 
 
 def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> VarlenKCase:
-    """Drawn for these rows of each group, and a few sources more than rows; of operands that lie transposed 128 rows more, whose scales
-    are NaN."""
+    """Drawn for these rows of each group, with a few sources more; of operands that lie transposed 128 rows more, whose scales are NaN."""
     generator, per_group = torch.Generator().manual_seed(seed), torch.tensor(counts)
     padding = -per_group % (ROW_BLOCK if problem.kind == ALIGNED else 1)
     ends = ((per_group + padding).cumsum(0) - padding).int()

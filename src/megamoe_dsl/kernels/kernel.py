@@ -1,5 +1,4 @@
-"""The protocol of a kernel family: what it declares once, in one class, and the rest of the package asks for; a launch's
-arguments."""
+"""The protocol of a kernel family: what it declares once, in one class, and the package asks for; a launch's arguments."""
 
 from __future__ import annotations
 

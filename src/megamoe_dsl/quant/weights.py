@@ -225,8 +225,7 @@ def tile_sm90(w: torch.Tensor) -> torch.Tensor:
 
 def tile_sm100(w: torch.Tensor) -> torch.Tensor:
     """The same of what a CTA of a pair loads on SM100, 128 rows of 128 channels, or 64 of BF16: E4M3 [..., N / 128, K / 128, 128, 128],
-    E2M1 [..., N / 128, K / 128, 128, 64], BF16 [..., N / 128, K / 64, 128, 64].  A stage of more channels has tiles that follow one
-    another."""
+    E2M1 [..., N / 128, K / 128, 128, 64], BF16 [..., N / 128, K / 64, 128, 64].  A stage of more channels has several tiles."""
     return _tiles(w, BLOCK_N, ROW_BYTES // 2 if w.dtype == TORCH_DTYPES[E2M1] else ROW_BYTES)
 
 
@@ -262,8 +261,7 @@ def utccp_scale_order(sf: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_utccp_scale_order(words: torch.Tensor, batch: int | None = None) -> torch.Tensor:
-    """Inverse of `utccp_scale_order`: int32 [K/128, rows], or [batch * K/128, rows] of `batch` experts, to uint8 [rows, K/32] or [batch,
-    ...]."""
+    """Inverse of `utccp_scale_order`: int32 [K/128, rows], or [batch * K/128, rows] of experts, to uint8 [rows, K/32] or [batch, ...]."""
     if words.dtype != torch.int32 or words.ndim != 2:
         raise ProblemError("words", f"{words.dtype} with {words.ndim} dimensions", f"{torch.int32} with 2")
     count, rows = words.shape

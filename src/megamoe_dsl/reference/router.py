@@ -27,8 +27,7 @@ class RouterMetadata:
 
 
 def router_metadata(topk_idx: torch.Tensor, num_experts: int) -> RouterMetadata:
-    """Histogram, offsets and the stable sort of integers [tokens, topk], of which -1 masks a slot.  Raises `ProblemError` for an expert out
-    of range."""
+    """Histogram, offsets, stable sort of integers [tokens, topk], where -1 masks a slot.  Raises `ProblemError` for one out of range."""
     flat = topk_idx.flatten().long()
     if flat.numel() and not -1 <= int(flat.min()) <= int(flat.max()) < num_experts:
         bad = int(flat[(flat < -1) | (flat >= num_experts)][0])

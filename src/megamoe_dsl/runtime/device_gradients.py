@@ -158,8 +158,7 @@ def weight_gradients(
     tokens_first: bool,
     kind: str = PACKED,
 ) -> None:
-    """The sum of rows^T tokens over the rows of each expert, with `tokens_first` its transpose, into bfloat16 [E, M, N], or added to
-    float32."""
+    """The sum of rows^T tokens over each expert's rows, with `tokens_first` its transpose, in bfloat16 [E, M, N] or added to float32."""
     check_aligned("main_grads", total, TMA_ALIGNMENT)
     experts, n, k = total.shape
     hidden, own = (n, k) if tokens_first else (k, n // 2)

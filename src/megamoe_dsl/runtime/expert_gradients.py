@@ -363,8 +363,7 @@ def _padded_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.T
 
 
 def of_weight(weight: torch.Tensor, total: torch.Tensor | None, rows: int, add: Callable[..., None], *operands: Any) -> torch.Tensor | None:
-    """The gradient of a linear's weights over so many rows, which `add` makes of operands, in a new tensor or added to a total; None of a
-    total."""
+    """The gradient of a linear's weights over so many rows, which `add` makes of operands, in a new tensor; None if added to a total."""
     gradient = total if total is not None else torch.empty_like(weight) if rows else torch.zeros_like(weight)
     if rows:
         add(gradient, *operands)

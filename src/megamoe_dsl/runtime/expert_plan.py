@@ -101,8 +101,7 @@ class DeviceExperts:
         routed: Sequence[int] = (),
     ) -> None:
         """The four launches, with the caller's tensors at these addresses, `fc1` those among the arguments of Linear1, and one counter for
-        all: launches of a stream follow one another, and each leaves it 0.  `routed`: where ends, sources and positions go, if not to the
-        workspace."""
+        all: launches follow one another, and each leaves it 0.  `routed`: where ends, sources and positions go, or the workspace."""
         first, last, groups = self._route.arguments, self._sum.arguments, {}
         first.restore(prepared.route)
         if routed:

@@ -302,8 +302,7 @@ class NodeLayer(torch.nn.Module):
         return self.total(plan, back, x)
 
     def synchronize(self) -> None:
-        """The host waits for the device.  Raises `WatchdogError`, which names the lost ranks, when that takes longer than a collective
-        may."""
+        """The host waits for the device.  Raises `WatchdogError`, which names lost ranks, when that takes longer than a collective may."""
         with self.rails.naming_lost_ranks("synchronize"):
             self.rails.wait()
 

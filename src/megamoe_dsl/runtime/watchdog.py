@@ -49,8 +49,7 @@ def naming_the_wait(*owners: Any, who: Callable[[], str] = str) -> Iterator[None
 
 def silent_ranks(store: Any, name: str, rank: int, num_ranks: int, grace_s: float = GRACE_S) -> list[int] | None:
     """Writes into `store`, a torch.distributed store that all ranks share, that this rank has given up waiting, and waits up to `grace_s`
-    seconds for the others to write the same.  The ranks that have not: they are the ones that were waited for.  None when the store cannot
-    be reached."""
+    seconds for the others to write the same.  The ranks that have not: they were waited for.  None when the store cannot be reached."""
     try:
         store.set(f"{name} {rank}", "waited")
         silent = [other for other in range(num_ranks) if other != rank]

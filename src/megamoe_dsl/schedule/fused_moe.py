@@ -199,9 +199,8 @@ class RingStep:
 
 @dataclass(frozen=True)
 class RingOrder(FusedMoeOrder):
-    """Bands of Linear1, and of Linear2 as far behind as the ring allows.  Of a configuration it also reads `ring_blocks`, token blocks that
-    the pool has rows for, and `window`, at most as many: places from the first that Linear2 has yet to come to, to the last that Linear1
-    may come to."""
+    """Bands of Linear1, and of Linear2 as far behind as the ring allows.  Of a configuration it reads `ring_blocks`, token blocks that the
+    pool has rows for, and `window`, at most as many: places from the first that Linear2 has yet to reach, to the last that Linear1 may."""
 
     def has(self, step: Int, sizes: RingStep) -> Any:
         return sizes.fc2_expert < self.config.problem.experts_per_rank

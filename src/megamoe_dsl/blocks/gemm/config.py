@@ -36,8 +36,7 @@ DECODED_TILES = ((128, 256), (256, 128))
 
 
 def pairs_tiles(problem: Any, block_m: int, block_n: int) -> bool:
-    """Whether K are the rows of groups, and tiles of one come in pairs that have the same columns, of which each CTA of a cluster can fetch
-    half."""
+    """Whether K are the rows of groups, and tiles of one come in pairs with the same columns, so each CTA of a cluster can fetch half."""
     return bool(problem.sums_rows and -(-problem.tile_rows // block_m) % 2 == 0 and block_n % (2 * K_ROWS) == 0)
 
 

@@ -47,8 +47,7 @@ MATRIX = 8  # rows and columns of what stmatrix writes
 
 @cute.jit
 def empty_box(ctx: GemmContext, tile: GemmTile, me: MathThread, row: Any, box: cutlass.Constexpr[int]):
-    """Shared address of a warp's next box, once TMA has read what was in it; `box` counts within a tile, whose rows begin at `row` for the
-    warp."""
+    """Shared address of a warp's next box, once TMA has read what was in it; `box` counts in a tile, whose rows begin at `row`."""
     boxes = ctx.config.epilogue_buffers
     pending = boxes - 1 if box else pending_of_last_tile(ctx.config)
     if is_whole(ctx.config, tile, row):
@@ -68,8 +67,7 @@ def is_whole(config: Any, tile: GemmTile, row: Any) -> Any:
 
 
 def pending_of_last_tile(config: Any) -> int:
-    """Boxes of the last tile that TMA may still read when the first of this one is filled: its other one, unless they came in odd
-    numbers."""
+    """Boxes of the last tile that TMA may still read when this one's first is filled: its other one, unless they came in odd numbers."""
     odd = any(config.tile.boxes(half) % config.epilogue_buffers for half in {False, config.half_tiles})
     return 0 if odd else config.epilogue_buffers - 1
 

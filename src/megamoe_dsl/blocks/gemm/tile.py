@@ -129,8 +129,7 @@ def operand_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 
 
 
 def transposed_side(names: tuple[str, ...], codes: Any, scales: Any, columns: int, rows: Any, box: int) -> dict[str, MapFields]:
-    """Maps of a side that lies transposed, by `names`: of `box` of its columns, of a part of them, and of their FP32 scales, each of 128
-    rows."""
+    """Maps of a side that lies transposed, by `names`: of `box` of its columns, a part of them, and their FP32 scales, each of 128 rows."""
     of_scales = MapFields(scales, TensorMapDtype.F32, (columns, rows // SCALE_BLOCK), (4 * columns,), (box, 1), 0, L2_PROMOTION)
     whole, some = (operand_rows(codes, rows, columns, one) for one in (box, part(box)))
     return dict(zip(names, (whole, some, of_scales), strict=True))

@@ -52,8 +52,7 @@ class GroupTable(SharedTable):
 
 @dataclass(frozen=True)
 class EqualGroups(GroupTable):
-    """Where K are the rows of a group: all `groups` have as many `rows` of tiles; those that would add nothing to what is there have
-    none."""
+    """Where K are the rows of a group: all `groups` have as many `rows` of tiles; those that would add nothing have none."""
 
     rows: cutlass.Constexpr[int]
     groups: cutlass.Constexpr[int]

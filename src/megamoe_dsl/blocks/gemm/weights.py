@@ -1,5 +1,4 @@
-"""Weight sources: how rows of B come to shared memory, who decodes them, which main loop multiplies them; on SM100, which a CTA of a
-pair has."""
+"""Weight sources: how rows of B come to shared memory, who decodes them, what multiplies them; on SM100, which a CTA of a pair has."""
 
 from __future__ import annotations
 
@@ -172,8 +171,7 @@ class DecodedWeights(PackedWeights):
         return columns * BLOCK_K
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
-        """codes: of packed tiles, before they are decoded.  row_exponents: UE8M0 of four rows a word, as in the records.  sfb: the tile's
-        scale."""
+        """codes: of packed tiles, not yet decoded.  row_exponents: UE8M0 of four rows a word, as in the records.  sfb: the tile's scale."""
         packed = PackedPart(columns)
         return (
             Field("codes", (num_stages, packed.num_bytes), U8, OPERAND_ALIGNMENT),
@@ -199,8 +197,7 @@ class DecodedWeights(PackedWeights):
 
 
 def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, MapFields]:
-    """Maps of a side of BF16 whose rows are K, 64 columns a box: of one row for gather4, and as `name` of a stage's where they are
-    sorted."""
+    """Maps of a side of BF16 whose rows are K, 64 columns a box: of one row for gather4, and as `name` of a stage's if they are sorted."""
     if gathers:
         return {name: operand_rows(args.a, 2 * columns, args.a_rows, 1)}
     whole, row = (operand_rows(args.b, 2 * columns, args.m, rows) for rows in (K_ROWS, 1))

@@ -66,8 +66,7 @@ class PairStage:
         )
 
     def scales(self, num_stages: int) -> tuple[Field, ...]:
-        """Fields of the scales in a ring: sfb, of the weights, an atom per word of scales and consumer; sfa, of the tokens.  None without
-        scales."""
+        """Fields of scales in a ring: sfb, of weights, an atom per word of scales and consumer; sfa, of tokens.  None without scales."""
         words = self.k_block.words
         if not words:
             return ()

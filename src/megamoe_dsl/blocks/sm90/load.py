@@ -99,8 +99,7 @@ class Fetch:
 
 @dataclass(frozen=True)
 class TokenTile:
-    """`rows` tokens from `row` on of a K-major matrix, with their FP32 scales, one per token and K block, M-major, by map `scales`, if they
-    have any."""
+    """`rows` tokens from `row` on of a K-major matrix, with any FP32 scales, one per token and K block, M-major, by map `scales`."""
 
     tokens: Fetch
     row: Int32

@@ -66,8 +66,7 @@ class MathThread:
 
 @dataclass(frozen=True)
 class PromotedSums:
-    """A thread's sums of a tile, in `parts` that the tensor core computes one after another, and the registers of the temporary
-    accumulator."""
+    """A thread's sums of a tile, in `parts` that the tensor core computes in turn, and the registers of the temporary accumulator."""
 
     parts: tuple[tuple[Float32, ...], ...]
     partial: tuple[Float32, ...]

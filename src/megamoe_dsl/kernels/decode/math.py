@@ -128,8 +128,7 @@ def store_two_channels(
 
 @cute.jit
 def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any):
-    """A thread's two channels of each row, in every block of 64 weight rows; then the sums of the tile's column, where it is the last tile
-    of rows."""
+    """A thread's two channels of each row, in every block of 64 weight rows; then the sums of the tile's column, if it is its last tile."""
     config, rows = ctx.config, ctx.config.source.rows
     for block in cutlass.range_constexpr(len(sums)):
         for j in cutlass.range_constexpr(config.block_m // 8):

@@ -64,8 +64,7 @@ class GemmKernel(Kernel):
 
 
 class VarlenKKernel(GemmKernel):
-    """D[g] = left^T x right over the rows of each group: gradients of weights.  In BF16 one side's rows are gathered, in FP8 both sides
-    lie transposed."""
+    """D[g] = left^T x right over each group's rows: gradients of weights.  In BF16 one side is gathered, in FP8 both lie transposed."""
 
     name = "varlen_k_gemm"
     problem = VarlenKProblem

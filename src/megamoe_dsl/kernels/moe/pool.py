@@ -78,8 +78,7 @@ def wait_tokens(ctx: Context, tile: Any):
 
 @cute.jit
 def wait_operands(ctx: Context, tile: Any):
-    """Until the tile's tokens, or for Linear2 the Linear1 outputs of its block, are in the pool, visible to TMA, where they arrive in the
-    same launch."""
+    """Until the tile's tokens, or its block's outputs of Linear1, are in the pool, visible to TMA, if they arrive in the same launch."""
     if cutlass.const_expr(ctx.operands_arrive):
         if tile.phase == FC1:
             wait_tokens(ctx, tile)

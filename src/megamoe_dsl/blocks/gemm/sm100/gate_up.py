@@ -1,6 +1,5 @@
 """The epilogue of gate and up on SM100: stored in BF16 where a backward pass needs them, in columns as B has rows; activated, and quantized
-unless D is BF16.  NVFP4 takes a known factor; without it activated channels stay BF16, because scales need a factor of values that nobody
-knows yet."""
+unless D is BF16.  NVFP4 takes a known factor; without it activated channels stay BF16, as scales need one."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ from .load import first_gate
 
 @dataclass(frozen=True)
 class GateUpOfTile:
-    """A warpgroup's part of a tile on its way to rows of D, which scatter4 takes.  Its sums are multiplied with `factor`, or with those of
-    gate and up."""
+    """A warpgroup's part of a tile on its way to rows of D, which scatter4 takes.  Its sums are scaled by `factor`, or gate's and up's."""
 
     ctx: GemmContext
     tile: GemmTile

@@ -86,8 +86,7 @@ def smallest_block_m(arch: Arch, recipe: Recipe) -> int:
 
 
 def padded_sf_rows(capacity: int, recipe: Recipe) -> int:
-    """Scale words per K block, enough for every block_m: each block of up to 128 rows takes a whole atom, so the smallest block needs
-    most."""
+    """Scale words per K block, enough for every block_m: each block of up to 128 rows takes a whole atom, so the smallest needs most."""
     smallest = SMALLEST_TIER[recipe.activations.element]
     return max(capacity // m * align(m, SF_ATOM_ROWS) for m in CANDIDATE_BLOCK_M if m >= smallest)
 

@@ -31,8 +31,7 @@ class PreDispatchKernel(Kernel):
         return PreDispatchConfig(problem, **{"num_sms": CTAS_PER_SM * target.num_sms, "arch_name": target.arch.name, **fields})
 
     def arguments_type(self, config: PreDispatchConfig) -> type[PreDispatchArguments]:
-        """With scales where tokens have them, the rank's first shared expert where there are such, and factors for what is quantized with
-        one."""
+        """With scales where tokens have them, the rank's first shared expert, if any, and factors for what is quantized with one."""
         factors = not config.copies and config.problem.formats.activations.factor
         return with_fields(PreDispatchArguments, x_sf=config.quantized, first_shared=config.shared, factors=factors)
 

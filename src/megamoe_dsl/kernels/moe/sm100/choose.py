@@ -24,8 +24,7 @@ class Tier:
     warpgroups, so that its passes are as short as 8 tokens; here the warpgroups take alternate tiles, and a pass is as long as the
     registers allow.
 
-    `packed_k` is BLOCK_K where activations are E2M1: with 256 channels a row is 128 bytes, as long as one of E4M3, and with 128 half as
-    long."""
+    `packed_k` is BLOCK_K where activations are E2M1: with 256 channels a row is 128 bytes, like one of E4M3, with 128 half as long."""
 
     max_expected: float
     block_m: int

@@ -37,8 +37,7 @@ def most_columns(packed: bool) -> int:
 
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
-    """Allowed values of `cluster`.  The two CTAs of a cluster take two consecutive blocks of the schedule, which must be of one expert and
-    one phase."""
+    """Allowed values of `cluster`.  Its two CTAs take two consecutive blocks of the schedule, which must be of one expert and one phase."""
     weight_blocks = (ceil_div(2 * problem.intermediate, TILE_ROWS), ceil_div(problem.hidden, TILE_ROWS))
     even = all(n % 2 == 0 for n in (*weight_blocks, num_sms))
     return (1, 2) if even and block_m == BLOCK_M[-1] else (1,)
