@@ -68,7 +68,7 @@ CLUSTER_BARRIER = r"barrier\.cluster\.arrive\.release\.aligned;.*?barrier\.clust
 ARRIVAL = r"(?:@p )?mbarrier\.arrive\.shared[^;]*;"
 SPIN = (
     r"ld\.(?:acquire|relaxed)\.(?:gpu|sys)\.global\.b\d\d [^;]*;\s*// end inline asm(?:\s*(?!setp|ld|bra)[^@;]*;)*?"
-    r"\s*setp\.eq[^;]*;(?:\s*mov[^;]*;)*\s*@%p\d+ bra"
+    r"\s*(?:sub\.s32[^;]*;\s*)?setp\.(?:eq|gt)[^;]*;(?:\s*mov[^;]*;)*\s*@%p\d+ bra"
 )
 
 RULES = (

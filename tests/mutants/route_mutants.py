@@ -23,8 +23,8 @@ MUTANTS = (
         "an expert's next row is one too low",
         "off by one",
         "pass_places",
-        "found.place + popc(found.same)",
-        "found.place + popc(found.same) - 1",
+        "place + popc(same)",
+        "place + popc(same) - 1",
     ),
     mutant(
         "warps count before all counts are cleared",
@@ -44,8 +44,8 @@ MUTANTS = (
         "a lane counts on before the others have read",
         "missing order",
         "pass_places",
-        "sync_warp()\nif (key != NO_KEY) & (found.before == 0): ...",
-        "if (key != NO_KEY) & (found.before == 0): ...",
+        "sync_warp()\nif (key != NO_KEY) & (before == 0): ...",
+        "if (key != NO_KEY) & (before == 0): ...",
     ),
     mutant(
         "an expert that is not there has rows",

@@ -31,54 +31,78 @@ MUTANTS = (
         'first = first - load_shared_u32(ctx.shared("starts", owner * local))',
         "",
     ),
-    mutant("ranks are told in the set that they read", "stale buffer", "routing_tables_kernel", "epoch & 1", "epoch & 0"),
+    mutant("ranks are told in the set that they read", "stale buffer", "make_tables", "epoch & 1", "epoch & 0"),
     mutant(
         "counts of other ranks are not waited for",
         "missing order",
-        "routing_tables_kernel",
-        "await_ranks(ctx, group, EpBarrier.SPLITS, epoch)",
+        "make_tables",
+        "await_ranks(ctx, group, EpBarrier.SPLITS, epoch, Reached32)",
         "",
     ),
-    mutant("ranks are told before all warps have", "missing order", "routing_tables_kernel", "group.sync()", ""),
+    mutant("ranks are told before all warps have", "missing order", "make_tables", "group.sync()", ""),
     mutant(
         "a launch that makes tables is not counted",
         "missing clean-up",
-        "routing_tables_kernel",
+        "make_tables",
         'store_u32(ctx.at("launch_epoch"), epoch)',
         "",
     ),
     mutant(
         "pairs are placed before rows have begun",
         "missing order",
-        "routing_tables_kernel",
-        "start_rows(ctx, thread, parity); cute.arch.sync_threads()",
-        "start_rows(ctx, thread, parity)",
+        "make_tables",
+        "start_rows(ctx, thread, parity, cta, before); cute.arch.sync_threads()",
+        "start_rows(ctx, thread, parity, cta, before)",
     ),
     mutant(
         "counters are not cleared before all have been",
         "missing order",
-        "routing_tables_kernel",
-        "cute.arch.sync_threads(); each = ceil_div(args.num_tokens, WARPS)",
-        "each = ceil_div(args.num_tokens, WARPS)",
+        "make_tables",
+        "cute.arch.sync_threads(); each = div(num_tokens + (ctas * WARPS - 1), ctas * WARPS)",
+        "each = div(num_tokens + (ctas * WARPS - 1), ctas * WARPS)",
     ),
-    mutant("the row goes past one item of several", "off by one", "pass_places", "popc(found.same)", "1"),
+    mutant("a CTA's tokens are those of the first one", "wrong base", "make_tables", "(cta * WARPS + warp) * each", "warp * each"),
+    mutant("pairs of a CTA come before those of CTAs before it", "wrong base", "pairs_of_ctas", "ctx.sm > other", "ctx.sm < other"),
+    mutant("the last CTA is counted once more", "off by one", "pairs_of_ctas", "ctas > other", "ctas >= other"),
+    mutant("lists of all CTAs begin at one place", "wrong base", "start_lists", "end - total - first + before", "end - total - first"),
+    mutant(
+        "rows of all CTAs begin at one place",
+        "wrong base",
+        "make_tables",
+        "start_rows(ctx, thread, parity, cta, before)",
+        "start_rows(ctx, thread, parity, cta, Int32(0))",
+    ),
+    mutant(
+        "a CTA without a turn is not counted as there",
+        "missing clean-up",
+        "routing_tables_kernel",
+        "arrive_no_wait(ctx, group, EpBarrier.SPLITS)",
+        "pass",
+    ),
+    mutant("CTAs do not wait for one another", "missing order", "leave_counts", "collect(ctx, group, EpBarrier.SPLITS, epoch)", ""),
+    mutant("the row goes past one item of several", "off by one", "pass_places", "popc(same)", "1"),
 )
 
 
 def short_simulation(arch: str) -> str | None:
-    """What shows that the kernel is wrong, as `kind: text`; None when nothing does: three launches on two ranks."""
+    """What shows that the kernel is wrong, as `kind: text`; None when nothing does: three launches on two ranks, of one CTA
+    and of several."""
     import torch
     from ep_runs import sign_of
-    from test_ep_tables import problem, run
+    from test_ep_tables import problem, run_kernel
 
     from megamoe_dsl.cases.routing import draw_experts
+    from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
+    from ptx_of import artifact
 
-    shape = "more tokens of a warp than it sorts at a time"
-    moe, generator = problem(shape), torch.Generator().manual_seed(0)
-    idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), generator, 0.2) for count in (200, 7)]
-    for one in idx:
-        one[one == -1] = moe.num_experts
-    return sign_of(lambda: run(shape, idx, 99, True, launches=3))
+    def make(shape: str) -> None:
+        moe, generator = problem(shape), torch.Generator().manual_seed(0)
+        idx = [draw_experts(moe, count, torch.zeros(moe.num_experts), generator, 0.2) for count in (200, 7)]
+        for one in idx:
+            one[one == -1] = moe.num_experts
+        run_kernel(artifact(RoutingTablesConfig(moe)), shape, idx, 2, 0, before=[idx[::-1]])
+
+    return sign_of(lambda: make("more tokens of a warp than it sorts at a time")) or sign_of(lambda: make("three CTAs"))
 
 
 def ptx_faults() -> Iterator[tuple[str, str, Callable[[], str | None]]]:

@@ -92,7 +92,7 @@ def test_a_kernel_is_launched_as_its_artifact_says(
 
 def test_kernels_whose_ctas_wait_for_one_another_are_known() -> None:
     """All CTAs of these must run at once; the others may begin before the launch before them has ended."""
-    waiting = ("mega_moe", "route", "moe_dispatch", "moe_combine", "dispatch_grouped_gemm", "grouped_gemm_combine")
+    waiting = ("mega_moe", "route", "moe_dispatch", "moe_combine", "routing_tables", "dispatch_grouped_gemm", "grouped_gemm_combine")
     early = ("gemm", "gather_gemm", "varlen_k_gemm", "top_experts", "decode", "route", "topk_sum", "quantize_both", "quantize_weights")
     assert {one.name for one in KERNELS if one.resident} == set(waiting)
     assert {one.name for one in KERNELS if one.early} == set(early)

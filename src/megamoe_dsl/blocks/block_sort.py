@@ -7,7 +7,6 @@ Counters are words in shared memory, a row of keys for each warp.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -34,32 +33,24 @@ def count(counts: Int32, key: Int32):
         reduce_add_shared(counts + key * 4, 1)
 
 
-@dataclass(frozen=True)
-class SortedItem:
-    """A lane's item: where it goes, the lanes with the same key, and how many of them come before it; `NO_KEY` without a key."""
-
-    place: Int32
-    same: Int32
-    before: Int32
-
-
 @cute.jit
-def find_place(counts: Int32, key: Int32, then: cutlass.Constexpr[Callable[[Int32], None]]) -> SortedItem:
-    """Finds the place of each lane's item, in the order of lanes; `counts` is the warp's row.  `then` gets the place of an item, if any."""
+def find_place(counts: Int32, key: Int32, then: cutlass.Constexpr[Callable[[Int32], None]]):
+    """The place of each lane's item, or `NO_KEY`, in the order of lanes, the lanes with the same key, and how many of them come before it.
+    `counts` is the warp's row; `then` gets the place of an item, if any."""
     same = match_lanes(key)
     before, place = popc(same & lanes_below()), Int32(NO_KEY)
     if key != NO_KEY:
         place = load_shared_u32(counts + key * 4) + before
         then(place)
-    return SortedItem(place, same, before)
+    return place, same, before
 
 
 @cute.jit
-def pass_places(counts: Int32, key: Int32, found: SortedItem):
+def pass_places(counts: Int32, key: Int32, place: Int32, same: Int32, before: Int32):
     """The row goes past the items that have found their places."""
     sync_warp()
-    if (key != NO_KEY) & (found.before == 0):
-        store_shared_u32(counts + key * 4, found.place + popc(found.same))
+    if (key != NO_KEY) & (before == 0):
+        store_shared_u32(counts + key * 4, place + popc(same))
     sync_warp()
 
 

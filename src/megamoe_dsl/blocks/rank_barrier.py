@@ -71,8 +71,7 @@ class Group:
 
 
 def next_epoch(ctx: RankContext) -> Any:
-    """Number of this launch, from 1.  A CTA reads it before it arrives at the last barrier, because after that barrier SM 0 stores the next
-    launch's."""
+    """Number of this launch, from 1.  A CTA reads it before it arrives at the last barrier, after which SM 0 stores the next launch's."""
     return load_u32(ctx.at("launch_epoch")) + 1
 
 
@@ -110,11 +109,11 @@ def signal(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum]):
 
 
 @cute.jit
-def await_ranks(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum], epoch: Int32):
-    """Waits until every rank has arrived."""
+def await_ranks(ctx: RankContext, group: Group, which: cutlass.Constexpr[IntEnum], epoch: Int32, until: cutlass.Constexpr[Any] = Equals32):
+    """Waits until every rank has arrived; `until` says whether a rank may be there again already."""
     if group.thread == 0:
         target = epoch * ctx.num_ranks
-        spin(Equals32(ctx.at("rank_signal", int(which)), target, "sys"), ctx.watchdog, ctx.waits.RANK, Int32(int(which)))
+        spin(until(ctx.at("rank_signal", int(which)), target, "sys"), ctx.watchdog, ctx.waits.RANK, Int32(int(which)))
     group.sync()
 
 

@@ -1,5 +1,4 @@
-"""Waits on global memory.  A watchdog turns a wait that never ends into a trap, and leaves a record of where it was
-(layouts/records.py)."""
+"""Waits on global memory.  A watchdog turns a wait that never ends into a trap, and leaves a record (layouts/records.py)."""
 
 from __future__ import annotations
 
@@ -61,6 +60,14 @@ class Equals32:
 
     def met(self, value: Any) -> Any:
         return value == self.target
+
+
+@dataclass(frozen=True)
+class Reached32(Equals32):
+    """The same, or it is beyond."""
+
+    def met(self, value: Any) -> Any:
+        return value - self.target >= 0
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,7 @@ def quantize_tokens(config: cutlass.Constexpr[RouteConfig], args: Any, warp: Int
 
 
 def experts_of(config: RouteConfig, args: Any, slot: Any, last: Any) -> list[Int32]:
-    """The experts of a lane's next slots, 32 apart, before the last; `NO_KEY` where there is none.  All are on their way from memory before
-    one is looked at."""
+    """Experts of a lane's next slots, 32 apart, before the last; `NO_KEY` without one.  All are on their way before one is looked at."""
     slots = [slot + LANES * i for i in range(AT_A_TIME)]
     load, size = (load_u32, 4) if config.indices == I32 else (load_u64, 8)
     named = [load(args.topk_idx + Int64(cutlass.min(one, last - 1)) * size) for one in slots]
@@ -76,8 +75,8 @@ def place_slot(config: cutlass.Constexpr[RouteConfig], args: Any, counts: Int32,
     """A slot of each lane gets its row, in the lanes' order; `counts` are the next rows of the warp's experts."""
     found = find_place(counts, expert, lambda place: store_u32(args.sources + Int64(place) * 4, div(slot, config.problem.topk)))
     if slot < last:
-        store_u32(args.positions + Int64(slot) * 4, found.place)
-    pass_places(counts, expert, found)
+        store_u32(args.positions + Int64(slot) * 4, found[0])
+    pass_places(counts, expert, *found)
 
 
 @cute.jit

@@ -1,5 +1,4 @@
-"""How the two halves of an expert-parallel layer are computed: the tile of the GEMM, and how tokens travel; their routing tables, by one
-CTA, whatever the number of tokens."""
+"""How the two halves of an expert-parallel layer are computed: the tile of the GEMM, and how tokens travel; their routing tables."""
 
 from __future__ import annotations
 
@@ -14,13 +13,14 @@ from ....blocks.gemm.config import LOADER_WARPS, NUM_SMS
 from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import CheckedConfig
 from ....hardware.tensor_map import MapFields
+from ....layouts.arith import ceil_div
 from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
 from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
 from ..layouts.smem_plan import CombinePlan, EpSmemPlan
 from .gemm_part import GATE_UP, PARTS, STORED, GemmPart, GroupedGemm, pooled_problem
-from .layouts.symmetric import EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
+from .layouts.symmetric import MOST_TABLES_CTAS, EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
 HALVES = ("dispatch", "combine")
 ROW_ALIGNMENT = 128
@@ -154,8 +154,7 @@ class EpConfig(CheckedConfig):
         return self.smem_plan(self.num_stages)
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
-        """The plan of the GEMM and buffers of the communication warps.  epoch: launches before this one; trace_count: stamps so far of each
-        traced warp."""
+        """The GEMM's plan, and buffers of communication warps.  epoch: launches before this one; trace_count: stamps of a traced warp."""
         gemm = self.part.gemm(self, 2)  # not `gemm`, whose depth is not known yet
         warps, plan, (slots, barrier, combine) = gemm.num_threads // 32 + COMMUNICATION_WARPS, gemm.smem_plan(num_stages), self.slots
         words = Field("epoch", (1,), U32), barrier.field, Field("trace_count", (warps if self.trace else 0,), U32)
@@ -298,14 +297,13 @@ class GemmCombineConfig(EpConfig):
         return args.acts, args.acts_sf, field_address(self, args.sym, "kept" if self.keeps else "results")
 
 
-WARPS = 32
-LANES = 32
+WARPS = LANES = 32
+AT_A_TIME = 4  # pairs of a lane whose experts are on their way from memory together
 
 
 @lru_cache
 def tables_region(experts: int) -> Region:
-    """Shared memory.  rows, pulls: of each warp and expert, or list, how many, then where the next one goes; sums: of the warps; starts: of
-    each expert."""
+    """Shared memory.  rows, pulls: of each warp and expert, or list, how many, then the next place; sums: of warps; starts: of experts."""
     words = {"rows": (WARPS, experts), "pulls": (WARPS, experts), "sums": (WARPS,), "starts": (experts,)}
     return Region.stack("smem", *(Field(name, shape, U32, 16) for name, shape in words.items()))
 
@@ -316,7 +314,6 @@ class RoutingTablesConfig(CheckedConfig):
 
     arch = ARCH_BY_NAME
     cluster: ClassVar[int] = 1
-    num_sms: ClassVar[int] = 1
     launch: ClassVar[EpLaunch] = EpLaunch.TABLES
     num_threads: ClassVar[int] = LANES * WARPS
 
@@ -345,6 +342,15 @@ class RoutingTablesConfig(CheckedConfig):
     def tokens_at_a_time(self) -> int:
         """Tokens that a warp sorts at a time, with a lane for each of their slots."""
         return LANES // self.problem.topk
+
+    @property
+    def tokens_of_turn(self) -> int:
+        """Tokens of a CTA whose warps each take one turn; with more, more CTAs make the tables, if there are any."""
+        return WARPS * AT_A_TIME * self.tokens_at_a_time
+
+    @property
+    def num_sms(self) -> int:
+        return min(ceil_div(self.problem.max_tokens_per_rank, self.tokens_of_turn), MOST_TABLES_CTAS)
 
     @property
     def smem(self) -> EpSmemPlan:

@@ -39,8 +39,7 @@ NOWHERE = -1
 
 @dataclass(frozen=True)
 class Places:
-    """Rows that a token goes to, and their counters, or the rows again where tail warps count: lane s has those of slot s, which bit s of
-    `mask` says."""
+    """Rows that a token goes to, and their counters, or the rows again if tail warps count: lane s has those of slot s, bit s of `mask`."""
 
     rows: Int32
     counter: Int32

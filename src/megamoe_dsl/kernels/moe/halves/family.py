@@ -66,6 +66,7 @@ class RoutingTablesKernel(Kernel):
     """Where every token goes, and who fetches it, from the experts of all ranks' tokens: what dispatch and combine read."""
 
     name = "routing_tables"
+    resident = True
     code = "tables.routing_tables_kernel"
     takes_arguments = with_fields(EpArguments, num_tokens=True)
     problem = Problem

@@ -1,15 +1,15 @@
-"""The routing tables of a rank, by one CTA: where each pair's row lies on its expert's rank, and which pairs every rank fetches from here.
+"""The routing tables of a rank: where each pair's row lies on its expert's rank, and which pairs every rank fetches from here.
 
-waits     SPLITS: the counts of all ranks are there
+waits     SPLITS: the counts of all CTAs, then of all ranks are there
 signals   SPLITS, when this rank has told every rank how many tokens it has for each expert, and how many pairs for that rank
 
 Every warp has tokens that follow one another, and sorts their pairs twice (blocks/block_sort.py): all of them by expert, and those whose
-token travels by expert or by rank.
+token travels by expert or by rank.  As many CTAs do so as have a turn for all of their warps, up to those of the grid; they leave one
+another their counts, and the first one talks to the other ranks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -18,30 +18,22 @@ from cutlass import Boolean, Int32
 
 from ....blocks.block_sort import NO_KEY, clear_counts, count, count_of_key, counts_to_places, find_place, pass_places, sum_of_block
 from ....blocks.cta import shared_memory
-from ....blocks.rank_barrier import Group, await_ranks, signal
+from ....blocks.rank_barrier import Group, arrive, arrive_no_wait, await_ranks, collect, signal
 from ....device.memory import load_shared_u32, load_u32, load_u64, store_shared_u32, store_u32
+from ....device.sync import Reached32
 from ....device.warp import shuffle
 from ....layouts.arith import ceil_div, div, minimum, select
-from .config import LANES, WARPS, RoutingTablesConfig
+from .config import AT_A_TIME, LANES, WARPS, RoutingTablesConfig
 from .context import EpContext
 from .layouts.symmetric import EpBarrier, padded_rows
 
 CTA_BARRIER = 1  # named; 0 is that of sync_threads
-AT_A_TIME = 4
-"""Pairs of a lane whose experts are on their way from memory together."""
+SORTS = "rows", "pulls"  # their counters in shared memory
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A lane's next one: its number, whether there is one, and its expert, `NO_KEY` where it names none."""
-
-    number: Int32
-    there: Boolean
-    expert: Int32
-
-
-def pairs_of(ctx: EpContext, first: Any, last: Any, lane: Any) -> list[Pair]:
-    """A lane's next pairs, of tokens from `first` to `last`.  All are on their way from memory before one is looked at."""
+def pairs_of(ctx: EpContext, first: Any, last: Any, lane: Any) -> list[tuple[Any, Any, Any]]:
+    """A lane's next pairs, of tokens from `first` to `last`: expert, `NO_KEY` where it names none, number, and whether there is one.
+    All are on their way from memory before one is looked at."""
     problem, step = ctx.config.problem, ctx.config.tokens_at_a_time
     tokens = [first + step * i + div(lane, problem.topk) for i in range(AT_A_TIME)]
     there = [(token < last) & (lane < step * problem.topk) for token in tokens]
@@ -50,8 +42,7 @@ def pairs_of(ctx: EpContext, first: Any, last: Any, lane: Any) -> list[Pair]:
     experts = [
         select(one & (name >= 0) & (name < problem.num_experts), Int32(name), Int32(NO_KEY)) for one, name in zip(there, named, strict=True)
     ]
-    pairs = [token * problem.topk + slot for token, slot in places]
-    return [Pair(*one) for one in zip(pairs, there, experts, strict=True)]
+    return list(zip(experts, (token * problem.topk + slot for token, slot in places), there, strict=True))
 
 
 def list_key(ctx: EpContext, expert: Any, lane: Any) -> Any:
@@ -72,20 +63,19 @@ def count_pairs(ctx: EpContext, rows: Int32, pulls: Int32, first: Int32, last: I
     for start in cutlass.range(first, last, AT_A_TIME * ctx.config.tokens_at_a_time, unroll=1):
         found = pairs_of(ctx, start, last, lane)
         for i in cutlass.range_constexpr(AT_A_TIME):
-            count(rows, found[i].expert)
-            count(pulls, list_key(ctx, found[i].expert, lane))
+            count(rows, found[i][0])
+            count(pulls, list_key(ctx, found[i][0], lane))
 
 
 @cute.jit
-def place_pair(ctx: EpContext, rows: Int32, pulls: Int32, one: Pair, lane: Int32):
+def place_pair(ctx: EpContext, rows: Int32, pulls: Int32, lane: Int32, expert: Int32, number: Int32, there: Boolean):
     """Stores the row of one pair of each lane, and its place in the list of its expert's rank."""
-    row = find_place(rows, one.expert, lambda place: None)
-    if one.there:
-        store_u32(ctx.at("pair_rows", 0, one.number), row.place)
-    pass_places(rows, one.expert, row)
-    key, rank = list_key(ctx, one.expert, lane), div(one.expert, ctx.config.problem.experts_per_rank)
-    pull = find_place(pulls, key, lambda place: store_u32(ctx.at("send_pairs", rank, place), one.number))
-    pass_places(pulls, key, pull)
+    found = find_place(rows, expert, lambda place: None)
+    if there:
+        store_u32(ctx.at("pair_rows", 0, number), found[0])
+    pass_places(rows, expert, *found)
+    key, rank = list_key(ctx, expert, lane), div(expert, ctx.config.problem.experts_per_rank)
+    pass_places(pulls, key, *find_place(pulls, key, lambda place: store_u32(ctx.at("send_pairs", rank, place), number)))
 
 
 @cute.jit
@@ -94,18 +84,47 @@ def place_pairs(ctx: EpContext, rows: Int32, pulls: Int32, first: Int32, last: I
     for start in cutlass.range(first, last, AT_A_TIME * ctx.config.tokens_at_a_time, unroll=1):
         found = pairs_of(ctx, start, last, lane)
         for i in cutlass.range_constexpr(AT_A_TIME):
-            place_pair(ctx, rows, pulls, found[i], lane)
+            place_pair(ctx, rows, pulls, lane, *found[i])
 
 
 @cute.jit
-def start_lists(ctx: EpContext, thread: Int32, parity: Int32):
+def leave_counts(ctx: EpContext, group: Group, epoch: Int32, ctas: Int32):
+    """Tells the other CTAs what this one has counted, and waits until all have done so; there may be no other."""
+    if ctas > 1:
+        for sort in cutlass.range_constexpr(len(SORTS)):
+            if group.thread < ctx.config.problem.num_experts:
+                store_u32(ctx.at("cta_counts", ctx.sm, sort, group.thread), pairs_of_cta(ctx, SORTS[sort], group.thread))
+        arrive(ctx, group, EpBarrier.SPLITS)
+        collect(ctx, group, EpBarrier.SPLITS, epoch)
+    else:
+        arrive_no_wait(ctx, group, EpBarrier.SPLITS)
+
+
+def pairs_of_cta(ctx: EpContext, sort: str, key: Any) -> Any:
+    """Pairs of a key that this CTA has counted for a sort."""
+    return count_of_key(ctx.shared(sort, 0, key), ctx.config.problem.num_experts * 4, WARPS)
+
+
+@cute.jit
+def pairs_of_ctas(ctx: EpContext, sort: cutlass.Constexpr[str], key: Int32, ctas: Int32):
+    """The same in the CTAs before this one, and in all."""
+    before, total = Int32(0), pairs_of_cta(ctx, sort, key)
+    if ctas > 1:
+        total = Int32(0)
+        for other in cutlass.range_constexpr(ctx.config.num_sms):
+            number = load_u32(ctx.at("cta_counts", minimum(Int32(other), ctas - 1), SORTS.index(sort), key))
+            before = before + select(ctx.sm > other, number, Int32(0))
+            total = total + select(ctas > other, number, Int32(0))
+    return before, total
+
+
+@cute.jit
+def start_lists(ctx: EpContext, thread: Int32, parity: Int32, cta: Int32, ctas: Int32):
     """Counters of pairs that travel become places in lists; every rank is told the length of its own.  Thread k has key k."""
-    config, problem, key_of = ctx.config, ctx.config.problem, ctx.config.problem.experts_per_rank
-    counter, stride, total = ctx.shared("pulls", 0, thread), problem.num_experts * 4, Int32(0)
-    keys = problem.num_experts if config.token_sorting else problem.num_ranks
-    per_rank = key_of if config.token_sorting else 1
+    problem, before, total = ctx.config.problem, Int32(0), Int32(0)
+    keys, per_rank = (problem.num_experts, problem.experts_per_rank) if ctx.config.token_sorting else (problem.num_ranks, 1)
     if thread < keys:
-        total = count_of_key(counter, stride, WARPS)
+        before, total = pairs_of_ctas(ctx, "pulls", thread, ctas)
     end = sum_of_block(total, lambda one: ctx.shared("sums", one), thread, WARPS)
     if thread < keys:
         store_shared_u32(ctx.shared("starts", thread), end - total)
@@ -113,27 +132,30 @@ def start_lists(ctx: EpContext, thread: Int32, parity: Int32):
     if thread < keys:
         rank = div(thread, per_rank)
         first = load_shared_u32(ctx.shared("starts", rank * per_rank))
-        counts_to_places(counter, stride, WARPS, end - total - first)
-        if thread == rank * per_rank + (per_rank - 1):
+        counts_to_places(ctx.shared("pulls", 0, thread), problem.num_experts * 4, WARPS, end - total - first + before)
+        if (thread == rank * per_rank + (per_rank - 1)) & (cta == 0):
             store_u32(ctx.at_peer(ctx.peer(rank), "pulls", parity, ctx.args.rank), end - first)
 
 
 @cute.jit
-def tell_splits(ctx: EpContext, thread: Int32, parity: Int32):
-    """Every rank is told how many tokens this one has for each expert.  Thread e has expert e."""
-    problem = ctx.config.problem
+def tell_splits(ctx: EpContext, thread: Int32, parity: Int32, cta: Int32, ctas: Int32):
+    """Every rank is told how many tokens this one has for each expert.  Thread e has expert e, of whose pairs in the CTAs before this one
+    it returns the number."""
+    problem, before = ctx.config.problem, Int32(0)
     if thread < problem.num_experts:
-        total = count_of_key(ctx.shared("rows", 0, thread), problem.num_experts * 4, WARPS)
-        for rank in cutlass.range(problem.num_ranks, unroll=1):
-            store_u32(ctx.at_peer(ctx.peer(rank), "splits", parity, ctx.args.rank, thread), total)
+        before, total = pairs_of_ctas(ctx, "rows", thread, ctas)
+        if cta == 0:
+            for rank in cutlass.range(problem.num_ranks, unroll=1):
+                store_u32(ctx.at_peer(ctx.peer(rank), "splits", parity, ctx.args.rank, thread), total)
+    return before
 
 
 @cute.jit
-def start_rows(ctx: EpContext, thread: Int32, parity: Int32):
-    """Counters of pairs become rows on the expert's rank, behind those of lower ranks; this rank's own experts and lists are counted."""
-    problem, rank = ctx.config.problem, ctx.args.rank
+def start_rows(ctx: EpContext, thread: Int32, parity: Int32, cta: Int32, before: Int32):
+    """Counters of pairs become rows on the expert's rank, behind those of lower ranks and, `before`, of the CTAs before this one; this
+    rank's own experts and lists are counted."""
+    problem, rank, rows = ctx.config.problem, ctx.args.rank, Int32(0)
     local, experts = problem.experts_per_rank, problem.num_experts
-    rows, before = Int32(0), Int32(0)
     if thread < experts:
         for source in cutlass.range(problem.num_ranks, unroll=1):
             of_source = load_u32(ctx.at("splits", parity, source, thread))
@@ -148,36 +170,53 @@ def start_rows(ctx: EpContext, thread: Int32, parity: Int32):
         owner = div(thread, local)
         first = first - load_shared_u32(ctx.shared("starts", owner * local))
         counts_to_places(ctx.shared("rows", 0, thread), experts * 4, WARPS, first + before)
-        if owner == rank:
+        if (owner == rank) & (cta == 0):
             store_u32(ctx.at("expert_rows", thread - rank * local), rows)
-    if thread < problem.num_ranks:
+    if (thread < problem.num_ranks) & (cta == 0):
         store_u32(ctx.at("recv_pairs", thread), load_u32(ctx.at("pulls", parity, thread)))
 
 
-@cute.kernel
-def routing_tables_kernel(config: cutlass.Constexpr[RoutingTablesConfig], args: Any):
-    """The CTA of a rank."""
-    thread = Int32(cute.arch.thread_idx()[0])
-    ctx = EpContext(config, args, shared_memory(config.smem.region))
-    group, warp, lane = Group(CTA_BARRIER, config.num_threads, thread), thread // LANES, thread % LANES
+@cute.jit
+def make_tables(ctx: EpContext, group: Group, cta: Int32, ctas: Int32):
+    """One of so many CTAs."""
+    config, num_tokens, thread = ctx.config, ctx.args.num_tokens, group.thread
+    warp, lane = thread // LANES, thread % LANES
     epoch = load_u32(ctx.at("launch_epoch")) + 1
     # Two sets: a rank may be in its next launch while another still reads this one's.
     parity = epoch & 1
     clear_counts(ctx.shared("rows", 0, 0), 2 * WARPS * config.problem.num_experts, thread, config.num_threads)
     cute.arch.sync_threads()
-    each = ceil_div(args.num_tokens, WARPS)
-    first = minimum(warp * each, args.num_tokens)
-    last = minimum(first + each, args.num_tokens)
+    each = div(num_tokens + (ctas * WARPS - 1), ctas * WARPS)
+    first = minimum((cta * WARPS + warp) * each, num_tokens)
+    last = minimum(first + each, num_tokens)
     rows, pulls = ctx.shared("rows", warp, 0), ctx.shared("pulls", warp, 0)
     count_pairs(ctx, rows, pulls, first, last, lane)
     cute.arch.sync_threads()
-    tell_splits(ctx, thread, parity)
-    start_lists(ctx, thread, parity)
+    if cutlass.const_expr(config.num_sms > 1):
+        leave_counts(ctx, group, epoch, ctas)
+    before = tell_splits(ctx, thread, parity, cta, ctas)
+    start_lists(ctx, thread, parity, cta, ctas)
     group.sync()
-    signal(ctx, group, EpBarrier.SPLITS)
-    await_ranks(ctx, group, EpBarrier.SPLITS, epoch)
-    start_rows(ctx, thread, parity)
+    if cta == 0:
+        signal(ctx, group, EpBarrier.SPLITS)
+    await_ranks(ctx, group, EpBarrier.SPLITS, epoch, Reached32)
+    start_rows(ctx, thread, parity, cta, before)
     cute.arch.sync_threads()
     place_pairs(ctx, rows, pulls, first, last, lane)
-    if thread == 0:
+    if (thread == 0) & (cta == 0):
         store_u32(ctx.at("launch_epoch"), epoch)
+
+
+@cute.kernel
+def routing_tables_kernel(config: cutlass.Constexpr[RoutingTablesConfig], args: Any):
+    """The CTAs of a rank: those for which there is a turn, and the first one in any case."""
+    ctx = EpContext(config, args, shared_memory(config.smem.region))
+    group = Group(CTA_BARRIER, config.num_threads, Int32(cute.arch.thread_idx()[0]))
+    if cutlass.const_expr(config.num_sms == 1):
+        make_tables(ctx, group, 0, 1)
+    else:
+        ctas = cutlass.max(minimum(ceil_div(args.num_tokens, config.tokens_of_turn), config.num_sms), 1)
+        if ctx.sm < ctas:
+            make_tables(ctx, group, ctx.sm, ctas)
+        else:
+            arrive_no_wait(ctx, group, EpBarrier.SPLITS)

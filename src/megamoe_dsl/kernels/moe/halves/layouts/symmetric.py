@@ -18,6 +18,7 @@ from ...layouts.symmetric import TMA_ALIGNMENT as ALIGNMENT
 
 SMALLEST_BLOCK = 8  # rows of the smallest tile
 SMALLEST_TILE = 64  # rows and columns, where rows' results are kept
+MOST_TABLES_CTAS = 32  # that make a rank's routing tables
 SCALE_CHANNELS = CHANNELS_PER_WORD
 """Of a word of scales: one of FP32, or four of UE8M0."""
 
@@ -99,13 +100,14 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
         *(Field("fc1_sf", (words, rows), word, ALIGNMENT),) * scaled,  # dispatch to token loader
         Field("destinations", (rows,), U64, ALIGNMENT),  # dispatch to Linear2: where a row's result goes, on its token's rank
         Field("results", (tokens * topk, hidden), BF16, ALIGNMENT),  # Linear2 of any rank to combine: of this rank's pairs
+        # CTAs of tables to one another: pairs of each expert, and of each key of lists
+        Field("cta_counts", (MOST_TABLES_CTAS, 2, problem.num_experts), I32, ALIGNMENT),
         *(field for least, field in kept if keeps >= least),
     )
 
 
 def field_address(config: Any, base: Any, name: str, *index: Any) -> Any:
-    """Address in the symmetric buffer that starts at `base`, for a kernel of this configuration: of the fields that launches have for
-    themselves, its own."""
+    """Address in the symmetric buffer at `base`, for this configuration's kernel: of fields that launches have for themselves, its own."""
     own = (int(config.launch),) if name in PER_LAUNCH else ()
     return config.symmetric.address(base, name, *own, *index)
 
@@ -133,7 +135,7 @@ class EpWait(Watched):
     """Everything else waits, directly or not, for one of these."""
 
     ROWS = 1, "dispatch", "rows of block or expert"  # token loader: rows of a tile
-    GRID = 2, ""  # SM 0: all CTAs at a rank barrier
+    GRID = 2, ""  # SM 0, and every SM that makes tables: all CTAs at a rank barrier
     RANK = 3, ""  # every rank at a rank barrier
     STORED = 4, "dispatch", "row"  # tail warps: a row
     TILES = 5, "combine", "tiles of part"  # who sends results: tiles of a part of a block's rows
