@@ -14,7 +14,7 @@ from megamoe_dsl.arch import REGISTER_FILE, SM100, SMEM_BYTES
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.layouts.symmetric import CANDIDATE_BLOCK_M, symmetric_buffer, whole_pool
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.kernels.moe.sm100.choose import TIERS, choose_lookahead, choose_tier
+from megamoe_dsl.kernels.moe.sm100.choose import TIERS, choose_fields, choose_lookahead
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.presets import PRESETS
@@ -66,7 +66,7 @@ def test_tier_edges(num_tokens, expected, block_m):
     tokens and two standard deviations more."""
     problem = Problem(4096, 2048, 128, 8, num_ranks=8, max_tokens_per_rank=32768)
     assert problem.expected_tokens_per_expert(num_tokens) == expected
-    assert choose_tier(problem, expected).block_m == block_m
+    assert choose_fields(problem, expected, None, 148)["block_m"] == block_m
     assert choose(problem, Target.typical("sm_100a"), num_tokens).block_m == block_m
 
 
@@ -184,7 +184,7 @@ def test_budgets(config):
 def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
     config = choose(problem, Target.typical("sm_100a", 2 * clusters), num_tokens)
-    assert config.block_m == choose_tier(problem, problem.expected_tokens_per_expert(num_tokens)).block_m
+    assert config.block_m == choose_fields(problem, problem.expected_tokens_per_expert(num_tokens), None, 148)["block_m"]
     assert config.num_stages == config.smem_plan(1).max_stages(SMEM_BYTES)
     assert config.replace() == config
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from math import ceil
 from typing import Any
 
 from ...config_error import require, require_integer
@@ -12,21 +11,23 @@ from ...problem import Problem
 from ...target import Target
 from ...tuned import Entry, tuned_table
 from .config import MegaMoeConfig
+from .sm90.choose import choose_fields as choose_sm90
+from .sm90.config import Sm90Config
+from .sm100.choose import choose_fields as choose_sm100
+from .sm100.config import Sm100Config
 
-Heuristics = Callable[[Problem, float, int | None, int], dict[str, int]]
-"""(problem, expected tokens per expert, a tile or None, SMs) to fields of a configuration."""
+HEURISTICS: Mapping[Any, Any] = {Sm90Config: choose_sm90, Sm100Config: choose_sm100}
+"""Of an architecture's configurations: problem, expected tokens per expert, a tile or None, and SMs to fields."""
 
 
-def choose(
-    kind: Any, heuristics: Heuristics, problem: Problem, target: Target, num_tokens: int, fields: Mapping[str, Any]
-) -> MegaMoeConfig:
+def choose(kind: Any, problem: Problem, target: Target, num_tokens: int, fields: Mapping[str, Any]) -> MegaMoeConfig:
     """The configuration for `num_tokens` tokens on every rank; `fields` replace what is chosen, and with a `block_m` among them nothing
     measured is taken.  Raises `ConfigError`.
 
     A measured point is near within a factor of two of the tokens per expert, if the heuristics choose the same there as here.  So a
     measurement replaces their choice only in the case that was measured: one of 8 tokens that was best for 5 is not used for 9."""
     problem.check_num_tokens(num_tokens)
-    num_sms, gpu, block_m = target.num_sms, target.gpu, fields.get("block_m")
+    num_sms, gpu, block_m, heuristics = target.num_sms, target.gpu, fields.get("block_m"), HEURISTICS[kind]
     require_integer("num_sms", num_sms)
     require(gpu is None or isinstance(gpu, str), "gpu", gpu, "None or the name of a GPU")
     kind.require_recipe(problem)
@@ -53,9 +54,3 @@ def measured(kind: Any, problem: Problem, entry: Entry, pool_rows: int | None = 
 def made(kind: Any, problem: Problem, **fields: Any) -> MegaMoeConfig:
     """A configuration of this class.  Many numbers of tokens choose the same one, and how deep its ring is takes milliseconds to find."""
     return kind(problem, **fields)
-
-
-def experts_with(tiles: float, per_expert: int, experts: int) -> int:
-    """How many experts with `per_expert` tiles each have `tiles` tiles together, rounded up to a power of two, and at most `experts`.  The
-    fewer values this has, the fewer kernels are compiled to serve all numbers of tokens."""
-    return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)

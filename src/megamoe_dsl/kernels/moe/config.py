@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import ceil
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
@@ -160,10 +161,13 @@ class MegaMoeConfig(CheckedConfig):
     def smem_plan(self, num_stages: int) -> SmemPlan:
         return self.plan(self, num_stages)
 
-    # --- the layer in a launch per stage (unfused/)
-    def stage_plan(self, num_stages: int) -> SmemPlan:
-        """The plan of which a launch of one stage uses a part."""
-        return self.smem_plan(num_stages)
+    stage_plan = smem_plan  # of which a launch of one stage of the layer uses a part (unfused/)
+
+
+def experts_with(tiles: float, per_expert: int, experts: int) -> int:
+    """How many experts with `per_expert` tiles each have `tiles` tiles together, rounded up to a power of two, and at most `experts`.  The
+    fewer values this has, the fewer kernels are compiled to serve all numbers of tokens."""
+    return min(1 << (ceil(tiles / per_expert) - 1).bit_length(), experts)
 
 
 def require_whole_tiles(config: Any, what: str) -> None:

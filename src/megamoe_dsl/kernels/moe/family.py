@@ -15,13 +15,10 @@ from ..measures import measure_sm90, measure_sm100
 from .arguments import Arguments
 from .choose import choose
 from .config import MegaMoeConfig
-from .sm90.choose import choose_fields as choose_sm90
 from .sm90.config import Sm90Config
-from .sm100.choose import choose_fields as choose_sm100
 from .sm100.config import Sm100Config
 
 MIB = 1 << 20
-HEURISTICS = {SM90.name: choose_sm90, SM100.name: choose_sm100}
 MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
 
 
@@ -35,8 +32,7 @@ class MegaMoeKernel(Kernel):
     resident = True
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> MegaMoeConfig:
-        kind = self.configs[target.arch.name]
-        return choose(kind, HEURISTICS[target.arch.name], problem, target, num_tokens, fields)
+        return choose(self.configs[target.arch.name], problem, target, num_tokens, fields)
 
     def code_of(self, config: MegaMoeConfig) -> str:
         return f"{'sm90' if config.arch == SM90 else 'sm100'}.kernel.mega_moe_kernel"

@@ -10,7 +10,7 @@ from math import ceil
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import ceil_div
 from ....problem import Problem
-from ..choose import experts_with
+from ..config import experts_with
 from .config import Sm100Config, block_ks
 
 IMBALANCE_FACTOR = 2  # article 3.2.1.3
@@ -55,10 +55,6 @@ def tiers_of(problem: Problem) -> tuple[Tier, ...]:
     return tuple(tier for tier in TIERS if tier.block_m in Sm100Config.tiles_of(problem))
 
 
-def choose_tier(problem: Problem, expected: float) -> Tier:
-    return next(tier for tier in tiers_of(problem) if expected <= tier.max_expected)
-
-
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
     """As many experts as have, with `expected` tokens each, two Linear1 tiles per SM (article 3.2.1.3, where they form a wave).
     With less than one token per expert all experts' Linear1 comes first."""
@@ -69,7 +65,7 @@ def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: i
 
 def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sms: int) -> dict[str, int]:
     """What the heuristics choose, with the tier of a tile of `block_m` tokens if one is given."""
-    tier = choose_tier(problem, expected) if block_m is None else next(one for one in tiers_of(problem) if one.block_m == block_m)
+    tier = next(one for one in tiers_of(problem) if (expected <= one.max_expected if block_m is None else one.block_m == block_m))
     return {
         "block_m": tier.block_m,
         "lookahead": choose_lookahead(problem, expected, tier.block_m, num_sms),

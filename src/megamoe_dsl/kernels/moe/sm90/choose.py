@@ -6,7 +6,7 @@ from math import ceil
 
 from ....layouts.arith import align, ceil_div
 from ....problem import Problem
-from ..choose import experts_with
+from ..config import experts_with
 from ..layouts.symmetric import POOL_GRANULE, most_blocks
 from .config import NUM_SMS, Sm90Config, cluster_sizes
 from .memory_plan import TILE_ROWS

@@ -57,6 +57,8 @@ class Sm90Config(MegaMoeConfig):
     tensor_maps = tensor_maps
     alternating_groups: ClassVar[int] = 1
     blocks_per_fetch, packed = property(attrgetter("cluster")), property(attrgetter("problem.formats.decodes"))
+    # whether operands have scales, so that partial sums leave the tensor core; else sums stay there over all of K
+    scaled = property(attrgetter("problem.formats.scaled"))
     linear_registers: ClassVar[Mapping[str, int]] = {"loader": 40, "epilogue": 232}
 
     cluster: int = 1  # CTAs that share loads of neighboring tiles; 2 only with tiles of 128 tokens
@@ -119,11 +121,6 @@ class Sm90Config(MegaMoeConfig):
         return DECODE_REGISTERS if self.decoded else REGISTERS
 
     # --- tiles
-    @property
-    def scaled(self) -> bool:
-        """Whether operands have scales, so that partial sums leave the tensor core; else sums stay there over all of K."""
-        return self.problem.formats.scaled
-
     @property
     def block_k(self) -> int:
         """Channels of a stage, whose rows are 128 bytes of activations."""
