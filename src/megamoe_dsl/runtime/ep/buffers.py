@@ -147,7 +147,7 @@ class EpBuffers:
         found = {"sym": self.sym.data_ptr(), "peers": peers, "rank": rank, **watched, **others}
         if isinstance(config, RoutingTablesConfig):
             return found
-        name = config.reads(config.transposed)
+        name = config.reads
         found |= {"weights": getattr(self.weights, name).data_ptr(), "weights_sf": self.weight_scales[f"{name}_sf"].data_ptr()}
         return {**found, "trace": self.trace_of(config).data_ptr()} if config.trace else found
 

@@ -79,17 +79,10 @@ class EpConfig(CheckedConfig):
         self.check_fields()
         self.check_depth(most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes), "block_n")
 
-    @classmethod
-    def reads(cls, transposed: bool) -> str:
+    @property
+    def reads(self) -> str:
         """Which of the weights a launch multiplies with."""
-        return "fc1" if (cls.half == "dispatch") != transposed else "fc2"
-
-    @classmethod
-    def linear(cls, problem: Problem, transposed: bool = False) -> GemmProblem:
-        """The grouped GEMM of a layer, or of its backward pass."""
-        n, k = (2 * problem.intermediate, problem.hidden) if cls.reads(transposed) == "fc1" else (problem.hidden, problem.intermediate)
-        n, k = (k, n) if transposed else (n, k)
-        return GemmProblem(n, k, MASKED, problem.experts_per_rank, recipe=problem.recipe, transposed_b=transposed)
+        return "fc1" if (self.half == "dispatch") != self.transposed else "fc2"
 
     @property
     def backward(self) -> Self:
@@ -113,7 +106,10 @@ class EpConfig(CheckedConfig):
 
     @property
     def gemm_problem(self) -> GemmProblem:
-        return self.linear(self.problem, self.transposed)
+        p = self.problem
+        n, k = (2 * p.intermediate, p.hidden) if self.reads == "fc1" else (p.hidden, p.intermediate)
+        n, k = (k, n) if self.transposed else (n, k)
+        return GemmProblem(n, k, MASKED, p.experts_per_rank, recipe=p.recipe, transposed_b=self.transposed)
 
     @cached_property
     def gemm(self) -> GroupedGemm:
