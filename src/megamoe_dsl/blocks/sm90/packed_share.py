@@ -113,7 +113,7 @@ class Ahead:
 
 @cute.jit
 def multiply_stage(stage: Stage, me: PackedShare, parts: Any, partials: Any, ahead: Ahead, more: cutlass.Boolean):
-    """One K block; its stage is full.  Returns sums, partial sums, what is decoded of the next stage if there are `more`, and it."""
+    """One K block; its stage is full.  Returns sums, partial sums, what is decoded of the next stage if there are `more`, that stage."""
     tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
     record, fragments, started = ahead.record, [ahead.first], []
     for b in cutlass.range_constexpr(me.blocks):

@@ -25,7 +25,7 @@ def choose(kind: Any, problem: Problem, target: Target, num_tokens: int, fields:
     measured is taken.  Raises `ConfigError`.
 
     A measured point is near within a factor of two of the tokens per expert, if the heuristics choose the same there as here.  So a
-    measurement replaces their choice only in the case that was measured: one of 8 tokens that was best for 5 is not used for 9."""
+    measurement replaces their choice only in the case that was measured: a tile of 8 tokens that was best for 5 is not used for 9."""
     problem.check_num_tokens(num_tokens)
     num_sms, gpu, block_m, heuristics = target.num_sms, target.gpu, fields.get("block_m"), HEURISTICS[kind]
     require_integer("num_sms", num_sms)

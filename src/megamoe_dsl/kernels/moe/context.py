@@ -59,7 +59,7 @@ def next_tile(queue: TileQueue, used: cutlass.Constexpr[tuple[int, ...]] = (0,))
 
 @dataclass(frozen=True)
 class Context(RankContext, TileContext):
-    """`config` is the architecture's, `smem` the shared address of its plan, `sm` the CTA's index in the grid, `cta_rank` in the pair."""
+    """`config` is the architecture's, `smem` its plan's address, `sm` the CTA's index in the grid, `cta_rank` its place in the pair."""
 
     waits = Wait
 

@@ -1,5 +1,5 @@
 """The epilogue of gate and up on SM100: stored in BF16 where a backward pass needs them, in columns as B has rows; activated, and quantized
-unless D is BF16.  NVFP4 takes a known factor; without it activated channels stay BF16, as scales need one."""
+unless D is BF16.  NVFP4 takes a known factor; without one activated channels stay BF16."""
 
 from __future__ import annotations
 
