@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kernels": {*SHAPE, "blocks", "device", "lazy", "sass", "schedule", "tuned"},
     "testing": {*SHAPE, "blocks", "kernels", "sim"},
     "artifact": {*SHAPE, "device", "blocks", "interrupts", "json_file", "kernels", "sass"},
-    "presets": {*SHAPE, "artifact", "blocks", "kernels"},
+    "presets": {*SHAPE, "artifact", "blocks", "json_file", "kernels"},
     "pictures": {*SHAPE, "blocks", "json_file", "kernels", "schedule"},
     "predict": {*SHAPE, "blocks", "kernels", "pictures", "schedule", "tuned"},
     "options": {"config_error", "kernels", "presets", "problem", "recipe"},

@@ -109,7 +109,8 @@ def test_importing_a_preset_gives_its_kernels(one: Preset, arch: str, monkeypatc
     """In a recipe with the published weights, with the model's activation and biases."""
     monkeypatch.setenv(ARCH_VARIABLE, arch)
     monkeypatch.setattr(compiled, "configs_up_to", lambda problem, _, target: [choose(problem, target, 200)])
-    monkeypatch.setattr(cache, "load_or_compile_all", lambda configs: [fake_artifact(config) for config in configs])
+    monkeypatch.setattr(cache, "compile_ahead", lambda *_: 0)
+    monkeypatch.setattr(ArtifactStore, "get", lambda store, config: fake_artifact(config))
     found = getattr(presets, one.module)
     assert getattr(presets, one.module) is found
     del vars(presets)[one.module]  # for the other architecture
@@ -117,6 +118,15 @@ def test_importing_a_preset_gives_its_kernels(one: Preset, arch: str, monkeypatc
     assert (found.problem.activation, found.problem.biases) == (("swigluoai", True) if "gpt_oss" in one.module else ("silu", False))
     assert found.problem.weigh_results == found.problem.biases and found.problem.activation_clamp == one.clamp
     assert (found.problem.hidden, found.problem.num_experts) == (one.hidden, one.num_experts) and found.preset == one
+
+
+def test_kernels_are_had_where_none_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(cache, "compile_ahead", lambda *_: pytest.fail("into a folder that cannot be written"))
+    monkeypatch.setattr(ArtifactStore, "get", lambda store, config: fake_artifact(config))
+    found = CompiledPreset.load("flash", target=Target.typical("sm_90a"), max_tokens_per_rank=8)
+    assert found.artifact(8).config == found.config(8)
 
 
 def test_a_chip_without_kernels_is_named() -> None:

@@ -269,22 +269,6 @@ PROCESSES = (
         (f"{KEY}::test_the_lock_is_free_after_a_kernel_and_after_an_error",),
     ),
     Host(
-        "a configuration that is asked for twice is compiled twice",
-        "missing check",
-        "load_or_compile_all",
-        "dict.fromkeys(configs)",
-        "configs",
-        (f"{KEY}::test_many_kernels_come_in_the_order_asked_for",),
-    ),
-    Host(
-        "kernels come in the order in which they were found",
-        "wrong order",
-        "load_or_compile_all",
-        "[found[config] for config in configs]",
-        "list(found.values())",
-        (f"{KEY}::test_many_kernels_come_in_the_order_asked_for",),
-    ),
-    Host(
         "what a dead process has not read is written once more",
         "missing clean-up",
         "workers:feed",

@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from megamoe_dsl import Target, choose
-from megamoe_dsl.artifact import cache, workers
 from megamoe_dsl.artifact import store as artifact_store
 from megamoe_dsl.artifact.artifact import Artifact, CompileError
 from megamoe_dsl.artifact.store import SOURCES, ArtifactError, ArtifactStore, describe_config, kernel_name, read_config, source_digest
-from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.problem import Problem
 
 CONFIG = choose(Problem(256, 128, 4, 2, 2, 64), Target.typical("sm_100a", 2), 16)
@@ -126,22 +123,3 @@ def test_the_lock_is_free_after_a_kernel_and_after_an_error(tmp_path: Path, monk
     with pytest.raises(CompileError):
         store.get(OTHER)
     assert asked == [artifact_store.SAY_AFTER, 0.0] * 2
-
-
-def test_many_kernels_come_in_the_order_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one that is there already among them, and one asked for twice."""
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    store = ArtifactStore(tmp_path)
-    store.save(replace(ARTIFACT, config=SM90))
-    compiled: list[Any] = []
-
-    def compile_into(folder: Path, configs: Any, jobs: int) -> None:
-        compiled.extend(configs)
-        for config in configs:
-            ArtifactStore(folder).save(replace(ARTIFACT, config=config))
-
-    monkeypatch.setattr(workers, "compile_into", compile_into)
-    asked = [OTHER, SM90, CONFIG, OTHER]
-    assert [one.config for one in cache.load_or_compile_all(asked, jobs=1)] == asked
-    assert compiled == [OTHER, CONFIG]
-    assert kernel_of(CONFIG).name == kernel_of(SM90).name, "one family, two architectures"

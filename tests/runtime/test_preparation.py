@@ -10,6 +10,7 @@ import pytest
 from megamoe_dsl import ExpertLayer, MegaMoE, prepare_moe
 from megamoe_dsl import target as target_module
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
@@ -102,7 +103,7 @@ def test_kernels_go_to_the_cache_unless_a_store_is_given(tmp_path: Path, monkeyp
     folders: list[Path] = []
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_into", lambda folder, *_: folders.append(folder))
-    monkeypatch.setattr(preparation, "dsl_version", lambda: "4")
+    monkeypatch.setattr(cache, "dsl_version", lambda: "4")
     for store in (None, ArtifactStore(tmp_path / "own")):
         assert compile_ahead(layer_kernels(PROBLEM, TARGET, ()), store, 2) == 3
     assert folders == [tmp_path / "cache", tmp_path / "own"]
@@ -124,26 +125,26 @@ def test_as_many_processes_compile_as_asked_for(tmp_path: Path, monkeypatch: pyt
     """By default one for each core."""
     jobs: list[int] = []
     monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_into", lambda folder, missing, own, step: jobs.append(own))
-    monkeypatch.setattr(preparation, "dsl_version", lambda: "4")
+    monkeypatch.setattr(cache, "dsl_version", lambda: "4")
     for given in (3, None):
         assert compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(tmp_path), given) == 3
     assert jobs == [3, len(os.sched_getaffinity(0))]
 
 
 def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(preparation.sys.stderr, "isatty", lambda: True, raising=False)
-    with preparation.showing_progress(2) as step:
+    monkeypatch.setattr(cache.sys.stderr, "isatty", lambda: True, raising=False)
+    with cache.showing_progress(2) as step:
         step(PreDispatchKernel().choose(PROBLEM, TARGET, 0, quantized=True))
     assert "compiling kernels" in capsys.readouterr().err
 
 
 def test_without_a_compiler_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "dsl_version", lambda: None)
+    monkeypatch.setattr(cache, "dsl_version", lambda: None)
     monkeypatch.setattr("megamoe_dsl.artifact.workers.compile_into", lambda *_: pytest.fail("compiled"))
     with pytest.raises(ArtifactError, match=f"{tmp_path} has no kernel for it"):
         compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(tmp_path))
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
-    monkeypatch.setattr(preparation, "dsl_version", lambda: "4")
+    monkeypatch.setattr(cache, "dsl_version", lambda: "4")
     with pytest.raises(ProblemError, match=r"store\.folder"):
         compile_ahead(layer_kernels(PROBLEM, TARGET, ()), ArtifactStore(in_the_way / "folder"))

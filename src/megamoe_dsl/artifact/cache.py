@@ -1,40 +1,68 @@
-"""Compiled kernels that outlive a process: one folder per user, in which every process looks before it compiles.
-
-The folder is an `ArtifactStore`.  One that cannot be written, or that others may write, costs a warning and the time to compile, never an
-error.
+"""Kernels that are compiled in parallel before they are asked for: into a folder per user, in which every process looks before it compiles,
+or into another one.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..json_file import cache_folder
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
-from .store import ArtifactError, ArtifactStore, make_own_folder
+from .store import ArtifactError, ArtifactStore, dsl_version, kernel_name, make_own_folder
+
+Step = Callable[[KernelConfig], None]
 
 
-def load_or_compile_all(configs: Sequence[KernelConfig], jobs: int | None = None) -> list[Artifact]:
-    """Each kernel from the cache, or compiled and, where possible, stored there; missing ones are compiled in `jobs` processes, by default
-    one per usable core.  Raises `CompileError`; `ArtifactError` when one is not there and no DSL is installed."""
-    store = ArtifactStore(cache_folder())
-    found = {config: artifact for config in configs if (artifact := load_one(store, config))}
-    missing = [config for config in dict.fromkeys(configs) if config not in found]
-    with ExitStack() as stack:
-        if missing:
-            from .workers import compile_into
+def compile_ahead(
+    configs: Iterable[KernelConfig], store: ArtifactStore | None = None, jobs: int | None = None, field: str = "store.folder"
+) -> int:
+    """Compiles what the store lacks of these kernels, in `jobs` processes, by default one per usable core; how many that were.
 
-            if why := store.why_unusable():
-                store.warn_unusable(why)
-                store = ArtifactStore(stack.enter_context(tempfile.TemporaryDirectory()))
-            compile_into(store.folder, missing, jobs or len(os.sched_getaffinity(0)))
-            found.update({config: store.get(config) for config in missing})
-    return [found[config] for config in configs]
+    store  by default the cache; `field` is what an error calls its folder
+
+    A terminal shows a progress bar, anything else gets a line per kernel on stderr.  Raises `CompileError`, `ArtifactError` when a kernel
+    is missing and no DSL is installed, and `ProblemError` when the folder cannot be written.
+    """
+    store = ArtifactStore(cache_folder()) if store is None else store
+    missing = [one for one in dict.fromkeys(configs) if load_one(store, one) is None]
+    if not missing:
+        return 0
+    if dsl_version() is None:
+        store.load(missing[0])  # says which kernel and which folder
+    require_writable(field, store.folder)
+    from .workers import compile_into
+
+    with showing_progress(len(missing)) as step:
+        compile_into(store.folder, missing, len(os.sched_getaffinity(0)) if jobs is None else jobs, step)
+    return len(missing)
+
+
+@contextmanager
+def showing_progress(count: int) -> Iterator[Step]:
+    """What is called with every kernel that is done, of `count`."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = TextColumn("compiling kernels"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=count)
+            yield lambda config: bar.advance(task)
+        return
+    start, numbers = time.monotonic(), itertools.count(1)
+
+    def say(config: KernelConfig) -> None:
+        print(f"compiled {next(numbers)} of {count}, {time.monotonic() - start:.0f} s: {kernel_name(config)}", file=sys.stderr, flush=True)
+
+    yield say
 
 
 def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import torch
 import torch.distributed as dist
 
+from ..artifact.cache import compile_ahead
 from ..artifact.store import ArtifactStore, dsl_version
 from ..kernels.moe.halves.config import HALVES, DispatchGemmConfig, EpConfig, RoutingTablesConfig
 from ..kernels.moe.halves.family import EP_KERNELS, tuned_fields
@@ -19,7 +20,6 @@ from ..kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
 from ..runtime.ep.layer import EpMoE
-from ..runtime.preparation import compile_ahead
 from ..runtime.symmetric_memory import SymmetricBuffer
 from ..target import Target
 from .host import Host

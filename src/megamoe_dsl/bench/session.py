@@ -12,7 +12,7 @@ from typing import Any, Generic
 import torch
 import torch.distributed as dist
 
-from ..artifact.cache import require_place
+from ..artifact.cache import compile_ahead, require_place
 from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
 from ..inspect.spans import spans_of, summarize, write_perfetto
 from ..kernels.kernel import KernelConfig
@@ -21,7 +21,6 @@ from ..kernels.registry import find_kernel
 from ..options.points import BenchOptions
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
-from ..runtime.preparation import compile_ahead
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
 from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_point, points_of

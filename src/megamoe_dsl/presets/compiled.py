@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from ..json_file import cache_folder
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import choose, config_type, find_kernel
 from ..problem import Problem
@@ -52,16 +53,19 @@ class CompiledPreset:
 
     @classmethod
     def load(cls, name: str, *, target: Target | None = None, max_tokens_per_rank: int = MAX_TOKENS) -> CompiledPreset:
-        """Every kernel that some number of tokens up to the maximum asks for, from the cache or compiled in parallel.  Raises
-        `ProblemError` and `CompileError`."""
-        from ..artifact.cache import load_or_compile_all
+        """Every kernel that some number of tokens up to the maximum asks for, from the cache or compiled, in parallel where the cache takes
+        them.  Raises `ProblemError` and `CompileError`."""
+        from ..artifact.cache import compile_ahead
+        from ..artifact.store import ArtifactStore
 
         target = target or target_at_hand() or Target.typical("sm_100a")
         one = preset(name)
         problem = layer_of(one, target, max_tokens_per_rank)
         configs = configs_up_to(problem, max_tokens_per_rank, target)
-        artifacts = dict(zip(configs, load_or_compile_all(configs), strict=True))
-        return cls(one, problem, target, MappingProxyType(artifacts))
+        store = ArtifactStore(cache_folder())
+        if store.why_unusable() is None:
+            compile_ahead(configs, store)
+        return cls(one, problem, target, MappingProxyType({config: store.get(config) for config in configs}))
 
     def config(self, num_tokens: int) -> MegaMoeConfig:
         """What runs when every rank has at most `num_tokens` tokens.  Raises `ProblemError` beyond the capacity."""

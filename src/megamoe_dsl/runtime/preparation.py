@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import sys
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
-from ..artifact.cache import load_one, require_writable
-from ..artifact.store import ArtifactStore, dsl_version, kernel_name
+from ..artifact.cache import compile_ahead
+from ..artifact.store import ArtifactStore
 from ..blocks.gemm.problem import ALIGNED
 from ..cuda_device import ALLOWED
-from ..json_file import cache_folder
 from ..kernels.decode.family import few_configs
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import TopExpertsProblem
@@ -29,52 +23,6 @@ from ..kernels.registry import choose, find_kernel
 from ..problem import Problem, ProblemError, integer_between
 from ..shared_experts import SharedExperts
 from ..target import Target, target_at_hand
-
-Step = Callable[[KernelConfig], None]
-
-
-def compile_ahead(
-    configs: Iterable[KernelConfig], store: ArtifactStore | None = None, jobs: int | None = None, field: str = "store.folder"
-) -> int:
-    """Compiles what the store lacks of these kernels, in `jobs` processes, by default one per usable core; how many that were.
-
-    store  by default the cache; `field` is what an error calls its folder
-
-    A terminal shows a progress bar, anything else gets a line per kernel on stderr.  Raises `CompileError`, `ArtifactError` when a kernel
-    is missing and no DSL is installed, and `ProblemError` when the folder cannot be written.
-    """
-    store = ArtifactStore(cache_folder()) if store is None else store
-    missing = [one for one in dict.fromkeys(configs) if load_one(store, one) is None]
-    if not missing:
-        return 0
-    if dsl_version() is None:
-        store.load(missing[0])  # says which kernel and which folder
-    require_writable(field, store.folder)
-    from ..artifact.workers import compile_into
-
-    with showing_progress(len(missing)) as step:
-        compile_into(store.folder, missing, len(os.sched_getaffinity(0)) if jobs is None else jobs, step)
-    return len(missing)
-
-
-@contextmanager
-def showing_progress(count: int) -> Iterator[Step]:
-    """What is called with every kernel that is done, of `count`."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = TextColumn("compiling kernels"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=count)
-            yield lambda config: bar.advance(task)
-        return
-    start, numbers = time.monotonic(), itertools.count(1)
-
-    def say(config: KernelConfig) -> None:
-        print(f"compiled {next(numbers)} of {count}, {time.monotonic() - start:.0f} s: {kernel_name(config)}", file=sys.stderr, flush=True)
-
-    yield say
 
 
 def even_sms(present: int, reserved: int = 0) -> int:

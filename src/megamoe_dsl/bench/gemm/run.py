@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...artifact.cache import require_place
+from ...artifact.cache import compile_ahead, require_place
 from ...artifact.store import ArtifactStore
 from ...blocks.gemm.config import GemmConfig
 from ...kernels.registry import find_kernel
-from ...runtime.preparation import compile_ahead
 from ...target import Target
 from ..host import Host, HostError
 from ..results import Recorded, Results

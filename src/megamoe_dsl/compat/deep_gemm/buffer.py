@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from ...artifact.cache import load_or_compile_all
+from ...artifact.cache import compile_ahead
 from ...artifact.store import ArtifactStore
 from ...cuda_device import require_cuda
 from ...json_file import cache_folder
@@ -177,11 +177,13 @@ class SymmBuffer:
     ) -> int:
         """Has the kernels of every bound compiled in the cache, in parallel, and returns how many there are: no later call compiles.
 
-        Raises as `artifact.cache.load_or_compile_all`.
+        Raises as `artifact.cache.compile_ahead`.
         """
         problem = self.layer(activation, activation_clamp, fast_math, biases)
         configs = configs_up_to(problem, problem.max_tokens_per_rank, self.target)
-        return len(load_or_compile_all([*configs, PreDispatchKernel().choose(self.problem, self.target, 0)]))
+        kernels = [*configs, PreDispatchKernel().choose(self.problem, self.target, 0)]
+        compile_ahead(kernels, self.store)
+        return len(kernels)
 
     def _config(self, layer: Problem, bound: int) -> MegaMoeConfig:
         key = layer, bound
