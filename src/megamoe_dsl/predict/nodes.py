@@ -95,7 +95,11 @@ class NodePrediction:
         for chunks in CHUNKS:
             part, host = tokens / chunks, network.host_us[0] + chunks * network.host_us[1]
             sms = gpu.num_sms - (NETWORK_SMS if chunks > 1 else 0)
-            launch = node_launch(problem, max(1, ceil(part * spread.nodes)), nodes, spread, replace(gpu, num_sms=sms), calibration)
+            # a node's rows have the top-k entries of tokens that this node has, on average
+            rows, topk = max(1, ceil(part * spread.nodes)), round(problem.topk / spread.nodes)
+            node = replace(problem, num_experts=problem.num_experts // nodes, topk=topk, max_tokens_per_rank=rows)
+            config = find_kernel("mega_moe").choose(node, Target(gpu.arch, sms, gpu.name), rows)
+            launch = Prediction.of(config, RankLoad.uniform(node, rows), calibration)
             there, back = (latency + network.us(part * spread.away_nodes * one) for one in (to_nodes, results))
             busy = {name: chunks * launch.us * share for name, share in launch.busy.items()}
             busy |= {NETWORK: latency + chunks * (there + back), HOST: host}  # counts of rows go first
@@ -123,14 +127,6 @@ def bytes_of_a_row(problem: Problem) -> tuple[float, float]:
     tokens, results = problem.formats.activations, problem.formats.combine
     scales = tokens.scales_of(problem.hidden) * (4 if problem.formats.promoted else 1)
     return tokens.row_bytes(problem.hidden) + scales + ENTRY_BYTES * problem.topk, results.bytes_per_value * problem.hidden
-
-
-def node_launch(problem: Problem, rows: int, nodes: int, spread: Spread, gpu: Gpu, calibration: Calibration) -> Prediction:
-    """A node's launch of so many rows of each rank, which have the top-k entries of tokens that this node has, on average."""
-    topk = round(problem.topk / spread.nodes)
-    node = replace(problem, num_experts=problem.num_experts // nodes, topk=topk, max_tokens_per_rank=rows)
-    config = find_kernel("mega_moe").choose(node, Target(gpu.arch, gpu.num_sms, gpu.name), rows)
-    return Prediction.of(config, RankLoad.uniform(node, rows), calibration)
 
 
 def makespan(chunks: int, there: float, launch: float, back: float) -> float:

@@ -76,15 +76,9 @@ def expected_clock(found: Launched, calibration: Calibration) -> float:
     return low
 
 
-def pull_rounds(config: Sm90Config) -> int:
-    """Rounds in which a dispatch warp moves a token's row; the kernels of SM100 move it whole."""
-    row, plan = config.problem.formats.activations.row_bytes(config.problem.hidden), config.smem
-    return ceil_div(row, plan.pull_chunk * plan.pull_slots)
-
-
 @dataclass(frozen=True)
 class Subject:
-    """A launch of any kernel whose tiles are known; warps and rounds are of dispatch."""
+    """A launch of any kernel whose tiles are known; warps, and the rounds in which one moves a token's row, are of dispatch."""
 
     shape: Shape | Sm90Config
     tiles: Tiles
@@ -99,7 +93,8 @@ class Subject:
         if isinstance(config, Sm100Config):
             return cls(sm100.shape_of(config), tiles, load)
         assert isinstance(config, Sm90Config)
-        return cls(config, tiles, load, pull_rounds(config), config.warps.dispatch)
+        row, plan = config.problem.formats.activations.row_bytes(config.problem.hidden), config.smem
+        return cls(config, tiles, load, ceil_div(row, plan.pull_chunk * plan.pull_slots), config.warps.dispatch)
 
     def launch(self, calibration: Calibration, clock: float) -> Launched:
         """At a clock in GHz."""

@@ -84,17 +84,6 @@ class Race:
         warp.state["engine", name] = agent, count + 1
         return agent, count + 1
 
-    def barrier_init(self, warp: Thread) -> Actor:
-        """Who writes in `mbarrier.init`: an agent of its own, because `fence.mbarrier_init` releases these writes and no others."""
-        agent, count = self.engine(warp, "mbarrier.init")
-        warp.order.know(agent, count)
-        return Actor(agent, warp.order.known(), warp.line, asynchronous=False)
-
-    def fence_barrier_init(self, warp: Thread) -> None:
-        """`fence.mbarrier_init.release.cluster`: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
-        if (engine := warp.state.get(("engine", "mbarrier.init"))) is not None:
-            warp.order.release_agent(engine[0], warp.order.known().at(engine[0]))
-
     def complete(self, clock: Clock, ctas: Collection[Place]) -> None:
         """The end of a launch of these CTAs: all that their agents have done is visible to both proxies before the next launch."""
         clock.fit(self.width)

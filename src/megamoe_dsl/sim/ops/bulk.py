@@ -260,12 +260,6 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-@plain("red.async")
-def red_async(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """Claims the prefix, so that `red` does not take it."""
-    raise SimError(f"{ins.opcode} is not modeled")
-
-
 @each_lane("st.bulk", reads=(ADDRESS, np.uint64))
 def zero(ins: PtxInstruction, w: Warp, lane: int, where: int, count: int) -> None:
     """st.bulk[.weak].shared::cta [address], size, 0: zero-fill, a generic-proxy write."""

@@ -24,7 +24,7 @@ from ..values import apply
 from . import ADDRESS, YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Warp, converged, each_lane, plain, register, vector
 from .access import line_of, origin, scope, shared_target
 from .integer import part_of
-from .mbarrier import mbarrier_at
+from .mbarrier import INIT, mbarrier_at
 
 
 @plain("ret", "exit", straight=False)
@@ -177,12 +177,15 @@ def fence_async(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
 
 @plain("fence.mbarrier_init")
 def fence_barrier_init(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """`fence.mbarrier_init.release.cluster`: a light fence that covers only the warp's `mbarrier.init`s."""
-    if w.world.race is not None:
-        w.world.race.fence_barrier_init(w)
+    """`fence.mbarrier_init.release.cluster`: a light fence: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
+    if w.world.race is not None and (engine := w.state.get(("engine", INIT))) is not None:
+        w.order.release_agent(engine[0], w.order.known().at(engine[0]))
 
 
-@plain("fence.proxy.alias", "setmaxnreg", "prefetch", "prefetchu", "discard", "applypriority", "createpolicy", "pmevent")
+@plain(
+    *("fence.proxy.alias", "setmaxnreg", "discard", "applypriority", "createpolicy", "pmevent"),
+    *("prefetch", "prefetchu", "cp.async.bulk.prefetch"),
+)
 def hint(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """What has no effect on results."""
 

@@ -37,19 +37,14 @@ def directed(base: str, mode: str) -> Callable[..., Any]:
             error = (x - (exact - kept)) + (y - kept)  # what rounding lost (Knuth's two-sum)
             if mode == "rm":  # the zero that addends of opposite signs give when rounding down is negative
                 exact = np.where((exact == 0) & (error == 0) & (np.signbit(x) != np.signbit(y)), -0.0, exact)
-        return _round(exact, error, mode)
+        nearest = exact.astype(np.float32)
+        rest = (exact - nearest) + error  # decides whether to go to the neighbor of the nearest one
+        down = (rest < 0) & ((mode == "rm") | ((mode == "rz") & (nearest > 0)))
+        up = (rest > 0) & ((mode == "rp") | ((mode == "rz") & (nearest < 0)))
+        moved = np.nextafter(nearest, np.where(down, np.float32(-np.inf), np.float32(np.inf)))
+        return np.where(down | up, moved, nearest)
 
     return run
-
-
-def _round(exact: Any, error: Any, mode: str) -> Any:
-    """exact + error as float32; their difference from the nearest one decides whether to go to its neighbor."""
-    nearest = exact.astype(np.float32)
-    rest = (exact - nearest) + error
-    down = (rest < 0) & ((mode == "rm") | ((mode == "rz") & (nearest > 0)))
-    up = (rest > 0) & ((mode == "rp") | ((mode == "rz") & (nearest < 0)))
-    moved = np.nextafter(nearest, np.where(down, np.float32(-np.inf), np.float32(np.inf)))
-    return np.where(down | up, moved, nearest)
 
 
 _HALVES = ("f16", "bf16", "f16x2", "bf16x2")

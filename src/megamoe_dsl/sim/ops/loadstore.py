@@ -151,7 +151,7 @@ _UPDATES: dict[str, Update] = {
 def atomic(ins: PtxInstruction, b: Binder) -> Any:
     """atom returns the old value and red does not; vectors take effect element by element.  `inc` and `dec` wrap at the operand."""
     if "async" in ins.parts:
-        raise SimError("red.async is not supported")
+        raise SimError("it is not modeled")
     returns, kind = ins.parts[0] == "atom", ins.parts[-1]
     if kind not in TYPE_BYTES or TYPE_BYTES[kind] > 8:
         raise SimError(f"atomics on {kind} are not supported")

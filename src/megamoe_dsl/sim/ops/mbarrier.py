@@ -17,6 +17,7 @@ from .access import by_value, scope, shared_target
 
 MAX_COUNT = (1 << 20) - 1
 BYTES = 8
+INIT = "mbarrier.init"
 
 
 class Mbarrier:
@@ -102,8 +103,10 @@ def initialize(ins: PtxInstruction, w: Warp, lane: int, where: int, arrivals: in
     cta, offset = shared_target(w, where)
     if offset % BYTES:
         raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
-    if w.world.race:
-        w.world.race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, w.world.race.barrier_init(w))
+    if race := w.world.race:  # an agent of its own, because `fence.mbarrier_init` releases these writes and no others
+        agent, count = race.engine(w, INIT)
+        w.order.know(agent, count)
+        race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, Actor(agent, w.order.known(), w.line, asynchronous=False))
     cta.shared.write(offset, np.zeros(BYTES, np.uint8))
     cta.exit_checks["mbarriers"] = _exit_check
     cta.mbarriers[offset] = Mbarrier(cta, offset, arrivals)
@@ -195,19 +198,14 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
                     w.world.race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, w)
         if blocker is None:
             w.state.pop(key, None)
-        elif suspends and (outcome := _suspend(w, key, *blocker)):
-            return outcome
+        elif suspends:
+            (barrier, phase), world = blocker, w.world
+            deadline = w.state.setdefault(key, world.sweeps + _SUSPEND_SWEEPS)
+            if world.sweeps < deadline:
+                return w.block(lambda: f"{barrier!r}: {barrier}", lambda: barrier.phase != phase or world.sweeps >= deadline)
+            del w.state[key]
+            w.why = f"{barrier!r}: {barrier}"
         done(w, result, mask)
         return None if blocker is None else YIELD
 
     return run
-
-
-def _suspend(w: Warp, key: tuple[str, int], barrier: Mbarrier, phase: int) -> Outcome | None:
-    world = w.world
-    deadline = w.state.setdefault(key, world.sweeps + _SUSPEND_SWEEPS)
-    if world.sweeps >= deadline:
-        del w.state[key]
-        w.why = f"{barrier!r}: {barrier}"
-        return None
-    return w.block(lambda: f"{barrier!r}: {barrier}", lambda: barrier.phase != phase or world.sweeps >= deadline)

@@ -101,14 +101,11 @@ def relinquish(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     tensor_unit(w.cta).memory.may_allocate = False
 
 
-@plain("tcgen05.fence::before_thread_sync")
-def fence_before(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    tensor_thread(w).before_thread_sync()
-
-
-@plain("tcgen05.fence::after_thread_sync")
-def fence_after(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    tensor_thread(w).after_thread_sync()
+@plain("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def fence(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
+    """Between what the warp learns from, or tells, others and its tcgen05 operations (`tensor_unit`)."""
+    thread = tensor_thread(w)
+    thread.before_thread_sync() if "before" in ins.parts[1] else thread.after_thread_sync()
 
 
 @each_lane("tcgen05.commit", reads=(ADDRESS, np.uint16))

@@ -19,7 +19,7 @@ from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from ..operands import COMBINED, Combination, combination
 from ..parser import split_operands
-from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, plain, register, vector
+from . import Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, register, vector
 from .access import find, line_of, shared_target
 from .bulk import post_load, post_store
 from .mbarrier import mbarrier_at
@@ -106,11 +106,6 @@ def build_copy(ins: PtxInstruction, b: Binder) -> Straight:
     """Load, store, or combine with global memory, by destination and name."""
     destination = next(part for part in ins.parts if part == "global" or part.startswith("shared"))
     return _build_store(ins, b) if destination == "global" else _build_load(ins, b)
-
-
-@plain("cp.async.bulk.prefetch.tensor", "prefetch.tensormap", "cp.async.bulk.prefetch")
-def prefetch(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """Prefetches have no functional effect."""
 
 
 def _build_load(ins: PtxInstruction, b: Binder) -> Straight:
