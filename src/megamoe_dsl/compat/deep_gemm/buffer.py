@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -113,7 +114,8 @@ class SymmBuffer:
         self.symmetric = SymmetricBuffer.allocate(self.problem, arch, group=None if ranks == 1 else group, device=device)
         self.store = ArtifactStore(cache_folder())
         self.buffer = self.symmetric.sym.view(torch.int8)
-        self._configs: dict[tuple[Problem, int], MegaMoeConfig] = {}
+        choose, target = find_kernel("mega_moe").choose, self.target
+        self._config = lru_cache(maxsize=None)(lambda layer, bound: choose(layer, target, bound))
         self._kernels: dict[tuple[int, ...], dict[MegaMoeConfig, RankKernel]] = {}
         self._pre_dispatch: rank_kernel.CudaKernel | None = None
         region = symmetric_buffer(self.problem, arch)
@@ -184,12 +186,6 @@ class SymmBuffer:
         kernels = [*configs, PreDispatchKernel().choose(self.problem, self.target, 0)]
         compile_ahead(kernels, self.store)
         return len(kernels)
-
-    def _config(self, layer: Problem, bound: int) -> MegaMoeConfig:
-        key = layer, bound
-        if key not in self._configs:
-            self._configs[key] = find_kernel("mega_moe").choose(layer, self.target, bound)
-        return self._configs[key]
 
 
 class SM90SymmBuffer(SymmBuffer):
