@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from ...arch import Arch
 from ...config_error import CheckedConfig
@@ -36,6 +36,7 @@ class BaseGemmConfig(CheckedConfig):
     split_k: Any = False
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
     num_experts, tile_columns = property(attrgetter("problem.num_groups")), property(attrgetter("problem.tile_columns"))
+    tile_rows = property(attrgetter("problem.tile_rows"))  # of a group where K are its rows
     most_k_blocks, fetchers = property(attrgetter("problem.k_blocks")), property(attrgetter("cluster"))
 
     def smem_plan(self, num_stages: int) -> Any:
@@ -52,11 +53,6 @@ class BaseGemmConfig(CheckedConfig):
     @property
     def smem(self) -> Any:
         return self.smem_plan(self.num_stages)
-
-    @property
-    def tile_rows(self) -> int:
-        """Rows of tiles of a group where K are its rows."""
-        return cast(Any, self.problem).tile_rows  # type: ignore[no-any-return]
 
     @property
     def n_blocks(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 from ....arch import SM100, Arch
@@ -80,9 +81,7 @@ class Sm100GemmConfig(BaseGemmConfig):
     def brings_rows(self) -> bool:
         return self.problem.of_experts and not self.problem.sums_rows
 
-    @property
-    def tile_rows(self) -> int:
-        return self.problem.n
+    tile_rows = property(attrgetter("problem.n"))
 
     @property
     def tile_columns(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import cutlass
@@ -54,9 +55,7 @@ class EpGemm(GemmContext):
 
     ep: EpContext
 
-    @property
-    def stamped(self) -> EpContext:
-        return self.ep
+    stamped = property(attrgetter("ep"))
 
     def detail(self, tile: GemmTile) -> Any:
         """The tile and which linear it is of."""
