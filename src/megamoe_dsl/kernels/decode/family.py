@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from ...config_error import ConfigError, require
-from ...problem import Problem
+from ...problem import Problem, ProblemError
+from ...recipe import BF16
 from ...target import Target
 from ..kernel import Kernel
 from .config import TOKENS, DecodeConfig
@@ -25,14 +27,14 @@ def most_tokens(problem: DecodeProblem) -> int:
 def few_configs(
     layer: Problem, target: Target, *, fused: bool = True, bf16_inputs: bool = True, shared_experts: int = 0
 ) -> tuple[DecodeConfig, ...]:
-    """The configurations for calls of few tokens of a layer with packed weights, each for at most its `block_m`. None where the kernel
-    does not take the layer, or a `MegaMoE` with these arguments."""
-    whole = fused and bf16_inputs and not shared_experts
-    problem = DecodeProblem.of(layer) if whole and target.arch == DecodeConfig.arch else None
-    if problem is None:
+    """The configurations for calls of few tokens of a layer with packed weights and no biases, all of whose experts are on one GPU, each for
+    at most its `block_m`. None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
+    whole = fused and bf16_inputs and not shared_experts and layer.num_ranks == 1 and not layer.biases and layer.combine == BF16
+    if not (whole and layer.formats.decodes and target.arch == DecodeConfig.arch):
         return ()
-    most = min(most_tokens(problem), layer.max_tokens_per_rank)
-    with suppress(ConfigError):
+    with suppress(ConfigError, ProblemError):
+        problem = DecodeProblem(**{one.name: getattr(layer, one.name) for one in fields(DecodeProblem) if one.name != "gate_up"})
+        most = min(most_tokens(problem), layer.max_tokens_per_rank)
         return tuple(DecodeKernel().choose(problem, target, tokens) for tokens in TOKENS[: (most > 0) + (most > TOKENS[0])])
     return ()
 

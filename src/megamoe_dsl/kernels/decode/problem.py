@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ...activation import SILU
 from ...blocks.gemm.problem import GATE_FIRST, GATE_UP, GEMM_RECIPES, MOST_GROUPS, SCALE_BLOCK
 from ...hardware.packed_tile import TILE_ROWS
-from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem, Problem, ProblemError
-from ...recipe import BF16
+from ...problem import CHANNEL_STEP, MAX_TOPK, ActivatingProblem
 
 if TYPE_CHECKING:
     from cutlass import Int32, Int64
@@ -41,17 +40,6 @@ class DecodeProblem(ActivatingProblem):
             self.require(field, getattr(self, field) % own == 0, f"a multiple of {own} in {self.recipe}")
         self.require_one_of(GATE_UP[1:], "gate_up")
         self.check_activation()
-
-    @classmethod
-    def of(cls, problem: Problem) -> Self | None:
-        """A layer of packed weights without biases, all of whose experts are on one GPU; None where the kernel does not take it."""
-        names = "hidden", "intermediate", "num_experts", "topk", "activation", "activation_clamp", "recipe", "fast_math", "weigh_results"
-        taken = problem.num_ranks == 1 and not problem.biases and problem.combine == BF16
-        try:
-            found = cls(**{name: getattr(problem, name) for name in names}) if taken else None
-        except ProblemError:
-            return None
-        return found if found is not None and found.formats.decodes else None
 
     def n(self, phase: int) -> int:
         return (2 * self.intermediate, self.hidden)[phase]
