@@ -27,8 +27,8 @@ def most_tokens(problem: DecodeProblem) -> int:
 def few_configs(
     layer: Problem, target: Target, *, fused: bool = True, bf16_inputs: bool = True, shared_experts: int = 0
 ) -> tuple[DecodeConfig, ...]:
-    """The configurations for calls of few tokens of a layer with packed weights and no biases, all of whose experts are on one GPU, each for
-    at most its `block_m`. None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
+    """The configurations for calls of few tokens of a layer with packed weights and no biases, all of whose experts are on one GPU, each
+    for at most its `block_m`. None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
     whole = fused and bf16_inputs and not shared_experts and layer.num_ranks == 1 and not layer.biases and layer.combine == BF16
     if not (whole and layer.formats.decodes and target.arch == DecodeConfig.arch):
         return ()
