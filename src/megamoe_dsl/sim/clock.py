@@ -7,7 +7,7 @@ once they have acted without the others, is what these have done beyond that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -122,10 +122,12 @@ _MOST = 8  # Masks of several lanes that get an entry; of lanes in others, each 
 
 
 class LaneAgents:
-    """Entries of an agent and of its lanes: `groups` has those of the masks that have acted. `add(name)` makes a new agent."""
+    """A new agent that works for the lanes of a warp, and its entries and theirs: `groups` has those of the masks that have acted."""
 
-    def __init__(self, agent: int, add: Callable[[str], int]) -> None:
-        self.agent, self._add = agent, add
+    def __init__(self, race: Any, name: str, place: Any) -> None:
+        self.race, self.name, self.place = race, name, place
+        self.agent: int = race.agent(name, place)
+        race.lanes[self.agent] = self
         self.groups: dict[int, int] = {}
         self.last = 0  # when a lane last did something that it must answer for
         self.present = FULL  # lanes that there are
@@ -137,7 +139,10 @@ class LaneAgents:
 
     def _entry(self, bits: int) -> int:
         if (entry := self.groups.get(bits)) is None:
-            entry = self.groups[bits] = self._add(f" lanes {bits:#x}" if bits & (bits - 1) else f" lane {bits.bit_length() - 1}")
+            lanes = f"lanes {bits:#x}" if bits & (bits - 1) else f"lane {bits.bit_length() - 1}"
+            self.race.single += 1
+            entry = self.groups[bits] = self.race.agent(f"{self.name} {lanes}", self.place)
+            self.race.warps[entry] = self.race.warps[self.agent]
             self._inside.clear()
         return entry
 

@@ -55,7 +55,7 @@ class LaneOrder:
 
     def __init__(self, name: str, warp: Thread, race: Any) -> None:
         self.name, self.warp, self.race, self.lockstep = name, warp, race, race.lockstep
-        self.agents: LaneAgents = race.agent_of_lanes(name, warp.cta)
+        self.agents = LaneAgents(race, name, warp.cta)
         self.missing = bits_of(warp.exited)
         self.agents.present = FULL & ~self.missing
         self.parts: LaneAgents | None = None
@@ -71,7 +71,7 @@ class LaneOrder:
         self.seen: dict[tuple[Any, int, int], int] = {}
 
     def _add(self) -> LaneAgents:
-        lanes: LaneAgents = self.race.agent_of_lanes(self.name, self.warp.cta)
+        lanes = LaneAgents(self.race, self.name, self.warp.cta)
         self.race.warps[lanes.agent] = self.agents.agent
         return lanes
 

@@ -62,19 +62,6 @@ class Race:
             self.width = wider
         return len(self.names) - 1
 
-    def agent_of_lanes(self, name: str, place: Place) -> LaneAgents:
-        """A new agent that works for the lanes of a warp, each of which may get an entry of its own."""
-        agent = self.agent(name, place)
-
-        def add(suffix: str) -> int:
-            self.single += 1
-            lane = self.agent(name + suffix, place)
-            self.warps[lane] = self.warps[agent]
-            return lane
-
-        lanes = self.lanes[agent] = LaneAgents(agent, add)
-        return lanes
-
     def clock(self) -> Clock:
         return Clock(np.zeros((ROWS, self.width), np.int32))
 

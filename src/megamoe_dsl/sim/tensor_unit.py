@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .access_record import SEVERAL
 from .chunks import IndexArray
-from .clock import Actor, Clock
+from .clock import Actor, Clock, LaneAgents
 from .cta import Cta, Warp, kept
 from .errors import SimError
 from .interfaces import Action, Origin
@@ -200,7 +200,7 @@ class TensorThread:
         self.count = 0
         race = w.world.race
         if race:
-            self.lanes = race.agent_of_lanes(f"{w} tcgen05.ld/st", w.cta)
+            self.lanes = LaneAgents(race, f"{w} tcgen05.ld/st", w.cta)
             self.agent = self.lanes.agent
             self.clock = race.clock()
 
