@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from megamoe_dsl.kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS
+from megamoe_dsl.hardware.operand_tile import CHANNELS_PER_WORD
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.ep.routing import RoutingTables
 
@@ -34,7 +34,7 @@ class Traffic:
             return sum(int(one.recv_pairs.sum() - one.recv_pairs[rank]) for rank, one in enumerate(tables))
 
         form = problem.formats.activations
-        scales = SCALE_BYTES * (problem.hidden // SCALE_CHANNELS) if form.scale else 0
+        scales = SCALE_BYTES * (problem.hidden // CHANNELS_PER_WORD) if form.scale else 0
         return cls(crossing(False), crossing(token_saving), form.row_bytes(problem.hidden) + scales)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -137,9 +137,6 @@ class GemmContext(TileContext):
     def first_read_stage(self) -> GemmStage:
         first, zero, rows = self.first_stage, Int32(0), self.config.rows
         return rows.read_stage(GemmStage(first.plan, first.cluster, first.smem, first.ring, rows.any_row, self.cta_rank, zero, zero))
-
-    def of_tile(self, stage: GemmStage, tile: GemmTile) -> GemmStage:
-        return replace(stage, alone=Int32(tile.alone), row=self.source_row(tile))
 
     def source_row(self, tile: GemmTile) -> Any:
         """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""

@@ -39,7 +39,7 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.
     scales = load_scales(ctx, tile, me)
     stage = ctx.first_read_stage
     while tile.valid():
-        stage = ctx.of_tile(stage, tile)
+        stage = replace(stage, alone=Int32(tile.alone), row=ctx.source_row(tile))
         if cutlass.const_expr(ctx.config.half_tiles):
             if ctx.is_half(tile):
                 stage = compute_rows(ctx, tile, scales, me, stage, True, finish_rows)

@@ -64,27 +64,21 @@ class GemmSmemPlan(BaseGemmPlan):
         """Four sums each, that a thread sends to the other CTA."""
         return int(self.config.tile.sums) // VECTOR
 
-    @property
-    def staged(self) -> tuple[Field, ...]:
-        """cd: boxes of D, for each warp that stores them.  exchange: the other CTA's sums."""
-        config, tile, fields = self.config, self.config.tile, []
-        if config.epilogue.buffers:
-            warps, box_bytes = WARPS_PER_GROUP if config.split_k else config.math_warps, 2 * tile.store_rows * tile.store_columns
-            fields.append(Field("cd", (warps, config.epilogue.buffers, box_bytes), U8, OPERAND_ALIGNMENT))
-        if config.split_k:
-            fields.append(Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128))
-        return tuple(fields)
-
     @cached_property
     def region(self) -> Region:
-        """The TMA ring, boxes of D, tables and mbarriers."""
-        stages, tile, rows, weights = self.num_stages, self.config.tile, self.config.rows, self.config.weights
+        """The TMA ring, boxes of D, tables and mbarriers.  cd: boxes of each warp that stores them.  exchange: the other CTA's sums."""
+        config, stages = self.config, self.num_stages
+        tile, rows, weights, buffers = config.tile, config.rows, config.weights, config.epilogue.buffers
+        warps, box_bytes = WARPS_PER_GROUP if config.split_k else config.math_warps, 2 * tile.store_rows * tile.store_columns
+        boxes = Field("cd", (warps, buffers, box_bytes), U8, OPERAND_ALIGNMENT)
+        exchange = Field("exchange", (self.vectors_sent, EXCHANGING_THREADS, VECTOR), F32, 128)
         return Region.stack(
             "smem",
             Field("weights", (stages, weights.num_bytes(tile.n)), U8, OPERAND_ALIGNMENT),
             Field("tokens", (stages, tile.m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
             *weights.operands(tile.n, stages),
-            *self.staged,
+            *((boxes,) if buffers else ()),
+            *((exchange,) if config.split_k else ()),
             rows.scales(tile, stages),
             *self.tables,
             *weights.tables,

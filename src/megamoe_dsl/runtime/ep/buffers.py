@@ -8,8 +8,9 @@ from functools import cache, partial
 
 import torch
 
+from ...hardware.operand_tile import CHANNELS_PER_WORD
 from ...kernels.moe.halves.config import EpConfig, RoutingTablesConfig
-from ...kernels.moe.halves.layouts.symmetric import SCALE_CHANNELS, WAITS, Kept, first_rows, pool_rows, symmetric_buffer
+from ...kernels.moe.halves.layouts.symmetric import WAITS, Kept, first_rows, pool_rows, symmetric_buffer
 from ...layouts.records import trace_buffer
 from ...problem import Problem
 from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, no_scales, quantize_e4m3_f32
@@ -65,7 +66,7 @@ class RowActivations:
         rows, form = pool_rows(problem), problem.formats.activations
         dtype, width = stored_row(form, problem.intermediate)
         scale = torch.int32 if form.scale == UE8M0 else TORCH_DTYPES[form.scale]
-        words = problem.intermediate // SCALE_CHANNELS if form.scale else 0
+        words = problem.intermediate // CHANNELS_PER_WORD if form.scale else 0
         return {"values": (dtype, (rows, width)), "scales": (scale, (words, rows))}
 
     @property

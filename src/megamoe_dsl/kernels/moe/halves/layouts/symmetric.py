@@ -19,8 +19,6 @@ from ...layouts.symmetric import TMA_ALIGNMENT as ALIGNMENT
 SMALLEST_BLOCK = 8  # rows of the smallest tile
 SMALLEST_TILE = 64  # rows and columns, where rows' results are kept
 MOST_TABLES_CTAS = 32  # that make a rank's routing tables
-SCALE_CHANNELS = CHANNELS_PER_WORD
-"""Of a word of scales: one of FP32, or four of UE8M0."""
 
 
 class EpLaunch(IntEnum):
@@ -66,7 +64,7 @@ def symmetric_buffer(problem: Problem, keeps: Kept = Kept.NOTHING) -> Region:
     """
     activations = problem.formats.activations
     scale, word = SCALES[activations.scale], F32 if activations.scale == SCALE_F32 else U32
-    words = problem.hidden // SCALE_CHANNELS
+    words = problem.hidden // CHANNELS_PER_WORD
     tokens, topk, hidden, rows = problem.max_tokens_per_rank, problem.topk, problem.hidden, pool_rows(problem)
     launches, barriers, scaled = len(EpLaunch), len(EpBarrier), problem.formats.scaled
     parts = rows // SMALLEST_TILE * (hidden // SMALLEST_TILE)
