@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from megamoe_dsl.predict.calibration import calibration_of
 from megamoe_dsl.predict.engine import Engine, Run
 from megamoe_dsl.predict.machine import Machine, PoolTable, Server, TileTable
 
@@ -16,33 +18,23 @@ BYTES, MULTIPLY, EPILOGUE = 1000.0, 1.0, 2.0
 FAST = 1e12
 
 
+GPU = replace(
+    calibration_of("NVIDIA H200"),
+    **{"hbm": FAST, "nvlink": FAST, "l2_per_clock": FAST, "port_per_clock": FAST, "l2_kept": FAST},
+    **{"hbm_latency": 0.0, "l2_fill": 0.0, "tile": 0.0},
+)
+"""At a clock of one per microsecond."""
+
+
 def machine(workers: int = 1, **changes: object) -> Machine:
     """One on which only what is changed takes time."""
-    one = Machine(
-        stages=4,
-        handed_out=True,
-        places=1,
-        overlaps=False,
-        groups=1,
-        hbm=FAST,
-        l2=FAST,
-        nvlink=FAST,
-        port=FAST,
-        hbm_latency=0.0,
-        l2_latency=0.0,
-        spread=np.zeros(workers),
-        l2_kept=FAST,
-        fill=0.0,
-        kept=0.0,
-        pulled_from=0.0,
-        slower=np.ones(2),
-        issue=0.0,
-        release=0.0,
-        flag=0.0,
-        tile=0.0,
-        window=0.1,
-    )
-    return replace(one, **changes)  # type: ignore[arg-type]
+    named = {{"l2": "l2_per_clock", "port": "port_per_clock"}.get(name, name): value for name, value in changes.items()}
+    of_gpu = {name: named.pop(name) for name in list(named) if hasattr(GPU, name)}
+    usual: dict[str, Any] = {
+        **{"stages": 4, "handed_out": True, "places": 1, "overlaps": False, "groups": 1, "slower": np.ones(2), "spread": np.zeros(workers)},
+        **{"kept": 0.0, "pulled_from": 0.0, "issue": 0.0, "window": 0.1, "release": 0.0, "flag": 0.0},
+    }
+    return Machine(replace(GPU, **of_gpu), clock=1e-3, sms=1, **{**usual, **named})  # type: ignore[arg-type]
 
 
 def launch(

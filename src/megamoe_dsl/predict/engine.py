@@ -49,7 +49,7 @@ class Engine:
     def __init__(self, tiles: TileTable, pool: PoolTable, machine: Machine, start: float) -> None:
         self.tiles, self.pool, self.machine = tiles, pool, machine
         workers, stages = len(machine.spread), machine.stages
-        self.hbm, self.l2, self.nvlink = (Server(rate, start) for rate in (machine.hbm, machine.l2, machine.nvlink))
+        self.hbm, self.l2, self.nvlink = (Server(rate, start) for rate in (machine.gpu.hbm, machine.l2, machine.gpu.nvlink))
         self.into_l2 = 0.0
         # --- operands: when their bytes were last touched, counted in bytes into L2, when they came, and what was not written meanwhile
         keys = pool.weight_keys + len(pool) * pool.key_blocks
@@ -150,7 +150,7 @@ class Engine:
         self.into_l2 += amount
         self.written += amount
         self.hbm.take(time, amount)
-        self.l2.free = max(self.l2.free, time) + self.machine.fill * amount / self.machine.l2
+        self.l2.free = max(self.l2.free, time) + self.machine.gpu.l2_fill * amount / self.machine.l2
 
     def _store(self, who: Ints, due: Floats) -> None:
         if not len(who):
@@ -227,26 +227,26 @@ class Engine:
         machine, amount, whole = self.machine, self.tiles.l2_bytes[tile, role], self.tiles.hbm_bytes[tile, role]
         self.claimed[keys[::-1]] = np.arange(len(keys))[::-1]
         first = self.claimed[keys] == np.arange(len(keys))  # of those who ask for the same at once
-        miss = first & (self.into_l2 - self.touched[keys] >= machine.l2_kept)
+        miss = first & (self.into_l2 - self.touched[keys] >= machine.gpu.l2_kept)
         cold = miss & ~self.seen[keys]
         stale = np.where(first, self.stale[keys], 0.0)
         self.stale[keys] = 0.0
         read = np.where(miss, whole * np.where(cold, 1 - machine.kept, 1.0), stale)
-        in_l2 = self.l2.serve(times, amount + machine.fill * read)
-        self.l2.served -= machine.fill * float(read.sum())
+        in_l2 = self.l2.serve(times, amount + machine.gpu.l2_fill * read)
+        self.l2.served -= machine.gpu.l2_fill * float(read.sum())
         port = np.maximum(self.port_free[who], times) + amount / machine.port
         np.maximum.at(self.port_free, who, port)
         in_l2 = np.maximum(in_l2, port)
         missing = read > 0
         if missing.any():
             cost = read * machine.slower[role]
-            from_hbm = np.maximum(self.hbm.serve(times[missing], cost[missing]), in_l2[missing]) + machine.hbm_latency
+            from_hbm = np.maximum(self.hbm.serve(times[missing], cost[missing]), in_l2[missing]) + machine.gpu.hbm_latency
             self.hbm.served -= float((cost - read).sum())
             self.came[keys[missing]] = from_hbm
             self.into_l2 += float(np.where(miss, whole, stale).sum())
             self.seen[keys] = True
         self.touched[keys] = self.into_l2
-        return np.maximum(in_l2 + machine.l2_latency, self.came[keys])
+        return np.maximum(in_l2 + machine.gpu.hbm_latency * machine.gpu.l2_latency, self.came[keys])
 
     def _multiply(self) -> bool:
         """A K block of every worker whose operands are on their way; whether there are any."""
@@ -265,7 +265,7 @@ class Engine:
         since = np.where(
             begins, np.maximum(self.stored[who, (position - (ACCUMULATORS if machine.overlaps else 1)) % ACCUMULATORS], idle), idle
         )
-        begin = np.maximum(ready, since + np.where(begins, machine.tile, 0.0))
+        begin = np.maximum(ready, since + np.where(begins, machine.gpu.tile, 0.0))
         took = self.tiles.multiply[tile]
         end = begin + took
         self.multiplying += float(took.sum())

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,47 +85,32 @@ class PoolTable:
 class Machine:
     """What a launch runs on, at one clock; rates in bytes per microsecond, times in microseconds."""
 
+    gpu: Calibration
+    clock: float  # GHz
+    sms: int  # of a worker
     stages: int  # of the ring
     handed_out: bool  # whether tiles are handed out at run time, rather than every so-many-th to a worker
     places: int  # of a worker's tile queue: it fetches a tile when its epilogue warps begin with the one that many before
     overlaps: bool  # whether epilogues have accumulators of their own, two in turn, rather than being done by the warps that multiply
     groups: int  # of epilogue warps, which take alternate tiles
-    hbm: float  # and l2, nvlink, port: bandwidths; `port` is one worker's
-    l2: float
-    nvlink: float
-    port: float
     slower: Floats  # HBM time of a byte of weights, and of tokens, beside one of a long run of bytes
-    hbm_latency: float  # and l2_latency: of a load
-    l2_latency: float
     spread: Floats  # further latency of each worker
-    l2_kept: float  # bytes that may come into L2 before what was touched has left it
-    fill: float  # L2 bandwidth that filling takes, beside reading
     kept: float  # share of the weights that is still in L2 from the launch before
     pulled_from: float  # bytes that other ranks pull from here, of those that are pulled
-    issue: float  # and tile: times between K blocks of a loader, and between tiles
-    tile: float
+    issue: float  # time between K blocks of a loader
     window: float  # see engine.py
     release: float = 0.05  # and flag: times until a stage is free again, and until a signal is seen
     flag: float = 0.8
 
-    @classmethod
-    def of(cls, calibration: Calibration, clock: float, sms: int, kept: float, remote: float, **own: Any) -> Machine:
-        """A GPU at a clock in GHz, whose workers have `sms` SMs each, for a rank that gets the share `remote` of its tokens from others."""
-        per_us = clock * 1e3
-        return cls(
-            hbm=calibration.hbm,
-            l2=calibration.l2_per_clock * per_us,
-            nvlink=calibration.nvlink,
-            port=calibration.port_per_clock * per_us * sms,
-            hbm_latency=calibration.hbm_latency,
-            l2_latency=calibration.hbm_latency * calibration.l2_latency,
-            l2_kept=calibration.l2_kept,
-            fill=calibration.l2_fill,
-            kept=kept,
-            pulled_from=remote,
-            tile=calibration.tile,
-            **own,
-        )
+    @property
+    def l2(self) -> float:
+        """What L2 serves to all workers together."""
+        return self.gpu.l2_per_clock * self.clock * 1e3
+
+    @property
+    def port(self) -> float:
+        """What a worker takes from L2, with all of its SMs."""
+        return self.gpu.port_per_clock * (self.clock * 1e3) * self.sms
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -147,5 +148,6 @@ def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float
     kept, slower = weights_kept(shape.problem, load, weights.bytes_per_value, calibration), 1 + calibration.kernel["hbm_gap"] / runs
     spread = calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1)
     issue = shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock
-    queue = {"stages": shape.num_stages, "handed_out": shape.handed_out, "places": 2, "overlaps": True, "groups": shape.groups}
-    return Machine.of(calibration, clock, 2, kept, load.remote, **queue, slower=slower, spread=spread, issue=issue, window=WINDOW)
+    own: dict[str, Any] = {"stages": shape.num_stages, "handed_out": shape.handed_out, "groups": shape.groups, "slower": slower}
+    own |= {"spread": spread, "issue": issue, "kept": kept, "pulled_from": load.remote}
+    return Machine(calibration, clock, 2, **own, places=2, overlaps=True, window=WINDOW)

@@ -7,6 +7,8 @@ does.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..hardware.operand_tile import BLOCK_K
@@ -78,7 +80,6 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
 def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
     """The GPU at a clock in GHz."""
     kept = weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * config.block_k), calibration)
-    queue = {"stages": config.num_stages, "handed_out": True, "places": 1, "overlaps": False, "groups": 1}
-    times = {"spread": np.zeros(config.num_clusters), "issue": 0.02, "window": WINDOW}
-    slower = np.ones(2)  # weight tiles are contiguous
-    return Machine.of(calibration, clock, config.cluster, kept, load.remote, **queue, slower=slower, **times)
+    own: dict[str, Any] = {"stages": config.num_stages, "spread": np.zeros(config.num_clusters), "kept": kept, "pulled_from": load.remote}
+    own |= {"slower": np.ones(2), "issue": 0.02}  # weight tiles are contiguous
+    return Machine(calibration, clock, config.cluster, **own, handed_out=True, places=1, overlaps=False, groups=1, window=WINDOW)
