@@ -82,5 +82,6 @@ def test_work_counts_half_the_bytes_of_results() -> None:
     problem = replace(PRESETS["flash"].problem(512), recipe="fp8xfp8")
     load = Load.expected(problem, 512, 7 / 8)
     usual, half = (count_work(replace(problem, combine=element), load) for element in (BF16, E4M3))
-    assert half.flop == usual.flop and half.nvlink_bytes == usual.nvlink_bytes * 2 / 3
-    assert usual.hbm_bytes - half.hbm_bytes == load.received * problem.hidden
+    (flop, hbm, nvlink), (same, less, fewer) = usual, half
+    assert same == flop and fewer == nvlink * 2 / 3
+    assert hbm - less == load.received * problem.hidden

@@ -147,7 +147,7 @@ def measured_gpu(gpu: str) -> str:
 
 def bound_of(problem: Problem, load: Load, gpu: str = DEFAULT_GPU) -> Bound:
     """The work of a rank of the fused layer with this load, and how long a GPU takes for it at least."""
-    work, limits = count_work(problem, load), known_ceilings()[measured_gpu(gpu)]
+    (flop, hbm, nvlink), limits = count_work(problem, load), known_ceilings()[measured_gpu(gpu)]
     flops = limits["fp8_flops"] / max(problem.formats.activations.element_bits // 8, 1)  # BF16 takes twice as long
-    seconds = work.flop / flops, work.hbm_bytes / limits["hbm_bytes"], work.nvlink_bytes / limits["nvlink_bytes"]
-    return Bound(work.flop, work.hbm_bytes, work.nvlink_bytes, *(1e6 * one for one in seconds))
+    seconds = flop / flops, hbm / limits["hbm_bytes"], nvlink / limits["nvlink_bytes"]
+    return Bound(flop, hbm, nvlink, *(1e6 * one for one in seconds))

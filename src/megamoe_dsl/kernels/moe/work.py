@@ -8,15 +8,6 @@ from ...problem import Problem
 from ...recipe import Format
 
 
-@dataclass(frozen=True)
-class Work:
-    """FLOP, bytes between a GPU's memory and its caches, and bytes over links to other GPUs in the direction that has more."""
-
-    flop: float
-    hbm_bytes: float
-    nvlink_bytes: float
-
-
 def value_bytes(one: Format) -> float:
     """Bytes of a value with its scales, those that many rows share left out."""
     return one.element_bits / 8 if one.rows > 1 else one.bytes_per_value
@@ -37,8 +28,10 @@ class Load:
         return cls(pairs, p.experts_per_rank * (1 - (1 - 1 / p.num_experts) ** (pairs * p.num_ranks)), remote)
 
 
-def count_work(problem: Problem, load: Load) -> Work:
-    """HBM: weights of the experts that receive any token, once, and activations: x and y of every pair, the intermediate written and read;
+def count_work(problem: Problem, load: Load) -> tuple[float, float, float]:
+    """FLOP, bytes between a GPU's memory and its caches, and bytes over links to other GPUs in the direction that has more.
+
+    HBM: weights of the experts that receive any token, once, and activations: x and y of every pair, the intermediate written and read;
     scales of activations are left out.  NVLink, either direction: a remote slot's tokens one way and its results the other, and as many
     slots of the other ranks the other way round, so x and y of every remote pair."""
     p, formats, pairs = problem, problem.formats, load.received
@@ -46,4 +39,4 @@ def count_work(problem: Problem, load: Load) -> Work:
     flop = pairs * 6.0 * p.hidden * p.intermediate
     hbm = load.touched * 3 * p.hidden * p.intermediate * value_bytes(formats.weights)
     hbm += pairs * ((x + y) * p.hidden + 2 * hidden * p.intermediate)
-    return Work(flop, hbm, pairs * load.remote * p.hidden * (x + y))
+    return flop, hbm, pairs * load.remote * p.hidden * (x + y)
