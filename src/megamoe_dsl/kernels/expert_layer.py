@@ -179,7 +179,7 @@ class ExpertLayer:
 
     def configs(self, target: Target, tokens: int, **fc1: Any) -> LayerConfigs:
         """The four launches for so many tokens; `fc1` are fields of Linear1's.  Raises `ProblemError` and `ConfigError`."""
-        rows, columns = self.routing.check_tokens(tokens) * self.topk, self.columns(tokens)
+        rows, columns = self.routing.check_num_tokens(tokens) * self.topk, self.columns(tokens)
         fc2, total = self.fc2, SumProblem(columns, self.topk, self.weights)
         if columns < self.hidden:
             fc2, total = replace(fc2, n=columns, b_rows=self.hidden), replace(total, width=self.hidden)

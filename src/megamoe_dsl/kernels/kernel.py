@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, make_dataclass
 from functools import cache
@@ -74,7 +73,7 @@ KernelConfig = CheckedConfig
 is for, `arch`; CTAs of the grid and of a cluster, `num_sms` and `cluster`; and threads of a CTA, `num_threads`."""
 
 
-class Kernel(ABC):
+class Kernel:
     """One family.  A subclass lies in the family's folder, and `registry.KERNELS` has an instance of it."""
 
     name: ClassVar[str]  # in commands and messages
@@ -86,6 +85,7 @@ class Kernel(ABC):
     ctas_per_sm: ClassVar[int] = 1  # CTAs of a launch that an SM can hold, at least, which ptxas is told; 0: it is told nothing
     code: ClassVar[str]  # `module.function` in the family's folder: the `cute.kernel`, or what becomes one that takes tensor maps
     takes_arguments: ClassVar[type[Any]]  # dataclass of its run-time arguments, where it is the same for all configurations
+    per_sm: ClassVar[int] = 0  # CTAs of a grid for each SM of the target, where nothing else says how many it has
     early: ClassVar[bool] = False  # whether a launch may begin before the one before it has ended, because it waits for that itself
 
     def has(self, config: object) -> bool:
@@ -96,9 +96,12 @@ class Kernel(ABC):
         return {one.name for one in fields(self.configs[arch.name])}
 
     # --- what every kernel has
-    @abstractmethod
     def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> Any:
-        """The configuration for up to `num_tokens` tokens on every rank; `fields` replace what is chosen.  Raises `ConfigError`."""
+        """The configuration for up to `num_tokens` tokens on every rank; `fields` replace what is chosen.  Raises `ConfigError`.  Where a
+        family does not say otherwise, it is the same for every number of tokens."""
+        problem.check_num_tokens(num_tokens)
+        grid = {"num_sms": self.per_sm * target.num_sms} if self.per_sm else {}
+        return self.configs[target.arch.name](problem, **{"arch_name": target.arch.name, **grid, **fields})
 
     def function(self, config: Any) -> Callable[..., Any]:
         """The `cute.kernel` of (configuration, *tensor maps, arguments).  Imports the DSL."""

@@ -89,7 +89,7 @@ class ExpertCall:
         layer, w1_sf, factors = self.layer, self.operands.w1_sf, self.operands.factors
         if self.x.dim() != 2:
             raise ProblemError("x.shape", tuple(self.x.shape), f"(tokens, {layer.hidden})")
-        layer.routing.check_tokens(self.tokens, "x.shape[0]")
+        layer.routing.check_num_tokens(self.tokens, "x.shape[0]")
         if factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
             raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")
         slots, rows = (self.tokens, layer.topk), 2 * layer.intermediate

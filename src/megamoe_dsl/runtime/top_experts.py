@@ -154,7 +154,7 @@ def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
     most = 0 if replicas is None else replicas.shape[-1]
     fields = experts, topk, scores, DTYPES[logits.dtype], bias is not None, groups, topk_groups, scale, hash_table is not None, most
     problem = TopExpertsProblem(*fields)
-    problem.check_tokens(tokens, "logits.shape[0]")
+    problem.check_num_tokens(tokens, "logits.shape[0]")
     integer_between("replica_shift", shift, 0, MOST_SLOTS, f"between 0 and {MOST_SLOTS}")
     rows = 0 if hash_table is None else integer_between("hash_table.shape[0]", hash_table.shape[0], 1, 1 << 30, "1 or more")
     kinds = torch.float32, torch.int64, torch.int32, torch.int32

@@ -32,12 +32,6 @@ class RoutingKernel(Kernel):
     def label(self, config: Any) -> str:
         return f"{self.label_of(config.problem)}-{self.name}"
 
-    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
-        """The same grid for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
-        problem.check_tokens(num_tokens)
-        grid = {"num_sms": self.per_sm * target.num_sms, "arch_name": target.arch.name}
-        return self.configs[target.arch.name](problem, **{**grid, **fields})
-
 
 class RouteKernel(RoutingKernel):
     """The one whose CTAs meet one another, those that sort."""
@@ -45,9 +39,9 @@ class RouteKernel(RoutingKernel):
     configs: ClassVar[Mapping[str, type[RouteConfig]]] = dict.fromkeys(ROUTED, RouteConfig)
     resident = True
 
-    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> TokensConfig:
+    def choose(self, problem: Any, target: Target, num_tokens: int, **fields: Any) -> RouteConfig:
         sorters = max(1, min(MOST_SORTERS, target.num_sms // 4))
-        return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})
+        return super().choose(problem, target, num_tokens, **{"sorters": sorters, **fields})  # type: ignore[no-any-return]
 
 
 PLACES = "token_ids", "hash_table", "replicas", "hash_rows", "replica_shift"

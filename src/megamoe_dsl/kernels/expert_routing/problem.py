@@ -22,7 +22,7 @@ class TokensProblem(CheckedProblem):
     topk: int
     recipe: str = ""  # number formats that rows become; empty: none
 
-    def check_tokens(self, tokens: object, field: str = "num_tokens") -> int:
+    def check_num_tokens(self, tokens: object, field: str = "num_tokens") -> int:
         """As an int.  Raises `ProblemError` for a number that no launch takes."""
         most = MOST_SLOTS // self.topk
         return integer_between(field, tokens, 0, most, f"between 0 and {most}")
@@ -89,7 +89,7 @@ class QuantizeProblem(TokensProblem):
 
     def check_rows(self, rows: object, field: str = "num_rows") -> int:
         """As an int.  Raises `ProblemError` for a number that no launch takes."""
-        number = self.check_tokens(rows, field)
+        number = self.check_num_tokens(rows, field)
         if number % SCALE_BLOCK:
             raise ProblemError(field, number, f"a multiple of {SCALE_BLOCK}")
         return number

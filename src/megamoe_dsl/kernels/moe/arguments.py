@@ -60,20 +60,3 @@ class EpArguments:
     watchdog: Int64  # record for a wait that exceeds its limit (layouts/records.py)
     watchdog_ns: Int64  # the limit in nanoseconds
     trace: Int64 = OPTIONAL  # stamps of a traced kernel (layouts/records.py)
-
-
-@dataclass(frozen=True)
-class PreDispatchArguments:
-    """What a launch that quantizes one rank's tokens takes."""
-
-    sym: Int64  # this rank's symmetric buffer
-    x: Int64  # bf16 [num_tokens, hidden], 16-byte aligned
-    topk_idx: Int64  # i64 [num_tokens, topk]
-    topk_weights: Int64  # f32 [num_tokens, topk]
-    num_tokens: Int32  # tokens of this rank
-    padded_tokens: Int32  # at least num_tokens: rows up to here are masked
-    # of tokens that are quantized already: their scales, K-major, 4-byte aligned; x is then e4m3, 8-byte aligned, or packed e2m1, 4-byte
-    # aligned
-    x_sf: Int64 = OPTIONAL
-    first_shared: Int32 = OPTIONAL  # number of the rank's first shared expert; `topk_idx` and `topk_weights` are without their slots
-    factors: Int64 = OPTIONAL  # f32 [El, 5], as of `Arguments`, of tokens that are quantized with a factor

@@ -133,11 +133,9 @@ class EpConfig(CheckedConfig):
         return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
 
     @property
-    def register_total(self) -> int:
-        budget = self.registers
-        if not budget:
-            return self.arch.registers // self.num_threads // 8 * 8 * self.num_threads
-        return 32 * (COMMUNICATION_WARPS * budget["communication"] + LOADER_WARPS * budget["loader"] + self.math_warps * budget["math"])
+    def register_total(self) -> int | None:
+        warps = {"communication": COMMUNICATION_WARPS, "loader": LOADER_WARPS, "math": self.math_warps}
+        return 32 * sum(warps[group] * count for group, count in self.registers.items()) or None
 
     @property
     def facts(self) -> list[tuple[str, object]]:

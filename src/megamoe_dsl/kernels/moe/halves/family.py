@@ -73,11 +73,6 @@ class RoutingTablesKernel(Kernel):
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = dict.fromkeys(PARTS, RoutingTablesConfig)
 
-    def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> RoutingTablesConfig:
-        """The same for every number of tokens; `fields` replace what is chosen.  Raises `ConfigError`."""
-        problem.check_num_tokens(num_tokens)
-        return RoutingTablesConfig(problem, arch_name=target.arch.name, **fields)
-
     def label(self, config: RoutingTablesConfig) -> str:
         return f"{self.name.replace('_', '-')}-{config.problem.label}"
 

@@ -103,8 +103,7 @@ class StageConfig(CheckedConfig):
 
     @property
     def register_total(self) -> int | None:
-        warps = {"loader": LOADER_WARPS, "epilogue": self.fused.epilogue_warps}
-        return 32 * sum(warps[role] * count for role, count in self.registers.items()) or None
+        return 32 * sum(getattr(self.fused.warps, role) * count for role, count in self.registers.items()) or None
 
     @property
     def facts(self) -> list[tuple[str, object]]:

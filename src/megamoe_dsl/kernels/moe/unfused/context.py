@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import cutlass
@@ -20,6 +21,7 @@ class StageContext(Context):
     """`config` is the stage's; `args` have `results`."""
 
     operands_arrive: ClassVar[bool] = False
+    result_phase = property(attrgetter("config.part.phase"))  # type: ignore[assignment]
 
     config: cutlass.Constexpr[StageConfig]
 
@@ -27,11 +29,6 @@ class StageContext(Context):
     def outputs(self) -> Bf16Results:
         """What a linear stage leaves for the next stage is BF16, however results travel."""
         return Bf16Results(CombineRow(self.config.problem.hidden, COMBINE[BF16]), self.config.arch.adds_bf16)
-
-    @property
-    def result_phase(self) -> int:  # type: ignore[override]
-        assert self.config.part.phase is not None, "a stage that multiplies nothing has no linear"
-        return self.config.part.phase
 
     def result(self, name: str, *index: Any) -> Any:
         return self.config.results.address(self.args.results, name, *index)
