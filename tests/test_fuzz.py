@@ -25,7 +25,7 @@ from megamoe_dsl.fuzz import check as check_module
 from megamoe_dsl.fuzz import search as search_module
 from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
 from megamoe_dsl.fuzz.run import kinds, verdict
-from megamoe_dsl.fuzz.search import FoundError, Search, Searcher
+from megamoe_dsl.fuzz.search import FoundError, Searcher, first_failure
 from megamoe_dsl.fuzz.trial import (
     SIMULATED,
     VALUES,
@@ -167,7 +167,7 @@ def test_a_failure_is_shrunk_to_what_matters() -> None:
     def check(trial: Trial) -> str:
         return "few" if any(sum(call.tokens) >= 3 and call.values == "zeros" for call in trial.calls) else ""
 
-    found = Search(check, quiet).run(trials(SIMULATED), SEED, seconds=60)
+    found = first_failure(trials(SIMULATED), check, quiet, SEED, seconds=60)
     assert isinstance(found, FoundError) and found.wrong == "few"
     assert (found.trial.other, found.trial.unfused, found.trial.schedule) == (None, False, 0)
     (call,) = found.trial.calls
@@ -178,9 +178,9 @@ def test_a_failure_is_shrunk_to_what_matters() -> None:
 
 
 def test_a_search_ends_with_its_time_or_its_trials() -> None:
-    search = Search(lambda trial: "", quiet)
-    assert search.run(trials(SIMULATED), SEED, seconds=60, most=7) is None and search.count == 7
-    assert Search(lambda trial: "wrong", quiet).run(trials(SIMULATED), SEED, seconds=0) is None
+    seen = list[Any]()
+    assert first_failure(trials(SIMULATED), lambda trial: "", seen.append, SEED, seconds=60, most=7) is None and len(seen) == 7
+    assert first_failure(trials(SIMULATED), lambda trial: "wrong", quiet, SEED, seconds=0) is None
 
 
 def test_a_process_that_dies_fails_or_hangs_has_found_something(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,8 +231,7 @@ def test_processes_try_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_some_layers_have_the_references_bits() -> None:
     machine, seen = SimulatedMachine(), list[Trial]()
-    search = Search(lambda trial: check_trial(trial, machine), seen.append)
-    found = search.run(trials(TINY), SEED, seconds=600, most=3)
+    found = first_failure(trials(TINY), lambda trial: check_trial(trial, machine), seen.append, SEED, seconds=600, most=3)
     assert found is None, (found.wrong, found.trial.to_json())
     assert len(seen) == 3
 

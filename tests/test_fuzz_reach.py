@@ -25,7 +25,7 @@ from megamoe_dsl.fuzz import run as run_module
 from megamoe_dsl.fuzz import search as search_module
 from megamoe_dsl.fuzz.check import FindingError, GpuMachine, SimulatedMachine, check_trial, has_stages, unequal_bits, unlike_reference
 from megamoe_dsl.fuzz.run import run_fuzz, said
-from megamoe_dsl.fuzz.search import FoundError, Search, Searcher
+from megamoe_dsl.fuzz.search import FoundError, Searcher, first_failure
 from megamoe_dsl.fuzz.trial import ON_A_GPU, SIMULATED, ExpertTrial, FuzzedCall, Sizes, Trial, case_of, read_trial
 from megamoe_dsl.options.points import WAYS, FuzzOptions
 from megamoe_dsl.problem import Problem, ProblemError
@@ -41,7 +41,7 @@ SEED = 5
 def test_rounds_of_a_search_try_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "TRIALS_A_ROUND", 3)
     seen = list[Any]()
-    Search(lambda trial: "", seen.append).run(st.integers(0, 1 << 40), SEED, seconds=60, most=30)
+    first_failure(st.integers(0, 1 << 40), lambda trial: "", seen.append, SEED, seconds=60, most=30)
     assert len(set(seen)) > 15
 
 
@@ -63,23 +63,22 @@ def test_shrinking_ends_two_minutes_after_the_first_failure(seconds: float, monk
         return large(trial)
 
     monkeypatch.setattr(search_module, "time", SimpleNamespace(monotonic=lambda: now))
-    found = Search(check, seen.append).run(LISTS, SEED, seconds=seconds)
+    found = first_failure(LISTS, check, seen.append, SEED, seconds=seconds)
     assert isinstance(found, FoundError) and [bool(large(one)) for one in seen].index(True) == len(seen) - 6
 
 
 def test_a_failure_after_which_nothing_runs_is_the_last_trial() -> None:
     ran = list[Any]()
-    found = Search(large, ran.append, shrinks=lambda: False).run(LISTS, SEED, seconds=60)
+    found = first_failure(LISTS, large, ran.append, SEED, seconds=60, shrinks=lambda: False)
     assert isinstance(found, FoundError) and ran[-1] == found.trial and not any(map(large, ran[:-1]))
-    shrunk = Search(large, ran.append).run(LISTS, SEED, seconds=60)
+    shrunk = first_failure(LISTS, large, ran.append, SEED, seconds=60)
     assert isinstance(shrunk, FoundError) and shrunk.trial == (0,) * 12 != found.trial  # type: ignore[comparison-overlap]
 
 
 def test_the_last_trial_of_so_many_is_shrunk() -> None:
     seen = list[Any]()
-    search = Search(lambda trial: "late" if len(seen) >= 20 else "", seen.append)
-    found = search.run(LISTS, SEED, seconds=60, most=20)
-    assert isinstance(found, FoundError) and search.count == len(seen) > 20 and len(found.trial) < len(seen[19])  # type: ignore[arg-type]
+    found = first_failure(LISTS, lambda trial: "late" if len(seen) >= 20 else "", seen.append, SEED, seconds=60, most=20)
+    assert isinstance(found, FoundError) and len(seen) > 20 and len(found.trial) < len(seen[19])  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -102,7 +101,7 @@ def test_a_slow_trial_is_no_failure() -> None:
         sleep(0.25 if len(ran) == 2 else 0)
         return "late" if len(ran) > 20 else ""
 
-    found = Search(check, lambda trial: None).run(trials, SEED, seconds=60)
+    found = first_failure(trials, check, lambda trial: None, SEED, seconds=60)
     assert isinstance(found, FoundError) and found.wrong == "late"
 
 
@@ -124,7 +123,7 @@ def test_a_process_tells_its_smallest_failure_last(monkeypatch: pytest.MonkeyPat
 
 def test_rounds_of_two_processes_have_seeds_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = list[int]()
-    monkeypatch.setattr(search_module, "Search", lambda *_: SimpleNamespace(run=lambda trials, seed, seconds: seeds.append(seed)))
+    monkeypatch.setattr(search_module, "first_failure", lambda trials, check, tell, seed, *_, **__: seeds.append(seed))
     for number in range(3):
         search_module.search(FuzzOptions(seed=7), ("sm_90a",), number, SimpleNamespace(send=None))  # type: ignore[arg-type]
     assert seeds[0] == 7 and all(b - a > 1 << 30 for a, b in pairwise(seeds))

@@ -14,7 +14,7 @@ from megamoe_dsl.cases import Case, random_inputs, random_weights
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.fuzz import trial as trial_module
 from megamoe_dsl.fuzz.run import kinds
-from megamoe_dsl.fuzz.search import FoundError, Search
+from megamoe_dsl.fuzz.search import FoundError, first_failure
 from megamoe_dsl.fuzz.trial import (
     CANCELLING,
     ON_A_GPU,
@@ -44,7 +44,7 @@ TINY = Sizes(hidden=256, intermediate=128, experts_per_rank=2, topk=1, ranks=1, 
 
 def drawn_from(strategy: Any, most: int) -> list[Any]:
     seen = list[Any]()
-    assert Search(lambda trial: "", seen.append).run(strategy, SEED, seconds=60, most=most) is None
+    assert first_failure(strategy, lambda trial: "", seen.append, SEED, seconds=60, most=most) is None
     return seen
 
 
@@ -119,7 +119,7 @@ def test_calls_of_moe_are_some_that_it_takes(experts: list[ExpertTrial]) -> None
 
 
 def test_the_smallest_trial_is_one_call_of_nothing() -> None:
-    found = Search(lambda trial: "wrong", lambda trial: None).run(trials(TINY), SEED, seconds=60)
+    found = first_failure(trials(TINY), lambda trial: "wrong", lambda trial: None, SEED, seconds=60)
     assert isinstance(found, FoundError) and isinstance(found.trial, Trial)
     assert found.trial == Trial(found.trial.config, (FuzzedCall((0,)),)) and found.trial.config.arch.name == "sm_90a"
     problem = found.trial.config.problem

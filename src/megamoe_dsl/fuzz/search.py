@@ -37,59 +37,57 @@ class FoundError(Exception):
         self.trial, self.wrong = trial, wrong
 
 
-@dataclass
-class Search:
-    """Trials so far, and those that failed.
+def first_failure(
+    trials: st.SearchStrategy[AnyTrial],
+    check: Callable[[AnyTrial], str],
+    tell: Callable[[AnyTrial], None],
+    seed: int,
+    seconds: float,
+    most: int = 1 << 30,
+    shrinks: Callable[[], bool] = lambda: True,
+) -> FoundError | None:
+    """The shrunk failure; None when the time is over, or after `most` trials, without one.
 
     check    says what is wrong with a trial; empty where nothing is
     tell     is told of every trial before it runs
     shrinks  whether other trials can run after one that failed
     """
+    end, known, count, number = time.monotonic() + seconds, dict[AnyTrial, str](), 0, 0
 
-    check: Callable[[AnyTrial], str]
-    tell: Callable[[AnyTrial], None]
-    shrinks: Callable[[], bool] = lambda: True
-    count: int = 0
+    def over() -> bool:
+        return time.monotonic() > end or (count >= most and not known)
 
-    def run(self, trials: st.SearchStrategy[AnyTrial], seed: int, seconds: float, most: int = 1 << 30) -> FoundError | None:
-        """The shrunk failure; None when the time is over, or after `most` trials, without one."""
-        end, known = time.monotonic() + seconds, dict[AnyTrial, str]()
+    def attempt(trial: AnyTrial) -> None:
+        nonlocal end, count
+        if trial not in known:
+            if over():
+                return
+            count += 1
+            tell(trial)
+            if not (wrong := check(trial)):
+                return
+            end = end if known else time.monotonic() + SHRINK_SECONDS
+            end = end if shrinks() else 0
+            known[trial] = wrong
+        raise FoundError(trial, known[trial])
 
-        def over() -> bool:
-            return time.monotonic() > end or (self.count >= most and not known)
-
-        def attempt(trial: AnyTrial) -> None:
-            nonlocal end
-            if trial not in known:
-                if over():
-                    return
-                self.count += 1
-                self.tell(trial)
-                if not (wrong := self.check(trial)):
-                    return
-                end = end if known else time.monotonic() + SHRINK_SECONDS
-                end = end if self.shrinks() else 0
-                known[trial] = wrong
-            raise FoundError(trial, known[trial])
-
-        number = 0
-        while not over():
-            quiet = settings(
-                max_examples=min(TRIALS_A_ROUND, most),
-                database=None,
-                deadline=None,
-                phases=(Phase.generate, Phase.shrink),
-                report_multiple_bugs=False,
-                suppress_health_check=list(HealthCheck),
-                verbosity=Verbosity.quiet,
-                print_blob=False,
-            )
-            try:
-                hypothesis.seed(seed + number)(quiet(hypothesis.given(trials)(attempt)))()
-            except FoundError as error:
-                return error
-            number += 1
-        return None
+    while not over():
+        quiet = settings(
+            max_examples=min(TRIALS_A_ROUND, most),
+            database=None,
+            deadline=None,
+            phases=(Phase.generate, Phase.shrink),
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+            print_blob=False,
+        )
+        try:
+            hypothesis.seed(seed + number)(quiet(hypothesis.given(trials)(attempt)))()
+        except FoundError as error:
+            return error
+        number += 1
+    return None
 
 
 @dataclass
@@ -176,6 +174,7 @@ def search(given: FuzzOptions, arches: tuple[str, ...], number: int, news: conne
     sizes = ON_A_GPU if given.gpu else SIMULATED
     ways = expert_trials(sizes, (given.way,)) if given.way else expert_trials(sizes)
     drawn = ways if given.way else st.one_of(trials(sizes, arches), trials(sizes, arches), ways)
-    found = Search(check, news.send, machine.works).run(drawn, given.seed + number * SEEDS_OF_A_PROCESS, 60 * given.minutes)
+    seed = given.seed + number * SEEDS_OF_A_PROCESS
+    found = first_failure(drawn, check, news.send, seed, 60 * given.minutes, shrinks=machine.works)
     if found:
         news.send(found)
