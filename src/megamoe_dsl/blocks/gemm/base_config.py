@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from ...arch import Arch
-from ...config_error import CheckedConfig
+from ...config_error import PLAN_OF_RING, CheckedConfig
 from ...hardware.tensor_map import MapFields
 from ...layouts.region import most_that_fit
 from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
@@ -18,6 +18,7 @@ class BaseGemmConfig(CheckedConfig):
     cluster takes at a time.
     """
 
+    smem = PLAN_OF_RING
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
     plan: ClassVar[type[Any]]
@@ -49,10 +50,6 @@ class BaseGemmConfig(CheckedConfig):
 
     def check_rows(self, rows: int) -> None:
         self.problem.check_rows(rows)
-
-    @property
-    def smem(self) -> Any:
-        return self.smem_plan(self.num_stages)
 
     @property
     def n_blocks(self) -> int:

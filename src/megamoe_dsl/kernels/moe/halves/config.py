@@ -11,7 +11,7 @@ from ....arch import ARCH_BY_NAME, ARCHES, SM90
 from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS, NUM_SMS
 from ....blocks.gemm.problem import MASKED, GemmProblem
-from ....config_error import CheckedConfig
+from ....config_error import PLAN_OF_RING, CheckedConfig
 from ....hardware.tensor_map import MapFields
 from ....layouts.arith import ceil_div
 from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
@@ -143,9 +143,7 @@ class EpConfig(CheckedConfig):
         return [self.gemm.tile_facts[0], order, ("stages", self.num_stages)]
 
     # --- plans
-    @property
-    def smem(self) -> EpSmemPlan:
-        return self.smem_plan(self.num_stages)
+    smem = PLAN_OF_RING
 
     def smem_plan(self, num_stages: int) -> EpSmemPlan:
         """The GEMM's plan, and buffers of communication warps.  epoch: launches before this one; trace_count: stamps of a traced warp."""

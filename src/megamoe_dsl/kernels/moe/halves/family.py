@@ -44,14 +44,11 @@ class EpKernel(Kernel):
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""
         problem.check_num_tokens(num_tokens)
-        kind, arch = self.configs[target.arch.name], target.arch.name
-        num_sms = fields.get("num_sms", target.num_sms)
-        chosen = {"num_sms": num_sms, "cluster": PARTS[arch].clusters_of(num_sms)}
-        measured = tuned_fields(kind.half, problem, num_tokens, target.gpu)
+        kind, part, num_sms = self.configs[target.arch.name], PARTS[target.arch.name], fields.get("num_sms", target.num_sms)
+        chosen = {"num_sms": num_sms, "cluster": part.clusters_of(num_sms), **tuned_fields(kind.half, problem, num_tokens, target.gpu)}
         if fields.get("gate_up", STORED) != STORED:
-            measured = {**measured, **PARTS[arch].activated_tile}
-        config: EpConfig = kind(problem, arch_name=arch, **{**chosen, **measured, **fields})
-        return config
+            chosen |= part.activated_tile
+        return super().choose(problem, target, num_tokens, **{**chosen, **fields})  # type: ignore[no-any-return]
 
     def label(self, config: EpConfig) -> str:
         recipe = config.problem.recipe

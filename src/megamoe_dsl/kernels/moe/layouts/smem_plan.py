@@ -263,10 +263,5 @@ class EpSmemPlan:
     barriers: tuple[MBarrier, ...]
     combine: CombinePlan | None
 
-    @property
-    def pull_slots(self) -> int:
-        return self.region["pull"].field.shape[1]
-
-    @property
-    def pull_chunk(self) -> int:
-        return self.region["pull"].field.shape[2]
+    pull_slots = property(lambda plan: plan.region["pull"].field.shape[1])
+    pull_chunk = property(lambda plan: plan.region["pull"].field.shape[2])

@@ -8,7 +8,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from ....config_error import CheckedConfig
+from ....config_error import PLAN_OF_RING, CheckedConfig
 from ....layouts.arith import ceil_div
 from ....layouts.region import BF16, Field, Region
 from ....schedule.fused_moe import FC1, FC2
@@ -70,7 +70,7 @@ class StageConfig(CheckedConfig):
         self.require("problem.recipe", staged, "one whose operands have scales, and no factors, in stages")
         self.require("pool_rows", not fused.ring_blocks, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
-        plan, capacity = self.plan(1), self.arch.smem_bytes
+        plan, capacity = self.smem_plan(1), self.arch.smem_bytes
         self.check_depth(plan.max_stages(capacity) if self.multiplies or plan.region.size > capacity else 2)
 
     def __getattr__(self, name: str) -> Any:
@@ -109,11 +109,10 @@ class StageConfig(CheckedConfig):
     def facts(self) -> list[tuple[str, object]]:
         return [self.fused.facts[0], ("stages", self.num_stages)] if self.multiplies else []
 
-    @property
-    def smem(self) -> SmemPlan:
-        return self.plan(self.num_stages)
+    smem = PLAN_OF_RING
+    tmem = property(lambda stage: getattr(stage.fused, "tmem", None) if stage.multiplies else None)
 
-    def plan(self, num_stages: int) -> SmemPlan:
+    def smem_plan(self, num_stages: int) -> SmemPlan:
         """Shared memory with a ring of another depth."""
         return replace(self.fused.stage_plan(num_stages), keeps=self.part.keeps)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ....arch import Arch
-from ....hardware.cta_pair import TmemPlan
 from ....layouts.region import Region
 from ....problem import Problem
 from ....recipe import RECIPES
@@ -57,9 +56,6 @@ class StageKernel(Kernel):
 
     def buffers(self, config: StageConfig) -> Mapping[str, Region]:
         return {**super().buffers(config), "results": config.results}
-
-    def tmem(self, config: StageConfig) -> TmemPlan | None:
-        return super().tmem(config.fused) if config.multiplies else None
 
 
 STAGES = tuple(StageKernel(stage) for stage in LAYER_STAGES)
