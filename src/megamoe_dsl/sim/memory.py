@@ -33,6 +33,13 @@ POISON: dict[type, NDArray[Any]] = {dtype: np.full(32, POISON_WORD).view(dtype) 
 B128 = np.complex128  # Stands for 16 opaque bytes.
 ELEMENTS: dict[int, type] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: B128}
 """What holds an element of so many bytes, whatever it means."""
+DTYPES: dict[str, type] = {
+    "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16,
+    "bf16": np.uint16, "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "f16x2": np.uint32,
+    "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64, "f64": np.float64, "f32x2": np.uint64,
+    "b128": B128, "pred": np.bool_,
+}  # fmt: skip
+"""What holds a value of a type of PTX."""
 
 
 class ByteStore:

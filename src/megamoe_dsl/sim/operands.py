@@ -18,7 +18,7 @@ from .errors import SimError
 from .formats import bf16_to_f32, f32_to_bf16
 from .lanes import LANE, Lanes, Mask, addresses
 from .late_loads import LateLoads
-from .memory import B128, ELEMENTS, PARAM_BASE
+from .memory import DTYPES, ELEMENTS, PARAM_BASE
 from .parser import ParsedKernel, PtxInstruction
 from .values import AS_TYPE, VIEW, Value
 
@@ -75,13 +75,6 @@ def reader(value: Value) -> Reader:
 
 Writer = Callable[[Warp, Lanes, Mask], None]
 
-DTYPES: dict[str, type] = {
-    "b8": np.uint8, "u8": np.uint8, "s8": np.int8, "b16": np.uint16, "u16": np.uint16, "s16": np.int16, "f16": np.float16,
-    "bf16": np.uint16, "b32": np.uint32, "u32": np.uint32, "s32": np.int32, "f32": np.float32, "f16x2": np.uint32,
-    "bf16x2": np.uint32, "b64": np.uint64, "u64": np.uint64, "s64": np.int64, "f64": np.float64, "f32x2": np.uint64,
-    "b128": B128, "pred": np.bool_,
-}  # fmt: skip
-UNSIGNED = ELEMENTS
 COMBINED: dict[str, np.ufunc] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
@@ -120,7 +113,7 @@ def immediate(text: str, dtype: type) -> Any:
     if np.issubdtype(dtype, np.floating):
         return dtype(value)
     size = np.dtype(dtype).itemsize
-    return np.array([value & ((1 << 8 * size) - 1)], UNSIGNED[size]).view(dtype)[0]
+    return np.array([value & ((1 << 8 * size) - 1)], ELEMENTS[size]).view(dtype)[0]
 
 
 class Binder:

@@ -10,13 +10,12 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from .errors import SimError
+from .memory import DTYPES
 
-TYPE_BYTES = {
-    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
-    "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
-}  # fmt: skip
-
+TYPE_BYTES = {name: np.dtype(held).itemsize for name, held in DTYPES.items() if name not in ("pred", "f32x2")}
 _VECTORS = {".v2": "xy", ".v4": "xyzw"}
 REGISTER_TYPES = {*TYPE_BYTES, "pred"}
 

@@ -34,6 +34,9 @@ _E2M1_PAIRS = np.stack([formats.E2M1[np.arange(256) & 15], formats.E2M1[np.arang
 _E2M1_AS_ONE = _E2M1_PAIRS.view(np.complex128)[:, 0]  # a pair is looked up as one element
 
 
+WHOLE_FORMATS = ("e4m3", "e5m2", "f16", "bf16", "tf32", "s8", "u8")  # whose values take whole bytes
+
+
 def element_bytes(name: str) -> int:
     return {"f16": 2, "bf16": 2, "tf32": 4}.get(name, 1)
 

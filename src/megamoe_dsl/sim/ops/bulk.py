@@ -15,8 +15,8 @@ from .. import tma_engine as tma
 from ..access_record import HAPPENED, mask_of
 from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Actor, Clock
-from ..memory import SMEM_RESERVED, Allocation, Bytes
-from ..operands import DTYPES, UNSIGNED, Combination, combination
+from ..memory import DTYPES, ELEMENTS, SMEM_RESERVED, Allocation, Bytes
+from ..operands import Combination, combination
 from . import ADDRESS, Binder, Cta, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
 from .access import origin, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
@@ -236,7 +236,7 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
         raise SimError(f"{ins.opcode}: only the mbarrier form is modeled")
     size = next(np.dtype(DTYPES[part]).itemsize for part in reversed(ins.parts) if part in DTYPES)
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
-    values = [b.read(text, UNSIGNED[size]) for text in vector(ins.operands[1])]
+    values = [b.read(text, ELEMENTS[size]) for text in vector(ins.operands[1])]
 
     def store(cta: Cta, offset: int, values: Bytes, barrier: Mbarrier, actor: Actor | None) -> None:
         if actor and cta.world.race:

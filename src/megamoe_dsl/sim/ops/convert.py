@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..formats import E2M1, E2M3, E3M2, E4M3, E5M2, UE8M0, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
-from ..operands import DTYPES
+from ..memory import DTYPES
 from ..values import Value, apply, constant, where
 from . import Binder, Inline, PtxInstruction, SimError, register
 from .floating import flush
@@ -137,7 +137,7 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
         raise SimError("cannot tell the types of this conversion")
     (to, source), (dest, first, *others) = kinds, ins.operands
     if not to.endswith("x2"):
-        return Inline([(dest, _scalar(ins.parts, b.value(first, _READ.get(source) or DTYPES[source]), to, source))])
+        return Inline([(dest, _scalar(ins.parts, b.value(first, DTYPES[source]), to, source))])
     to, source = to.removesuffix("x2"), source.removesuffix("x2")
     if source == "f32":
         return Inline([(dest, _pair(to, ins.parts, *(b.value(o, np.float32) for o in (first, *others[:1]))))])
@@ -151,7 +151,6 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
 
 
 _WIDEN = {"bf16": bf16_to_f32, "f16": f16_to_f32}
-_READ: dict[str, type] = {"bf16": np.uint16}
 _FLOATING = ("f16", "bf16", "f32", "f64")
 
 

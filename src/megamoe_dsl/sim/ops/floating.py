@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..formats import bf16_to_f32, f16_to_f32, f32_to_bf16
-from ..operands import DTYPES
+from ..memory import DTYPES
+from ..operands import COMBINED
 from ..values import apply
 from . import Binder, Inline, PtxInstruction, SimError, register
 
@@ -95,7 +96,7 @@ _THROUGH_64 = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
 
 def _extreme(base: str, qualifiers: tuple[str, ...]) -> Any:
     """min or max: a number rather than NaN unless with .NaN; with .xorsign.abs that of the magnitudes, with the sign of the product."""
-    function = {"min": np.minimum, "max": np.maximum}[base] if "NaN" in qualifiers else _FUNCTIONS[base]
+    function = COMBINED[base] if "NaN" in qualifiers else _FUNCTIONS[base]
     if "xorsign" not in qualifiers:
         return function
     return lambda a, b: np.copysign(function(np.abs(a), np.abs(b)), np.where(np.signbit(a) == np.signbit(b), 1, -1).astype(a.dtype))

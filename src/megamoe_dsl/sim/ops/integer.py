@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..formats import bf16_to_f32
-from ..memory import LOCAL_BASE, PARAM_BASE, SHARED_BASE
-from ..operands import DTYPES, UNSIGNED, immediate
+from ..memory import DTYPES, ELEMENTS, LOCAL_BASE, PARAM_BASE, SHARED_BASE
+from ..operands import COMBINED, immediate
 from ..parser import TYPE_BYTES
 from ..values import Value, apply, unsigned, where
 from . import Binder, Inline, PtxInstruction, SimError, register, vector
@@ -35,7 +35,6 @@ _COMPARE_FLOAT: dict[str, Comparison] = {
     "ltu": lambda x, y: ~(x >= y), "leu": lambda x, y: ~(x > y), "gtu": lambda x, y: ~(x <= y), "geu": lambda x, y: ~(x < y),
     "num": lambda x, y: (x == x) & (y == y), "nan": lambda x, y: (x != x) | (y != y),
 }  # fmt: skip
-_COMBINE = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
 @register(*_FUNCTIONS)
@@ -111,7 +110,7 @@ def set_predicate(ins: PtxInstruction, b: Binder) -> Inline:
     holds = _compared(ins, b)
     true, _, false = ins.operands[0].partition("|")
     results = [(true, holds), *([(false, ~holds)] if false else [])]
-    if combine := next((_COMBINE[p] for p in ins.parts[2:-1] if p in _COMBINE), None):
+    if combine := next((_FUNCTIONS[p] for p in ins.parts[2:-1] if p in ("and", "or", "xor")), None):
         results = [(name, combine(one, b.value(ins.operands[3], np.bool_))) for name, one in results]
     return Inline(results)
 
@@ -125,7 +124,7 @@ def set_value(ins: PtxInstruction, b: Binder) -> Inline:
 
 def _pack(*parts: Any) -> Any:
     packed = np.ascontiguousarray(np.stack(parts, axis=1))
-    return packed.view(UNSIGNED[packed.shape[1] * packed.itemsize])[:, 0]
+    return packed.view(ELEMENTS[packed.shape[1] * packed.itemsize])[:, 0]
 
 
 @lru_cache
@@ -143,7 +142,7 @@ def move(ins: PtxInstruction, b: Binder) -> Inline:
     total = TYPE_BYTES[ins.parts[-1]]
     if source.startswith("{") or dest.startswith("{"):
         parts = vector(source if source.startswith("{") else dest)
-        bits, small, whole = 8 * total // len(parts), UNSIGNED[total // len(parts)], UNSIGNED[total]
+        bits, small, whole = 8 * total // len(parts), ELEMENTS[total // len(parts)], ELEMENTS[total]
         if source.startswith("{"):
             values = [b.value(p, small) for p in parts]
             if len(parts) == 2 and total <= 8:
@@ -246,7 +245,6 @@ def _funnel(low: Any, high: Any, amount: Any, left: bool, wrap: bool) -> Any:
     return (both << n >> np.uint64(32) if left else both >> n).astype(np.uint32)
 
 
-_EXTREME = {"min": np.minimum, "max": np.maximum}
 _SPACES = {
     "global": (0, SHARED_BASE),
     "shared": (SHARED_BASE, PARAM_BASE),
@@ -256,7 +254,7 @@ _SPACES = {
 
 
 def _extreme(p: tuple[str, ...], t: type) -> Function:
-    extreme = _EXTREME[p[0]]
+    extreme = COMBINED[p[0]]
     return (lambda x, y: np.maximum(extreme(x, y), 0)) if "relu" in p else extreme, [t, t], t
 
 

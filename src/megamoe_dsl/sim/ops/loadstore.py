@@ -16,13 +16,11 @@ from ..access_record import mask_of
 from ..lanes import Lanes, stacked
 from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
-from ..memory import LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
-from ..operands import COMBINED, UNSIGNED, combination
+from ..memory import DTYPES, ELEMENTS, LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
+from ..operands import COMBINED, combination
 from ..parser import TYPE_BYTES
 from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
 from .access import by_value, find, gather, scatter, scope, semantics, shared_target, state_space
-
-_SIGNED: dict[str, type] = {"s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64}
 
 
 def _element(ins: PtxInstruction) -> tuple[str, int]:
@@ -53,7 +51,8 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
     sizes = {np.dtype(b.storage[i]).itemsize for i in registers}
     if len(sizes) > 1:
         raise SimError("registers of several sizes")
-    wide, signed, level, line = UNSIGNED[max(sizes, default=size)], _SIGNED.get(kind), scope(ins.parts, "gpu"), ins.line
+    signed = DTYPES[kind] if kind.startswith("s") else None
+    wide, level, line = ELEMENTS[max(sizes, default=size)], scope(ins.parts, "gpu"), ins.line
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
         where = address(w)
@@ -95,7 +94,7 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
     space, semantic = state_space(ins.parts), semantics(ins.parts, "weak")
     strong, level = semantic != "weak", scope(ins.parts, "gpu")
     address = b.address(ins.operands[0])
-    readers = [b.read(v, UNSIGNED[size]) for v in vector(ins.operands[1])]
+    readers = [b.read(v, ELEMENTS[size]) for v in vector(ins.operands[1])]
     n = len(readers)
 
     def run(w: Warp, mask: Mask) -> None:
@@ -157,7 +156,7 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
         raise SimError(f"atomics on {kind} are not supported")
     operation = next((p for p in ins.parts if p in COMBINED or p in _UPDATES), "")
     space, semantic, level = state_space(ins.parts), semantics(ins.parts, "relaxed"), scope(ins.parts, "gpu")
-    u, size = UNSIGNED[TYPE_BYTES[kind]], TYPE_BYTES[kind]
+    u, size = ELEMENTS[TYPE_BYTES[kind]], TYPE_BYTES[kind]
     combine = None if operation in _UPDATES else combination(operation, kind)
     update: Update = _UPDATES[operation] if combine is None else lambda old, x, y: combine(old, x)
     operands = ins.operands[1:] if returns else ins.operands

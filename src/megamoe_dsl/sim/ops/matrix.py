@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from ..lanes import Lanes
-from ..umma import RESULT_TYPES, decode_operand, element_bytes, multiply_accumulate, row_fragment, to_matrix, to_registers
+from ..umma import RESULT_TYPES, WHOLE_FORMATS, decode_operand, element_bytes, multiply_accumulate, row_fragment, to_matrix, to_registers
 from . import Binder, Handler, Mask, PtxInstruction, SimError, Warp, register, vector
 from .access import gather, scatter, state_space
 
@@ -78,18 +78,15 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-_FORMATS = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
-
-
 @register("mma")
 def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     """mma.sync.aligned.m16n8kK.row.col[.satfinite].D.A.B.C {d}, {a}, {b}, {c}"""
     shape = next((m for part in ins.parts if (m := re.fullmatch(r"m16n8k(\d+)", part))), None)
     d_name, a_name, b_name, c_name = ins.parts[-4:]
-    known = shape is not None and {a_name, b_name} <= set(_FORMATS) and {d_name, c_name} <= set(RESULT_TYPES)
+    known = shape is not None and {a_name, b_name} <= set(WHOLE_FORMATS) and {d_name, c_name} <= set(RESULT_TYPES)
     k_bytes = int(shape.group(1)) * element_bytes(a_name) if shape else 0
     if not known or k_bytes not in (16, 32) or "sp" in ins.parts or any(part.startswith("kind::") for part in ins.parts):
-        raise SimError(f"{ins.opcode} is not modeled: dense m16n8 with 16 or 32 bytes of K of {', '.join(_FORMATS)} is")
+        raise SimError(f"{ins.opcode} is not modeled: dense m16n8 with 16 or 32 bytes of K of {', '.join(WHOLE_FORMATS)} is")
     destinations, *sources = [vector(text) for text in ins.operands]
     sizes = [len(names) for names in (destinations, *sources)]
     counts = [4 if name != "f16" else 2 for name in (d_name, c_name)]

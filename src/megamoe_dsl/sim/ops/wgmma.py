@@ -177,7 +177,6 @@ def wgmma_thread(w: Warp) -> WgmmaThread:
     return kept(w, "wgmma", lambda w: WgmmaThread(w, warpgroup(w)))
 
 
-_K_OF_FORMAT = {"e4m3": 32, "e5m2": 32, "f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}
 _INTEGERS = ("s8", "u8")
 _ROWS = 16  # of one warp
 
@@ -214,12 +213,12 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     """wgmma.mma_async.sync.aligned.m64nNkK[.satfinite].D.A.B {d}, a, b-desc, scale-d [, scale-a, scale-b [, trans-a] [, trans-b]]"""
     shape = next((m for part in ins.parts if (m := re.fullmatch(r"m64n(\d+)k(\d+)", part))), None)
     d_name, a_name, b_name = ins.parts[-3:]
-    known = d_name in umma.RESULT_TYPES and {a_name, b_name} <= set(_K_OF_FORMAT)
+    known = d_name in umma.RESULT_TYPES and {a_name, b_name} <= set(umma.WHOLE_FORMATS)
     if shape is None or "sp" in ins.parts or not known or (d_name == "s32") != (a_name in _INTEGERS and b_name in _INTEGERS):
-        raise SimError(f"{ins.opcode} is not modeled: f32, f16 and s32 accumulators with {', '.join(_K_OF_FORMAT)} operands are")
+        raise SimError(f"{ins.opcode} is not modeled: f32, f16 and s32 accumulators with {', '.join(umma.WHOLE_FORMATS)} operands are")
     n, dtype = int(shape.group(1)), umma.RESULT_TYPES[d_name]
-    if int(shape.group(2)) != _K_OF_FORMAT[a_name]:
-        raise SimError(f"{ins.opcode}: K must be {_K_OF_FORMAT[a_name]}")
+    if int(shape.group(2)) != (k := K_BYTES // umma.element_bytes(a_name)):
+        raise SimError(f"{ins.opcode}: K must be {k}")
     registers = tuple(b.index[name] for name in vector(ins.operands[0]))
     if len(registers) != n * np.dtype(dtype).itemsize // 8:
         raise SimError(f"{ins.opcode} with {len(registers)} accumulator registers")
