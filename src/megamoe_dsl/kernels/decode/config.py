@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
@@ -156,6 +156,4 @@ class DecodeConfig(CheckedConfig):
     def region(self) -> Region:
         return self.region_of(self.num_stages)
 
-    @property
-    def smem(self) -> Self:
-        return self
+    smem = property(lambda config: config)  # which has a region and barriers as plans do

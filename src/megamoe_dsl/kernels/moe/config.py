@@ -123,21 +123,10 @@ class MegaMoeConfig(CheckedConfig):
             pool_block = pool_block - div(pool_block, self.ring_blocks) * self.ring_blocks
         return pool_block * self.block_m
 
-    @property
-    def fc1_n_blocks(self) -> int:
-        return ceil_div(2 * self.problem.intermediate, TILE_ROWS)
-
-    @property
-    def fc2_n_blocks(self) -> int:
-        return ceil_div(self.problem.hidden, TILE_ROWS)
-
-    @property
-    def fc1_k_blocks(self) -> int:
-        return ceil_div(self.problem.hidden, self.block_k)
-
-    @property
-    def fc2_k_blocks(self) -> int:
-        return ceil_div(self.problem.intermediate, self.block_k)
+    fc1_n_blocks = property(lambda config: ceil_div(2 * config.problem.intermediate, TILE_ROWS))
+    fc1_k_blocks = property(lambda config: ceil_div(config.problem.hidden, config.block_k))
+    fc2_n_blocks = property(lambda config: ceil_div(config.problem.hidden, TILE_ROWS))
+    fc2_k_blocks = property(lambda config: ceil_div(config.problem.intermediate, config.block_k))
 
     @property
     def window(self) -> int:

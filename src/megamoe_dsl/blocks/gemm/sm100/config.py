@@ -99,17 +99,9 @@ class Sm100GemmConfig(BaseGemmConfig):
             return COLUMNS
         return (*ROWS, LARGEST) if self.brings_rows else tile_rows(self.problem)
 
-    @property
-    def cluster(self) -> int:  # type: ignore[override]
-        return CLUSTER * self.pairs
-
-    @property
-    def block_n(self) -> int:
-        return PAIR_ROWS * self.consumers * self.pairs
-
-    @property
-    def k_blocks(self) -> int:
-        return self.problem.k // self.block_k
+    cluster = property(lambda config: CLUSTER * config.pairs)
+    block_n = property(lambda config: PAIR_ROWS * config.consumers * config.pairs)
+    k_blocks = property(lambda config: config.problem.k // config.block_k)
 
     # --- parts
     @property
