@@ -21,7 +21,7 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer, chosen_experts, worksp
 from megamoe_dsl.kernels.kernel import KernelConfig
 from megamoe_dsl.kernels.moe.work import Load
 from megamoe_dsl.kernels.registry import KERNELS, find_kernel, kernel_of
-from megamoe_dsl.predict.calibration import calibrated, calibration_of, find_gpu
+from megamoe_dsl.predict.calibration import CALIBRATED, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import RankLoad
 from megamoe_dsl.predict.machine import bound_of
 from megamoe_dsl.predict.nodes import USUAL, NodePrediction
@@ -141,7 +141,7 @@ def answer(base: Any, field: str, value: Any) -> str:
 
 def predictions() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """To six digits: what the model says of a launch, of its limits, and of a call over nodes."""
-    for short in calibrated():
+    for short in CALIBRATED:
         gpu, calibration = find_gpu(short), calibration_of(find_gpu(short).name)
         target = Target(gpu.arch, gpu.num_sms, gpu.name)
         for recipe in find_kernel("mega_moe").recipes[gpu.arch.name]:

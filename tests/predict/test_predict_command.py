@@ -13,7 +13,7 @@ from megamoe_dsl.arch import GPUS
 from megamoe_dsl.bench.variant import neighbors
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.predict import PredictOptions, print_model
-from megamoe_dsl.predict.calibration import SHORT, calibrated, calibration_of, find_gpu
+from megamoe_dsl.predict.calibration import CALIBRATED, calibration_of, find_gpu
 from megamoe_dsl.predict.launch import KBlocks, RankLoad, combine_bytes, counted
 from megamoe_dsl.predict.prediction import NO_PREFERENCE, Prediction, Subject, prefers
 from megamoe_dsl.presets import preset
@@ -27,13 +27,13 @@ def predict(*arguments):
     return CliRunner().invoke(app, ["predict", *arguments])
 
 
-@pytest.mark.parametrize("gpu", calibrated())
+@pytest.mark.parametrize("gpu", CALIBRATED)
 def test_json(gpu):
     result = predict(*SMALL, "--gpu", gpu, "--tokens", "8,64", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     first, second = found["points"]
-    assert found["gpu"] == SHORT[gpu] and (first["tokens"], second["tokens"]) == (8, 64)
+    assert found["gpu"] == CALIBRATED[gpu] and (first["tokens"], second["tokens"]) == (8, 64)
     assert 0 < first["us"] < second["us"] * 1.5 and first["config"]["block_m"] in (8, 16)
     assert all(0 <= share <= 1 for point in found["points"] for share in point["busy"].values())
     assert "start and end" in first["gains"] and all(0.005 <= share < 0.2 for share in first["gains"].values())
@@ -126,12 +126,12 @@ def test_errors(arguments, message):
     assert result.exit_code == 2 and message in result.output
 
 
-@pytest.mark.parametrize("gpu", calibrated())
+@pytest.mark.parametrize("gpu", CALIBRATED)
 def test_every_constant_has_a_source(gpu):
     calibration = calibration_of(find_gpu(gpu).name)
     sourced = [name for names in calibration.sources for name in names.split(", ")]
     assert sorted(sourced) == sorted({*vars(calibration), *calibration.kernel} - {"kernel", "sources"})
-    assert find_gpu(SHORT[gpu]) is find_gpu(gpu.lower()) is GPUS[SHORT[gpu]]
+    assert find_gpu(CALIBRATED[gpu]) is find_gpu(gpu.lower()) is GPUS[CALIBRATED[gpu]]
 
 
 def test_power_lowers_the_clock():

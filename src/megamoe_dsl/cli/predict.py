@@ -21,7 +21,7 @@ from ..kernels.registry import find_kernel
 from ..options.option import leave_out, naming_options, numbers, option
 from ..options.points import PROBLEM
 from ..pictures import to_svg
-from ..predict.calibration import Calibration, calibrated, calibration_of, find_gpu
+from ..predict.calibration import CALIBRATED, Calibration, calibration_of, find_gpu
 from ..predict.launch import RankLoad
 from ..predict.nodes import Network, NodePrediction
 from ..predict.prediction import BUSY, Prediction, prefers
@@ -44,7 +44,7 @@ class PredictOptions(LayerOptions):
     network_latency: float = option(30.0, "Microseconds of a collective without a row; an assumption.", PROBLEM)
     groups: int = option(8, "Groups of experts, with --group-limit.", PROBLEM)
     group_limit: int | None = option(None, "Groups that a token's experts are of; all by default.", PROBLEM)
-    gpu: str = option("H200", f"{either(calibrated())}.", CONFIG)
+    gpu: str = option("H200", f"{either([*CALIBRATED])}.", CONFIG)
     compare: bool = option(False, "Compare other choices of the configuration.", OUTPUT)
     quick: bool = option(False, "Leave out what limits each point.", OUTPUT)
     trace: Path | None = option(None, "Write the launch for Perfetto.", OUTPUT)

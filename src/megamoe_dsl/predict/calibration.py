@@ -6,7 +6,7 @@ A file says where every group of its values comes from.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from ..arch import GPUS, Gpu
 from ..problem import ProblemError
 
 FOLDER = Path(__file__).parent
-SHORT = {name.split()[1]: name for name in GPUS}  # H200: NVIDIA H200
 
 
 @dataclass(frozen=True)
@@ -53,20 +52,19 @@ def path_of(gpu: str) -> Path:
     return FOLDER / f"{gpu.lower().replace(' ', '_')}.json"
 
 
-def calibrated() -> list[str]:
-    return [short for short, name in SHORT.items() if path_of(name).exists()]
+CALIBRATED = {name.split()[1]: name for name in GPUS if path_of(name).exists()}
+"""GPUs by a short name, as H200 is NVIDIA H200."""
 
 
 def find_gpu(name: str) -> Gpu:
     """A GPU by CUDA's name or a short one, as H200.  Raises `ProblemError` for one that nobody has calibrated."""
-    found = {SHORT[short]: short for short in calibrated()}.get(name, name.upper())
-    if found not in calibrated():
-        raise ProblemError("gpu", name, "one of " + ", ".join(calibrated()))
-    return GPUS[SHORT[found]]
+    short = {full: short for short, full in CALIBRATED.items()}.get(name, name.upper())
+    if short not in CALIBRATED:
+        raise ProblemError("gpu", name, f"one of {', '.join(CALIBRATED)}")
+    return GPUS[CALIBRATED[short]]
 
 
 @lru_cache
 def calibration_of(gpu: str) -> Calibration:
     """The calibration of a GPU, given by CUDA's name of it."""
-    values = json.loads(path_of(gpu).read_text())
-    return Calibration(**{one.name: values[one.name] for one in fields(Calibration)})
+    return Calibration(**json.loads(path_of(gpu).read_text()))

@@ -12,7 +12,7 @@ from ..arch import GPUS, Gpu
 from ..kernels.registry import find_kernel
 from ..problem import Problem, ProblemError
 from ..target import TYPICAL_GPUS, Target
-from .calibration import Calibration, calibration_of, path_of
+from .calibration import CALIBRATED, Calibration, calibration_of
 from .launch import RankLoad
 from .prediction import Prediction, prefers
 
@@ -117,7 +117,7 @@ class NodePrediction:
 def chunks_of(problem: Problem, ranks: int, tokens: int, target: Target, groups: int = 1, group_limit: int = 1) -> int:
     """In how many chunks a call of `tokens` of each rank is shortest on the network `USUAL`. Raises `ProblemError`."""
     gpu = str(target.gpu)
-    known = gpu if path_of(gpu).exists() else TYPICAL_GPUS[target.arch.name]
+    known = gpu if gpu in CALIBRATED.values() else TYPICAL_GPUS[target.arch.name]
     node, nodes, tokens = replace(problem, num_ranks=ranks), problem.num_ranks // ranks, min(tokens, MOST_TOKENS)
     return NodePrediction.of(node, tokens, nodes, USUAL, GPUS[known], calibration_of(known), groups, group_limit).chunks
 

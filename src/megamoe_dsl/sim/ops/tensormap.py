@@ -22,11 +22,6 @@ from .access import scope, shared_target, state_space
 _TF32 = 7 | 1 << 4  # the fifth bit is a flag
 _ELEMENTS = {**{code: code for code in range(11)}, 11: _TF32, 12: _TF32, 13: 11, 14: 12, 15: 13}  # PTX element type to the hardware's.
 
-FIELDS = (
-    "global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride", "elemtype", "interleave_layout", "swizzle_mode",
-    "fill_mode",
-)  # fmt: skip
-
 
 @dataclass
 class MapChange:
@@ -101,8 +96,8 @@ def _shared(w: Warp, address: int) -> tuple[SharedMemory, slice]:
 def replace(ins: PtxInstruction, w: Warp, lane: int, at: int, *values: int) -> None:
     """tensormap.replace.tile.FIELD[.global | .shared::cta].b1024.{b32, b64} [address], [ordinal,] value"""
     name, space, ordinal = ins.parts[3], state_space(ins.parts), values[0] if len(values) > 1 else 0
-    if ins.parts[2] != "tile" or name not in FIELDS:
-        raise SimError(f"{ins.opcode} is not modeled: tile mode and {', '.join(FIELDS)} are")
+    if ins.parts[2] != "tile":
+        raise SimError(f"{ins.opcode} is not modeled: tile mode is")
     if space == "shared" or (space == "generic" and at >= SHARED_BASE):
         shared, piece = _shared(w, at)
         changed = replace_field(shared.data[piece], name, ordinal, values[-1])
