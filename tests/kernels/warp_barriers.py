@@ -58,7 +58,7 @@ def warp_barriers(order: str) -> tuple[WarpBarrier, ...]:
 
 def warp_barriers_of(compiled: Artifact) -> tuple[WarpBarrier, ...]:
     """All of a kernel that has the lines of its sources, in the order of its PTX."""
-    sources = load(compiled.ptx, None).kernel.sources
+    sources = load(compiled.ptx).kernel.sources
     found = []
     for match in re.finditer(r"bar\.warp\.sync [^;]*;", compiled.ptx):
         file, line = sources[compiled.ptx.count("\n", 0, match.start()) + 1].split(":")

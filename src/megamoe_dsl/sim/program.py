@@ -168,12 +168,8 @@ class Program:
         return run
 
 
+@lru_cache(maxsize=16)  # one of a large kernel takes 20 MB
 def load(ptx: str, kernel: str | None = None) -> Program:
     """One kernel of a PTX module: the entry named `kernel`, or the first. It holds no state of a run, so launches and simulators share it.
     Raises SimError when there is no such entry, and for PTX that is not understood."""
-    return _load(ptx, kernel)
-
-
-@lru_cache(maxsize=16)  # one of a large kernel takes 20 MB
-def _load(ptx: str, kernel: str | None) -> Program:
     return Program(parse(ptx, kernel))

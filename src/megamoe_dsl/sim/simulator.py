@@ -184,11 +184,11 @@ _COLLECT_AFTER = 50_000  # objects; what a run leaves in cycles is little, and l
 class Simulator:
     """Runs the kernels of one or more PTX modules.
 
-    `ptx` and `kernel` (the name of an entry, default the first) are the program of launches that name none; with `ptx` None every
-    launch names its own. `seed` fixes the random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous
-    actions in scheduler sweeps, `progress(instructions, seconds)` is called after every sweep, and `resident` bounds how many CTAs
-    of all ranks run at once (default: all). `assumptions` say what the run takes for granted. `most_instructions` bounds the warp
-    instructions of a run (default: none).
+    The first entry of `ptx` is the program of launches that name none; with `ptx` None every launch names its own. `seed` fixes the
+    random schedule, `race` turns the detector on, `max_delay` bounds the delay of asynchronous actions in scheduler sweeps,
+    `progress(instructions, seconds)` is called after every sweep, and `resident` bounds how many CTAs of all ranks run at once
+    (default: all). `assumptions` say what the run takes for granted. `most_instructions` bounds the warp instructions of a run
+    (default: none).
 
     Raises SimError for an argument that is out of range.
     """
@@ -199,7 +199,6 @@ class Simulator:
     race: bool = True
     max_delay: int = 3
     progress: Callable[[int, float], None] | None = None
-    kernel: str | None = None
     resident: int | None = None
     assumptions: Assumptions = STRICT
     most_instructions: int | None = None
@@ -210,7 +209,7 @@ class Simulator:
         for name, value in (("resident", self.resident), ("most_instructions", self.most_instructions)):
             if value is not None:
                 require_integer(name, value, 1)
-        self.program = None if self.ptx is None else load(self.ptx, self.kernel)
+        self.program = None if self.ptx is None else load(self.ptx)
 
     def run(self, launches: Sequence[Launch]) -> Report:
         """Run all launches to the end, those of one rank in this order. Raises SimError (Deadlock when nothing can progress)."""
