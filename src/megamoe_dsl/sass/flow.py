@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .listing import Instruction, Listing
+from .listing import Listing
 
 _NO_FALLTHROUGH = frozenset({"EXIT", "RET", "BPT"})
 _NOT_A_JUMP = frozenset({"BSSY", "WARPSYNC"})
@@ -34,20 +34,18 @@ class Flow:
     @cached_property
     def end(self) -> int:
         """Index after the last EXIT of the main path."""
-        last = max((i for i, one in enumerate(self._code) if one.operation == "EXIT"), default=len(self._code) - 1)
+        last = max(
+            (i for i, one in enumerate(self.listing.instructions) if one.operation == "EXIT"), default=len(self.listing.instructions) - 1
+        )
         return last + 1
-
-    @property
-    def _code(self) -> tuple[Instruction, ...]:
-        return self.listing.instructions
 
     @cached_property
     def _index(self) -> dict[int, int]:
-        return {one.address: i for i, one in enumerate(self._code)}
+        return {one.address: i for i, one in enumerate(self.listing.instructions)}
 
     def successors(self, index: int, *, diverged: bool = False) -> list[int]:
         """What can run next; `diverged` adds where BRA.DIV goes."""
-        one = self._code[index]
+        one = self.listing.instructions[index]
         following = []
         jumps = one.target is not None and one.operation not in _NOT_A_JUMP and (diverged or one.opcode != "BRA.DIV")
         always = not one.predicate and not one.operands.startswith(("U", "!U", "P", "!P"))
@@ -55,14 +53,14 @@ class Flow:
             following.append(index + 1)
         if jumps and one.operation != "BSYNC" and one.target in self._index:
             following.append(self._index[one.target])
-        return [i for i in following if i < len(self._code)]
+        return [i for i in following if i < len(self.listing.instructions)]
 
     @cached_property
     def _graph(self) -> Any:
         """The instructions that can be reached from the first, looking away from BRA.DIV."""
         import networkx as nx
 
-        every = nx.DiGraph([(i, following) for i in range(len(self._code)) for following in self.successors(i)])
+        every = nx.DiGraph([(i, following) for i in range(len(self.listing.instructions)) for following in self.successors(i)])
         every.add_node(0)
         return every.subgraph({0} | nx.descendants(every, 0)).copy()
 
@@ -105,6 +103,6 @@ class Flow:
         """What can run after an instruction, retries of waits and diverged warps included, and itself."""
         import networkx as nx
 
-        every = nx.DiGraph([(i, other) for i in range(len(self._code)) for other in self.successors(i, diverged=True)])
+        every = nx.DiGraph([(i, other) for i in range(len(self.listing.instructions)) for other in self.successors(i, diverged=True)])
         every.add_node(index)
         return frozenset({index} | nx.descendants(every, index))

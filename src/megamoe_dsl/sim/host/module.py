@@ -49,9 +49,6 @@ class SimulatedDevice:
         major, minor = CAPABILITIES[self.arch]
         return {_SMS: self.num_sms, _SMEM: 48 * 1024, _SMEM_OPT_IN: SMEM_MAX, _MAJOR: major, _MINOR: minor}.get(number, 0)
 
-    def failed(self, error: BaseException) -> None:
-        self.error = self.error or error
-
 
 SUCCESS, UNKNOWN_ERROR = 0, 999
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
@@ -114,7 +111,7 @@ class HostModule:
             try:
                 answer(*arguments)
             except BaseException as error:
-                self.device.failed(error)
+                self.device.error = self.device.error or error
                 return UNKNOWN_ERROR
             return SUCCESS
 
@@ -141,18 +138,8 @@ class HostModule:
         attributes = [asked.attributes[i] for i in range(asked.count)]
         clusters = [one.value.sizes() for one in attributes if one.id == _CLUSTER_DIMENSION]
         early = any(one.id == _PROGRAMMATIC_SERIALIZATION and one.value.x for one in attributes)
-        self.device.take(
-            Launch(
-                grid=asked.grid.sizes(),
-                block=asked.block.sizes(),
-                cluster=clusters[0] if clusters else (1, 1, 1),
-                dynamic_smem=asked.dynamic_smem,
-                args=argument_bytes(program, arguments),
-                rank=self.device.rank,
-                program=program,
-                early=early,
-            )
-        )
+        shape = asked.grid.sizes(), asked.block.sizes(), clusters[0] if clusters else (1, 1, 1), asked.dynamic_smem
+        self.device.take(Launch(*shape, argument_bytes(program, arguments), program, rank=self.device.rank, early=early))
 
 
 def _store(out: Any, value: int) -> None:
