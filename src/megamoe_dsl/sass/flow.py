@@ -34,10 +34,8 @@ class Flow:
     @cached_property
     def end(self) -> int:
         """Index after the last EXIT of the main path."""
-        last = max(
-            (i for i, one in enumerate(self.listing.instructions) if one.operation == "EXIT"), default=len(self.listing.instructions) - 1
-        )
-        return last + 1
+        code = self.listing.instructions
+        return 1 + max((i for i, one in enumerate(code) if one.operation == "EXIT"), default=len(code) - 1)
 
     @cached_property
     def _index(self) -> dict[int, int]:
