@@ -79,11 +79,12 @@ def test_layers_of_other_shapes_may_share_a_stream_s_memory() -> None:
     assert all(torch.equal(call.y, layer_on_cpu(call)) for call in calls)
 
 
-@pytest.mark.sweep  # runtime/test_few_tokens.py compares the launches of both
+@sample("True-16")  # runtime/test_few_tokens.py compares the launches of both
 @pytest.mark.parametrize("tokens", [3, 16])
 @pytest.mark.parametrize("weigh_results", [False, True])
 def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, tokens: int) -> None:
-    """E2M1, both blocks of both groups of a tile, halves of tiles; top-k weights where a problem wants them."""
+    """E2M1, both blocks of both groups of a tile, halves of tiles; top-k weights where a problem wants them.  Of 16 tokens an expert has
+    more rows than a tile."""
     problem = Problem(512, 256, 4, 2, 1, tokens, recipe="fp8xmxfp4", weigh_results=weigh_results)
     x = torch.randn(tokens, 512, generator=torch.Generator().manual_seed(2)).bfloat16()
     x_q, x_sf = quantize_e4m3_f32(x.float())
@@ -91,6 +92,7 @@ def test_packed_weights_have_the_bits_of_the_fused_layer(weigh_results: bool, to
     (weights,), (idx,), (topk_weights,) = case.weights, case.topk_idx, case.topk_weights
     packed, y = transform_weights(problem, TARGET.arch, weights), torch.empty_like(x)
     config = choose(DecodeProblem(512, 256, 4, 2, recipe="fp8xmxfp4", weigh_results=weigh_results), Target.typical("sm_90a", 5), tokens)
+    assert (idx[idx >= 0].bincount() > config.block_m).any() == (tokens == 16)
     read = {"x": x, "topk_idx": idx, "topk_weights": topk_weights, "w1": packed.fc1, "w2": packed.fc2}
     stats = torch.zeros(4, dtype=torch.int32)
     assert not simulate_decoding(artifact(config), read, y, launches=2, stats=stats).findings
@@ -161,13 +163,13 @@ def test_registers_are_enough() -> None:
 def test_bad_configurations_are_refused() -> None:
     problem = ExpertLayer(256, 128, 8, 2).decode
     for fields, message in (
-        ({"block_m": 24}, "block_m = 24: must be 8 or 16"),
+        ({"max_tokens": 24}, "max_tokens = 24: must be 8 or 16"),
         ({"num_stages": 99}, "num_stages = 99: must be between"),
         ({"indices": "i16"}, "indices = 'i16': must be i64 or i32"),
         ({"problem": replace(problem, recipe="fp8xfp4")}, "problem.recipe = 'fp8xfp4': must be fp8xfp8, fp8xmxfp4 or bf16xbf16"),
     ):
         with pytest.raises(ConfigError, match=message):
-            DecodeConfig(**{"problem": problem, "block_m": 8, "num_sms": 3, **fields})
+            DecodeConfig(**{"problem": problem, "max_tokens": 8, "num_sms": 3, **fields})
     with pytest.raises(ConfigError, match="num_tokens = 17: must be at most 16"):
         choose(problem, TARGET, 17)
     for fields, message in (

@@ -9,6 +9,7 @@ from mutant import Mutant
 FILE = "tests/kernels/test_decode.py"
 ROWS = (f"{FILE}::test_experts_may_have_many_rows_or_none",)
 SHAPES = (f"{FILE}::test_every_shape_is_exact",)
+PACKED = (f"{FILE}::test_packed_weights_have_the_bits_of_the_fused_layer",)
 RING = (f"{FILE}::test_a_short_ring_is_exact",)
 mutant = partial(Mutant, archs=())
 
@@ -28,6 +29,14 @@ MUTANTS = (
         "(Int32(others[i]) == expert) & (start + i < thread)",
         "(Int32(others[i]) == expert) & (start + i <= thread)",
         ROWS,
+    ),
+    mutant(
+        "tokens beyond the rows of a tile are not summed",
+        "off by one",
+        "decode.math:finish_fc2",
+        "config.max_tokens",
+        "config.block_m",
+        PACKED,
     ),
     mutant(
         "rows of Linear2 are read before they are there",

@@ -57,9 +57,11 @@ def test_a_few_tokens_have_the_fused_kernels_bits(tmp_path: Path, monkeypatch: p
 
 def test_layers_that_take_such_a_launch() -> None:
     few, more = few_configs(PROBLEM, TARGET)
-    assert (few.block_m, more.block_m) == (8, 16) and {few, more} <= {*layer_kernels(PROBLEM, TARGET, ())}
+    assert [(one.max_tokens, one.block_m) for one in (few, more)] == [(8, 8), (16, 8)] and {few, more} <= {
+        *layer_kernels(PROBLEM, TARGET, ())
+    }
     eight, large = replace(PROBLEM, max_tokens_per_rank=8), replace(PROBLEM, hidden=8192, intermediate=1024)
-    assert few_configs(eight, TARGET) == (few,) and [one.block_m for one in few_configs(large, TARGET)] == [8]
+    assert few_configs(eight, TARGET) == (few,) and [one.max_tokens for one in few_configs(large, TARGET)] == [8]
     assert [most_tokens(few.problem), most_tokens(few_configs(large, TARGET)[0].problem)] == [16, 4]
     assert not few_configs(replace(large, hidden=65536), TARGET)
     others = {"recipe": "fp8xfp8"}, {"num_ranks": 2}, {"hidden": 384}, {"biases": True}, {"combine": "e4m3"}
@@ -76,7 +78,7 @@ def test_what_does_not_lie_as_tma_wants_goes_the_other_way(monkeypatch: pytest.M
     state = SimpleNamespace(of=lambda stream, capturing: 0)
     few._index, few._prepared = 0, {2: b"2", 9: b"9"}
     few.kernels = [
-        SimpleNamespace(config=one, launch=lambda *_, rows=one.block_m: launched.append(rows), stream_state=state)  # type: ignore[misc]
+        SimpleNamespace(config=one, launch=lambda *_, most=one.max_tokens: launched.append(most), stream_state=state)  # type: ignore[misc]
         for one in few_configs(PROBLEM, TARGET)
     ]
     monkeypatch.setattr(expert_plan, "current_stream", lambda index: 0)

@@ -175,7 +175,7 @@ class FewTokens:
     def takes(self, tensors: Tensors, rows: int) -> bool:
         """Whether it computes a call with so many rows of y, as far as shapes and types say."""
         (x, x_sf, topk_idx, _), config = tensors, self.kernels[-1].config
-        most = min(config.block_m, most_tokens(config.problem))
+        most = min(config.max_tokens, most_tokens(config.problem))
         return x_sf is None and 0 < len(x) == rows <= most and topk_idx.dtype == torch.int64
 
     def __call__(self, tensors: Tensors, y: torch.Tensor) -> bool:
@@ -184,7 +184,7 @@ class FewTokens:
         tokens, place = len(x), x.data_ptr()
         if place % TMA_ALIGNMENT or y.data_ptr() % TMA_ALIGNMENT:
             return False
-        kernel = next(one for one in self.kernels if tokens <= one.config.block_m)
+        kernel = next(one for one in self.kernels if tokens <= one.config.max_tokens)
         with LAUNCHES:
             if tokens not in self._prepared:
                 self._prepared[tokens] = kernel.prepare_places(self._places, tokens)

@@ -18,10 +18,9 @@ from ...layouts.region import BF16, F32, I32, U8, U16, U32, Field, MBarrier, Reg
 from .problem import FC1, FC2, DecodeProblem
 from .weights import PackedRows, PlainRows
 
-TOKENS = (8, 16)  # columns of a wgmma, and most tokens of a launch
+TOKENS = (8, 16)  # most of a launch, and columns of a wgmma
 MOST_TOKENS = TOKENS[-1]
 GROUPS = 2  # warpgroups that multiply: each takes every other tile, from a ring of its own
-K_IN_FLIGHT = 2  # K blocks that one has in the tensor core at a time, where sums are promoted
 GROUP_WARPS = 4
 WORK_TILES = 8
 LINE = 128  # bytes of L2
@@ -37,7 +36,7 @@ class DecodeConfig(CheckedConfig):
     cluster: ClassVar[int] = 1
 
     problem: DecodeProblem
-    block_m: int  # most tokens of a launch, and rows of an expert in a tile: 8 or 16
+    max_tokens: int  # of a launch: 8 or 16
     num_sms: int  # CTAs of the grid
     num_stages: int = 0  # depth of a ring; 0 chooses the deepest that fits, up to the source's `most_stages`
     indices: str = I64  # type of top-k indices: i64 or i32
@@ -45,7 +44,7 @@ class DecodeConfig(CheckedConfig):
 
     def __post_init__(self) -> None:
         self.check_declared(DecodeProblem)
-        self.require_any("block_m", TOKENS)
+        self.require_any("max_tokens", TOKENS)
         self.require("num_sms", self.num_sms >= 1, "positive")
         self.require_any("indices", INDICES)
         self.require_any("weights", OUTPUTS)
@@ -71,14 +70,16 @@ class DecodeConfig(CheckedConfig):
     def source(self) -> PlainRows:
         return PackedRows() if self.problem.formats.decodes else PlainRows()
 
+    block_m = property(lambda self: self.source.most_rows or self.max_tokens)  # rows of an expert in a tile
+
     @property
     def burst(self) -> int:
-        return 1 if self.source.whole or any(self.k_blocks(phase) % 2 for phase in (FC1, FC2)) else 2
+        return 1 if self.source.part or any(self.k_blocks(phase) % 2 for phase in (FC1, FC2)) else 2
 
     @property
     def slots(self) -> int:
         """Most top-k slots of a launch, and most tiles of rows."""
-        return self.block_m * self.problem.topk
+        return self.max_tokens * self.problem.topk
 
     @property
     def facts(self) -> list[tuple[str, object]]:

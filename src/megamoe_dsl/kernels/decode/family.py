@@ -28,7 +28,7 @@ def few_configs(
     layer: Problem, target: Target, *, fused: bool = True, bf16_inputs: bool = True, shared_experts: int = 0
 ) -> tuple[DecodeConfig, ...]:
     """The configurations for calls of few tokens of a layer with packed weights and no biases, all of whose experts are on one GPU, each
-    for at most its `block_m`. None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
+    for at most its `max_tokens`. None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
     whole = fused and bf16_inputs and not shared_experts and layer.num_ranks == 1 and not layer.biases and layer.combine == BF16
     if not (whole and layer.formats.decodes and target.arch == DecodeConfig.arch):
         return ()
@@ -51,10 +51,9 @@ class DecodeKernel(Kernel):
     code = "kernel.decode_kernel"
 
     def choose(self, problem: DecodeProblem, target: Target, num_tokens: int, **fields: Any) -> DecodeConfig:
-        block_m = next((m for m in TOKENS if num_tokens <= m), None)
-        require(block_m is not None, "num_tokens", num_tokens, f"at most {TOKENS[-1]}")
-        return DecodeConfig(problem, **{"block_m": block_m, "num_sms": target.num_sms, **fields})
+        require(num_tokens <= TOKENS[-1], "num_tokens", num_tokens, f"at most {TOKENS[-1]}")
+        return DecodeConfig(problem, **{"max_tokens": TOKENS[num_tokens > TOKENS[0]], "num_sms": target.num_sms, **fields})
 
     def label(self, config: DecodeConfig) -> str:
         p = config.problem
-        return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.block_m}"
+        return f"{p.hidden}x{p.intermediate}-e{p.num_experts}-k{p.topk}-{p.recipe}-{p.gate_up}-m{config.max_tokens}"

@@ -105,7 +105,7 @@ class TileOrder:
     def of(ctx: DecodeContext, blocks: Any) -> TileOrder:
         """For so many tiles of rows.  Where the last tiles of Linear1 are too few for all CTAs, halves are more even."""
         fc1, sms = blocks * ctx.config.n_blocks(FC1), ctx.config.num_sms
-        last = fc1 - div(fc1, sms) * sms if not ctx.config.source.whole else Int32(0)
+        last = fc1 - div(fc1, sms) * sms if ctx.config.source.part is None else Int32(0)
         halved = select(2 * last <= sms, last, Int32(0))
         return TileOrder(fc1 - halved, halved, blocks * ctx.config.n_blocks(FC2))
 

@@ -25,11 +25,12 @@ from ...device.memory import load_relaxed_v4, load_shared_f32, load_shared_u32, 
 from ...device.ring import Stage
 from ...device.warp import shuffle_xor
 from ...layouts.arith import div
-from .config import GROUP_WARPS, GROUPS, K_IN_FLIGHT
+from .config import GROUP_WARPS, GROUPS
 from .context import DecodeContext, DecodeTile, any_absent, next_tile
 from .problem import FC1, FC2
 
 AT_ONCE = 12  # rows that a thread has on their way from memory
+K_IN_FLIGHT = 2  # K blocks that a warpgroup has in the tensor core at a time, where sums are promoted
 
 
 @cute.jit
@@ -137,7 +138,7 @@ def finish_fc2(ctx: DecodeContext, tile: DecodeTile, me: ColumnShare, sums: Any)
                 store_two_channels(ctx, tile, me, "rows", j, channel, sums[block][4 * j + 2 * h : 4 * j + 2 * h + 2])
     if tile.block == load_shared_u32(ctx.shared("blocks", 0)) - 1:
         chunks = rows // PER_LANE
-        for first in cutlass.range_constexpr(0, config.block_m, 32 * GROUP_WARPS // chunks):
+        for first in cutlass.range_constexpr(0, config.max_tokens, 32 * GROUP_WARPS // chunks):
             thread = me.warp * 32 + me.lane
             sum_rows(ctx, first + thread // chunks, tile.n_block * rows + thread % chunks * PER_LANE)
 

@@ -19,16 +19,15 @@ from .problem import FC1, FC2
 class PlainRows:
     """E4M3 with scales of 128 x 128, or BF16."""
 
+    most_rows: ClassVar[int] = 0  # of an expert in a tile; 0: as many as a launch has tokens
     rows: ClassVar[int] = GROUP_ROWS  # of weights, in a tile
-    part: ClassVar[PackedPart | None] = None  # of a packed tile, that a stage has
+    part: ClassVar[PackedPart | None] = None  # of a packed tile in a stage: then tiles are whole, and K blocks requested one at a time
     map_names: ClassVar[tuple[str, ...]] = ("fc1_weights", "fc2_weights")
     num_bytes: ClassVar[int] = GROUP_ROWS * ROW_BYTES  # in a stage
     tables: ClassVar[tuple[Field, ...]] = ()
     row_warps: ClassVar[int] = 6  # that load rows for one warpgroup
     most_stages: ClassVar[int] = 8
     """Stages of a ring. With more, requests of weights would delay what CTAs wait for from one another."""
-    whole: ClassVar[bool] = False
-    """Whether every tile of Linear1 is a whole one, and K blocks are requested one at a time."""
 
     def maps(self, config: Any, args: Any) -> list[MapFields]:
         problem, experts = config.problem, config.problem.num_experts
@@ -54,7 +53,7 @@ class PackedRows(PlainRows):
     num_bytes: ClassVar[int] = part.num_bytes
     tables: ClassVar[tuple[Field, ...]] = PackedWeights().tables
     row_warps: ClassVar[int] = 5
-    whole: ClassVar[bool] = True
+    most_rows: ClassVar[int] = 8  # with twice as many a tile takes longer, and hardly any expert has more
 
     def lines(self, config: Any, phase: int) -> int:
         return lines_of(config.problem.n(phase), config.k_blocks(phase))
