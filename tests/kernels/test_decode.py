@@ -157,7 +157,7 @@ def test_registers_are_enough() -> None:
         compiled = compile_kernel(config)
         assert compiled.resources.stack_bytes == 0 and compiled.dynamic_smem <= config.arch.smem_bytes
         assert compiled.resources.registers * config.num_threads <= config.arch.registers
-        assert config.region["totals"].field.shape == (config.num_threads // 32,)  # each warp writes its own
+        assert config.smem.region["totals"].field.shape == (config.num_threads // 32,)  # each warp writes its own
 
 
 def test_bad_configurations_are_refused() -> None:

@@ -289,7 +289,7 @@ MUTANTS = (
     Mutant(
         "SM100: a stage is empty when one of two pairs has finished",
         "missing order",
-        "PairGemmSmemPlan.barriers",
+        "pair_gemm_barriers",
         'MBarrier("empty", stages, config.pairs, emptied, "", "both loaders")',
         'MBarrier("empty", stages, 1, emptied, "", "both loaders")',
         TWO_PAIRS,

@@ -127,7 +127,7 @@ DECODING_MUTANTS = (
     mutant(
         "a decoded stage is full without one of those that fill it",
         "off by one",
-        "GemmSmemPlan.barriers",
+        "gemm_barriers",
         "rows.arrivals + weights.arrivals",
         "weights.arrivals",
         "fp4-rows-256",
@@ -143,7 +143,7 @@ DECODING_MUTANTS = (
     mutant(
         "decode warps do not count among those that read work tiles",
         "off by one",
-        "GemmSmemPlan.barriers",
+        "gemm_barriers",
         "rows.warps + 1 + weights.decode_warps + config.math_warps",
         "rows.warps + 1 + config.math_warps",
         "fp4-rows-256",

@@ -186,6 +186,14 @@ class MBarrier:
         return Field(f"{self.name}_barrier", (self.count,), U64)
 
 
+@dataclass(frozen=True)
+class SharedPlan:
+    """Shared memory of a CTA: `region` has every field, `barriers` are its mbarriers in SMEM order."""
+
+    region: Region
+    barriers: tuple[MBarrier, ...] = ()
+
+
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
     """The largest number whose `num_bytes`, which grow with it, are no more than `capacity`; 0 when one is too many."""
     first, second = num_bytes(1), num_bytes(2)

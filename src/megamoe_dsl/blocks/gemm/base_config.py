@@ -21,7 +21,6 @@ class BaseGemmConfig(CheckedConfig):
     smem = PLAN_OF_RING
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
-    plan: ClassVar[type[Any]]
 
     problem: GemmProblem
     block_m: int
@@ -39,9 +38,6 @@ class BaseGemmConfig(CheckedConfig):
     num_experts, tile_columns = property(attrgetter("problem.num_groups")), property(attrgetter("problem.tile_columns"))
     tile_rows = property(attrgetter("problem.tile_rows"))  # of a group where K are its rows
     most_k_blocks, fetchers = property(attrgetter("problem.k_blocks")), property(attrgetter("cluster"))
-
-    def smem_plan(self, num_stages: int) -> Any:
-        return self.plan(self, num_stages)
 
     def maps(self, args: Any) -> list[MapFields]:
         """Fields of the tensor maps, in the order of `map_names`; `args` has those of the kernel's arguments."""

@@ -11,7 +11,7 @@ from .base_config import BaseGemmConfig
 from .epilogue import ActivateGateUp, AddSums, GateUpGradient, Store, StoreTransposed
 from .problem import BF16, GATE_FIRST, PACKED, UP_FIRST, GemmProblem
 from .rows import GatheredColumns, ListedRows, LoadedRows, SummedRows
-from .smem_plan import GemmSmemPlan
+from .smem_plan import gemm_plan
 from .tile import GROUP_ROWS, MOST_COLUMNS, WARPS_PER_GROUP, TileShape, TransposedTile
 from .weights import DecodedWeights, GateUpRows, PackedWeights, ScaledColumns, SortedColumns, TransposedWeights, WholeRows
 
@@ -46,7 +46,7 @@ class GemmConfig(BaseGemmConfig):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
-    plan: ClassVar[type[Any]] = GemmSmemPlan
+    smem_plan = gemm_plan
 
     problem: GemmProblem
     block_m: int  # rows of A in a tile: 64, 128 or 192; with swap_ab a multiple of 8 up to 64; with 4-bit weights and no swap_ab 128 or 256

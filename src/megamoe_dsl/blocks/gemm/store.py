@@ -210,7 +210,7 @@ def finish_split(ctx: GemmContext, tile: GemmTile, me: MathThread, sums: Any, af
 @cute.jit
 def add_theirs(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
     """The sums with the other CTA's added, whose place is given back."""
-    full, vectors = ctx.barrier("exchange_full"), ctx.config.smem.vectors_sent
+    full, vectors = ctx.barrier("exchange_full"), ctx.config.tile.sums // VECTOR
     if thread_of(me) == 0:
         arrive_expect(full, ctx.config.smem.region["exchange"].field.num_bytes)
     wait(full, phase)
@@ -232,7 +232,7 @@ def send(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
     full = in_cta(ctx.barrier("exchange_full"), other)
     values = [one for part in sums for one in part]
     wait(ctx.barrier("exchange_empty"), phase ^ 1)
-    for i in cutlass.range_constexpr(ctx.config.smem.vectors_sent):
+    for i in cutlass.range_constexpr(ctx.config.tile.sums // VECTOR):
         place = in_cta(ctx.shared("exchange", i, thread_of(me)), other)
         store_async_v4(place, tuple(values[VECTOR * i : VECTOR * (i + 1)]), full)
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
 from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
-from ...config_error import CheckedConfig
+from ...config_error import PLAN_OF_RING, CheckedConfig
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align
-from ...layouts.region import BF16, F32, I32, U8, U16, U32, Field, MBarrier, Region, most_that_fit
+from ...layouts.region import BF16, F32, I32, U8, U16, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
 from .problem import FC1, FC2, DecodeProblem
 from .weights import PackedRows, PlainRows
 
@@ -52,7 +52,7 @@ class DecodeConfig(CheckedConfig):
         self.require("problem.recipe", taken, "fp8xfp8, fp8xmxfp4 or bf16xbf16")
         fits = f"such that results between the linears fit {MOST_BYTES} bytes, not {self.memory}"
         self.require("problem.hidden, problem.intermediate, problem.topk", self.memory <= MOST_BYTES, fits)
-        most = most_that_fit(lambda stages: self.region_of(stages).size, self.arch.smem_bytes)
+        most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", min(most, self.source.most_stages))
         self.require("num_stages", 2 * self.burst <= self.num_stages <= most, f"between {2 * self.burst} and {most}, or 0")
@@ -119,23 +119,18 @@ class DecodeConfig(CheckedConfig):
         return LINE + 2 * self.results.size
 
     # --- shared memory
-    @property
-    def barriers(self) -> tuple[MBarrier, ...]:
-        return self.barriers_of(self.num_stages)
+    smem = PLAN_OF_RING
 
-    def barriers_of(self, num_stages: int) -> tuple[MBarrier, ...]:
-        readers, stages = 32 * (self.source.row_warps + GROUP_WARPS), GROUPS * num_stages
-        return (
-            MBarrier("full", stages, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
-            MBarrier("empty", stages, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
+    def smem_plan(self, num_stages: int) -> SharedPlan:
+        """With rings of so many stages; a block is a tile of rows."""
+        slots, rings, readers = -(-self.slots // 4) * 4, GROUPS * num_stages, 32 * (self.source.row_warps + GROUP_WARPS)
+        barriers = (
+            MBarrier("full", rings, 2, "weight loader and the warp that loads rows", "weights", "math warps"),
+            MBarrier("empty", rings, GROUP_WARPS, "every warp of the warpgroup that reads it", "", "loaders"),
             MBarrier("work_tile_full", WORK_TILES, 1, "weight loader", "", "row loaders, math warps"),
             MBarrier("work_tile_empty", WORK_TILES, readers, "every lane of row loaders and the tile's warpgroup", "", "weight loader"),
         )
-
-    def region_of(self, stages: int) -> Region:
-        """Shared memory with rings of so many stages; a block is a tile of rows."""
-        slots, rings = -(-self.slots // 4) * 4, GROUPS * stages
-        return Region.stack(
+        region = Region.stack(
             "smem",
             Field("weights", (rings, self.source.num_bytes), U8, OPERAND_ALIGNMENT),
             Field("tokens", (rings, self.block_m * ROW_BYTES), U8, OPERAND_ALIGNMENT),
@@ -150,11 +145,6 @@ class DecodeConfig(CheckedConfig):
             Field("slots", (slots, self.block_m), U16),  # of each block, which rows
             Field("totals", (self.num_threads // 32,), U32),  # blocks that a warp's slots begin
             Field("blocks", (2,), U32, 8),  # how many there are, and what the counter of tiles said first
-            *(one.field for one in self.barriers_of(stages)),
+            *(one.field for one in barriers),
         )
-
-    @cached_property
-    def region(self) -> Region:
-        return self.region_of(self.num_stages)
-
-    smem = property(lambda config: config)  # which has a region and barriers as plans do
+        return SharedPlan(region, barriers)

@@ -60,11 +60,11 @@ class DecodeContext(CtaContext):
     results: Int64
 
     def first_stage(self, group: Any) -> GroupStage:
-        return GroupStage(self.config.region, 1, self.smem, Ring.start(self.config.num_stages), Int32(group))
+        return GroupStage(self.config.smem.region, 1, self.smem, Ring.start(self.config.num_stages), Int32(group))
 
     @property
     def first_tile(self) -> TileQueue:
-        return TileQueue.first(self.config.region, self.smem, WORK_TILES)
+        return TileQueue.first(self.config.smem.region, self.smem, WORK_TILES)
 
     def result(self, name: str, *index: Any) -> Any:
         return self.config.results.address(self.results, name, *index)

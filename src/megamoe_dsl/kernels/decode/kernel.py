@@ -44,7 +44,7 @@ def initialize(ctx: DecodeContext, warp: Any, thread: Int32):
     if cutlass.const_expr(ctx.config.source.part is not None):
         if warp == 2:
             store_table(ctx.shared("decoded"))
-    region = ctx.config.region
+    region = ctx.config.smem.region
     for name in ("tokens", "sfa"):
         placed = region[name]
         for start in cutlass.range(thread * VECTOR, placed.field.num_bytes, ctx.config.num_threads * VECTOR, unroll=1):
@@ -102,4 +102,4 @@ def decode_kernel(config: DecodeConfig, args: DecodeArguments, *maps: Any) -> No
     """One CTA, from its place in the grid on."""
     warp, thread = cute.arch.warp_idx(), Int32(cute.arch.thread_idx()[0])
     places, cta = addresses(config.map_names, maps), Int32(cute.arch.block_idx()[0])
-    run(DecodeContext(config, args, places, shared_memory(config.region), cta, args.memory), warp, thread)
+    run(DecodeContext(config, args, places, shared_memory(config.smem.region), cta, args.memory), warp, thread)

@@ -52,7 +52,7 @@ def weight_of(ctx: DecodeContext, slot: Int32) -> Float32:
 def find_blocks(ctx: DecodeContext, thread: Int32, expert: Int32, weight: Float32) -> Int32:
     """All threads of the CTA, with expert and weight of the slot that has the thread's number.  Returns the number of tiles of rows."""
     config = ctx.config
-    capacity = config.region["expert_of"].field.shape[0]
+    capacity = config.smem.region["expert_of"].field.shape[0]
     if thread < capacity:
         store_shared_u32(ctx.shared("expert_of", thread), expert)
         store_shared_f32(ctx.shared("weight_of", thread), weight)

@@ -15,7 +15,7 @@ from ..base_config import BaseGemmConfig
 from ..epilogue import GradientPasses, ScatterGateUp, ScatterPasses, StorePasses
 from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, LEFT, MASKED, PACKED, ROW_BLOCK, GemmProblem, VarlenKProblem
 from ..rows import BroughtRows, PairColumns, PairRows, PairSummedRows
-from ..smem_plan import PairGemmSmemPlan
+from ..smem_plan import pair_gemm_plan
 from ..tile import MOST_TILES, WARPS_PER_GROUP
 from ..weights import PairGateUpWeights, PairSortedColumns, PairSummedColumns, PairTransposedWeights, PairWeights
 
@@ -35,7 +35,7 @@ class Sm100GemmConfig(BaseGemmConfig):
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
-    plan: ClassVar[type[Any]] = PairGemmSmemPlan
+    smem_plan = pair_gemm_plan
     blocks_per_fetch: ClassVar[int] = 1
     k_block, mma = property(k_block_of), property(mma_of)
 

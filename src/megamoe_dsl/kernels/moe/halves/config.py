@@ -14,7 +14,7 @@ from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import PLAN_OF_RING, CheckedConfig
 from ....hardware.tensor_map import MapFields
 from ....layouts.arith import ceil_div
-from ....layouts.region import U8, U32, Field, MBarrier, Region, most_that_fit
+from ....layouts.region import U8, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
 from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
@@ -345,5 +345,5 @@ class RoutingTablesConfig(CheckedConfig):
         return min(ceil_div(self.problem.max_tokens_per_rank, self.tokens_of_turn), MOST_TABLES_CTAS)
 
     @property
-    def smem(self) -> EpSmemPlan:
-        return EpSmemPlan(tables_region(self.problem.num_experts), (), None)
+    def smem(self) -> SharedPlan:
+        return SharedPlan(tables_region(self.problem.num_experts))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
 from ....layouts.records import Watched, WatchedWaits
-from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, most_that_fit
+from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, SharedPlan, most_that_fit
 from ....recipe import BF16, BITS, COMBINE, Format
 
 TILE_ROWS = 256  # weight rows of a tile: a tcgen05 pair's M, or 128 for each of two warpgroups
@@ -255,13 +255,11 @@ def row_chunks(num_bytes: int, chunk: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class EpSmemPlan:
-    """That of a half of a layer.  `region` has every field, those of the GEMM first, at the same offsets as there.  combine: how its slots
-    hold the results of a piece of a token, and their sum."""
+class EpSmemPlan(SharedPlan):
+    """That of a half of a layer: fields of the GEMM first, at the same offsets as there.  combine: how its slots hold the results of a
+    piece of a token, and their sum."""
 
-    region: Region
-    barriers: tuple[MBarrier, ...]
-    combine: CombinePlan | None
+    combine: CombinePlan | None = None
 
     pull_slots = property(lambda plan: plan.region["pull"].field.shape[1])
     pull_chunk = property(lambda plan: plan.region["pull"].field.shape[2])
