@@ -305,7 +305,7 @@ def test_a_few_tokens_are_computed_as_the_layer_says() -> None:
     for given in ({}, {"fast_math": False}, {"weigh_results": True}, {"activation": "situ"}):
         layer = replace(PACKED, **given)
         found = few_configs(layer, Target(SM90, 20))
-        assert [one.block_m for one in found] == [8, 16] and {one.num_sms for one in found} == {20}
+        assert [(one.max_tokens, one.block_m) for one in found] == [(8, 8), (16, 8)] and {one.num_sms for one in found} == {20}
         own = {one.name for one in fields(DecodeProblem)} & {one.name for one in fields(Problem)}
         assert all(getattr(one.problem, name) == getattr(layer, name) for one in found for name in own)
 

@@ -85,10 +85,10 @@ def test_traffic_counts_rows_that_cross() -> None:
 
 def test_tokens_of_half_the_groups_save_more() -> None:
     """Eight groups, each the experts of a rank: limited to four of them a token has more experts of one rank."""
-    problem = Problem(256, 128, num_experts=64, topk=8, num_ranks=8, max_tokens_per_rank=200)
+    problem = Problem(256, 128, num_experts=64, topk=8, num_ranks=8, max_tokens_per_rank=40)
     generator = torch.Generator().manual_seed(3)
-    limited = [draw_experts(problem, 200, group_bias(problem, 200, 8, 4, generator), generator) for _ in range(8)]
-    uniform = [draw_experts(problem, 200, torch.zeros(64), generator) for _ in range(8)]
+    limited = [draw_experts(problem, 40, group_bias(problem, 40, 8, 4, generator), generator) for _ in range(8)]
+    uniform = [draw_experts(problem, 40, torch.zeros(64), generator) for _ in range(8)]
     assert all(len(set(row)) <= 4 for one in limited for row in (one // 8).tolist())
     assert Traffic.of(problem, limited).saved > Traffic.of(problem, uniform).saved > 0.2
 
