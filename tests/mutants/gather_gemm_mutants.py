@@ -326,11 +326,11 @@ MUTANTS = (
         "both pairs gather the same four rows",
         "wrong base",
         "listed_rows",
-        "quad * ctx.config.pairs + ctx.pair",
+        "quad * ctx.config.pairs + (ctx.cta_rank >> 1)",
         "quad * ctx.config.pairs",
         TWO_PAIRS_GATHER,
     ),
-    pair_mutant("both pairs bring the same sorted rows", "wrong base", "load_sorted", "first + ctx.pair * rows", "first", TWO_PAIRS),
+    pair_mutant("both pairs bring the same sorted rows", "wrong base", "load_sorted", "first + pair * rows", "first", TWO_PAIRS),
     pair_mutant("sums are announced to the first pair", "wrong base", "GemmContext.own_pair", "self.cta_rank & 2", "0", TWO_PAIRS),
     pair_mutant("rows go to both CTAs of a pair", "wrong base", "GemmContext.same_rows", "1 << CLUSTER", "1 << 1", TWO_PAIRS),
     pair_mutant(

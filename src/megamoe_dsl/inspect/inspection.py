@@ -99,7 +99,7 @@ class Inspection:
     def as_dict(self) -> dict[str, Any]:
         """Plain values; lists of things are keyed by name so that two inspections can be compared."""
         artifact, config, listing, smem = self.artifact, self.artifact.config, self.artifact.listing, self.artifact.dynamic_smem
-        plan, total = artifact.kernel.tmem(config), getattr(config, "register_total", None)
+        plan, total = artifact.kernel.tmem(config), getattr(config, "register_total", 0)
         tmem = {"tmem_columns": plan.used, "tmem_allocated": plan.allocated, "tmem_capacity": config.arch.tmem_columns} if plan else {}
         stages = {"stages": config.num_stages} if hasattr(config, "num_stages") else {}
         return {
@@ -113,7 +113,7 @@ class Inspection:
             },
             "resources": {
                 "registers": artifact.resources.registers,
-                **({} if total is None else {"register_file": f"{total}/{config.arch.registers}"}),
+                **({"register_file": f"{total}/{config.arch.registers}"} if total else {}),
                 "stack_bytes": artifact.resources.stack_bytes,
                 "stack_instructions": sum(listing.spills),
                 "instructions": len(listing.instructions),

@@ -32,7 +32,7 @@ def measure_row_loader(find: Measurer) -> list[Measure]:
     """Measures a K block and a tile of the warp that loads rows of A by TMA, or of one that gathers them."""
     config = find.config
     if not config.problem.gathers:
-        return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + config.tile.scaled)
+        return measure_loaded_rows(find)
     copies = max(config.block_m // (config.rows.warps * 32 // (ROW_BYTES // CHUNK)), 1)
     return find.tiled_loop("token_gather", "token gatherer", "gather.gather_tile", "LDGSTS", copies)
 
@@ -63,11 +63,12 @@ def measure_pair_gemm(find: Measurer) -> list[Measure]:
 def measure_pair_warps(find: Measurer, rows: list[Measure], consumers: int = 1) -> list[Measure]:
     """Measures the MMA warp, `rows`, and the warp that loads weights."""
     mma = find.tiled_loop("mma", "MMA warp", "mma.", r"UTC\w*MMA", find.config.k_block.mmas * consumers)
-    return [*mma, *rows, *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", loads_per_k_block(find))]
+    loads = 1 + find.config.problem.formats.scaled
+    return [*mma, *rows, *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", loads)]
 
 
 def measure_loaded_rows(find: Measurer) -> list[Measure]:
-    return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", loads_per_k_block(find))
+    return find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + find.config.problem.formats.scaled)
 
 
 def measure_pair_rows(find: Measurer) -> list[Measure]:
@@ -84,10 +85,6 @@ def measure_pair_rows(find: Measurer) -> list[Measure]:
         find.measure("token_gather_k_block", "token gatherer", "K block", block, 1, [rows]),
         find.measure("token_gather_tile", "token gatherer", "tile", find.around(block), 1, [block]),
     ]
-
-
-def loads_per_k_block(find: Measurer) -> int:
-    return 1 + bool(find.config.problem.formats.scaled)
 
 
 def measure_sm90(find: Measurer) -> list[Measure]:
@@ -109,7 +106,7 @@ def measure_loaders(find: Measurer) -> list[Measure]:
         operands = 5 if find.config.halves_decoding else 3  # codes come with their records, or in parts
         return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=operands), 1)]
     return [
-        *find.tiled_loop("token_loader", "token loader", "load.load_tokens", "UTMALDG", 1 + find.config.scaled),
+        *measure_loaded_rows(find),
         *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
     ]
 

@@ -28,14 +28,9 @@ SHORT_TILES = {"NVIDIA H200": (128, 448)}
 """Rows of an expert between which Linear1 in BF16 takes less with tiles of 64 rows than of 128, by GPU; on an H100 it takes more."""
 
 Choice = dict[str, Any]
-NARROW: tuple[Choice, ...] = (
-    {"block_m": 64, "block_n": 16, "warpgroups": 1, "k_in_flight": 8},
-    {"block_m": 64, "block_n": 32, "warpgroups": 1, "k_in_flight": 8},
-    {"block_m": 64, "block_n": 56, "warpgroups": 1, "k_in_flight": 4},
-    {"block_m": 64, "block_n": 64, "warpgroups": 1, "k_in_flight": 4},
-    {"block_m": 64, "block_n": 128, "warpgroups": 2, "k_in_flight": 2},
-    {"block_m": 64, "block_n": 192, "warpgroups": 2, "k_in_flight": 2},
-    {"block_m": 64, "block_n": 256, "warpgroups": 2},
+NARROW: tuple[Choice, ...] = tuple(
+    {"block_m": 64, "block_n": block_n, "warpgroups": 1 if block_n <= 64 else 2, "k_in_flight": k_in_flight}
+    for block_n, k_in_flight in ((16, 8), (32, 8), (56, 4), (64, 4), (128, 2), (192, 2), (256, 1))
 )
 WIDE: tuple[Choice, ...] = (
     {"block_m": 128, "block_n": 56, "k_in_flight": 4},

@@ -42,10 +42,6 @@ class GemmTile:
     def same_weights(self) -> Boolean:
         return self.sharing == SAME_WEIGHTS
 
-    @property
-    def alone(self) -> Boolean:
-        return self.sharing == ALONE
-
     def valid(self) -> Boolean:
         return self.n_block != LAST
 
@@ -153,10 +149,6 @@ class GemmContext(TileContext):
         return self.cta_rank if self.config.pairs == 1 else self.cta_rank & 1
 
     @property
-    def pair(self) -> Any:
-        return 0 if self.config.pairs == 1 else self.cta_rank >> 1
-
-    @property
     def own_pair(self) -> Any:
         return 3 if self.config.pairs == 1 else Int32(3) << (self.cta_rank & 2)
 
@@ -172,7 +164,7 @@ class GemmContext(TileContext):
         """Where the cluster's other CTA had one more tile, that CTA's end is published after it, to both: it is read before this CTA
         leaves, so that nothing is on its way to shared memory that is given up."""
         if cutlass.const_expr(self.config.blocks_per_fetch > 1):
-            if tile.alone:
+            if tile.sharing == ALONE:
                 next_tile(queue)
 
     def wait_rows(self, tile: GemmTile) -> None:

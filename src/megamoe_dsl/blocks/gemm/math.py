@@ -24,7 +24,7 @@ from ...layouts.records import Activity, Role
 from ..sm90.packed_share import PackedBlock, PackedShare
 from ..sm90.share import ColumnShare, MathThread, RowShare, ScaleMatrix, Share, WeightScales, accumulate_tile, multiply_ahead
 from . import store
-from .context import GemmContext, GemmTile, next_tile
+from .context import ALONE, GemmContext, GemmTile, next_tile
 from .problem import SCALE_BLOCK
 from .store import with_bias
 
@@ -39,7 +39,7 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.
     scales = load_scales(ctx, tile, me)
     stage = ctx.first_read_stage
     while tile.valid():
-        stage = replace(stage, alone=Int32(tile.alone), row=ctx.source_row(tile))
+        stage = replace(stage, alone=Int32(tile.sharing == ALONE), row=ctx.source_row(tile))
         if cutlass.const_expr(ctx.config.half_tiles):
             if ctx.is_half(tile):
                 stage = compute_rows(ctx, tile, scales, me, stage, True, finish_rows)

@@ -107,7 +107,7 @@ class Context(RankContext, TileContext):
     def first_stage(self) -> Stage:
         return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.cluster)
 
-    next_tile = staticmethod(next_tile)
+    next_tile, detail = staticmethod(next_tile), staticmethod(detail_of)
 
     def take_first(self, role: Role | None) -> tuple[WorkTile, TileQueue]:
         tile, tiles = super().take_first(role)
@@ -118,9 +118,6 @@ class Context(RankContext, TileContext):
         """The ends of the other warpgroups, so that each place of the queue is read by all that read every tile."""
         for _ in range(self.config.alternating_groups - 1):
             _, queue = next_tile(queue)
-
-    def detail(self, tile: Any) -> Any:
-        return detail_of(tile)
 
     def is_half(self, tile: Any) -> Any:
         """On SM90, whether all of the tokens are in the first half of the tile: then both warpgroups multiply that half."""

@@ -128,7 +128,7 @@ def listed_rows(ctx: GemmContext, tile: GemmTile, thread: Int32, lists: Ring):
     half, first = own_half(ctx, tile)
     quad = lane * GATHER_WARPS + warp
     if cutlass.const_expr(ctx.config.pairs > 1):
-        quad = quad * ctx.config.pairs + ctx.pair
+        quad = quad * ctx.config.pairs + (ctx.cta_rank >> 1)
     wait(ctx.barrier("list_full", lists.index), lists.phase)
     own = first + cutlass.min(quad, Int32(ctx.config.block_m // 2 // ROWS - 1)) * ROWS
     words = load_shared_v4(ctx.shared("rows", lists.index, own))
@@ -183,8 +183,9 @@ def load_sorted(ctx: GemmContext, destination: Any, full: Any, x: Any, first: An
     """A CTA's rows from row `first` of A on; where several pairs have the same, each brings its part of them to all."""
     ctas, rows = None, ctx.config.block_m // ctx.config.cluster
     if ctx.config.pairs > 1:
-        destination = destination + ctx.pair * (rows * ctx.config.k_block.row_bytes)
-        first, ctas = first + ctx.pair * rows, ctx.same_rows
+        pair = ctx.cta_rank >> 1
+        destination = destination + pair * (rows * ctx.config.k_block.row_bytes)
+        first, ctas = first + pair * rows, ctx.same_rows
     load_tile(destination, ctx.maps.tokens, full, x, first, ctas=ctas)
 
 

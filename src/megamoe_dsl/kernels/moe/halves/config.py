@@ -133,9 +133,9 @@ class EpConfig(CheckedConfig):
         return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
 
     @property
-    def register_total(self) -> int | None:
+    def register_total(self) -> int:
         warps = {"communication": COMMUNICATION_WARPS, "loader": LOADER_WARPS, "math": self.math_warps}
-        return 32 * sum(warps[group] * count for group, count in self.registers.items()) or None
+        return 32 * sum(warps[group] * count for group, count in self.registers.items())
 
     @property
     def facts(self) -> list[tuple[str, object]]:
@@ -196,13 +196,8 @@ class DispatchGemmConfig(EpConfig):
         return ("row_weights", *["preactivations"] * activated) if self.trains else ()
 
     @property
-    def stores_once(self) -> bool:
-        """Whether who fetches a token stores it to one row."""
-        return self.tail_sms > 0
-
-    @property
     def keeps(self) -> Kept:
-        return Kept.PLACES if self.stores_once else Kept.NOTHING
+        return Kept.PLACES if self.tail_sms > 0 else Kept.NOTHING
 
     @property
     def fetching_sms(self) -> int:

@@ -133,15 +133,15 @@ def fetch_token(ctx: EpContext, peer: Int64, pair: Int32, warp: Int32, moved: Mo
         store_scales(ctx, places, scales)
     # Each lane that has a place stores the row there, or the first one alone, and says where its result is to go.
     here = places.rows >= 0
-    first = shuffle(places.rows, lowest_bit(places.mask)) if config.stores_once else places.rows
+    first = shuffle(places.rows, lowest_bit(places.mask)) if config.tail_sms > 0 else places.rows
     if here:
         store_u64(ctx.at("destinations", places.rows), ctx.at_peer(peer, "results", token * problem.topk + lane))
         if cutlass.const_expr(config.trains):
             store_u32(ctx.args.row_weights + Int64(places.rows) * 4, weight)
-        if cutlass.const_expr(config.stores_once):
+        if cutlass.const_expr(config.tail_sms > 0):
             store_u32(ctx.at("sources", places.rows), first)
     sync_warp()
-    stores_row = places.rows == first if config.stores_once else here
+    stores_row = places.rows == first if config.tail_sms > 0 else here
     move_row(ctx, x, ctx.at("fc1_acts", places.rows), warp, select(stores_row, Int32(0), Int32(1)), moved.uses)
     return Moved(moved.uses + 1, places.counter)
 
@@ -173,11 +173,11 @@ def store_scales(ctx: EpContext, places: Places, scales: list[tuple[Any, Any]]):
 @cute.jit
 def count_row(ctx: EpContext, moved: Moved):
     """The lanes that have a place of a row, once it is in memory."""
-    if cutlass.const_expr(ctx.config.stores_once):
+    if cutlass.const_expr(ctx.config.tail_sms > 0):
         wait_group(0)  # of the lane that has stored it for all
         sync_warp()
     if moved.counter >= 0:
-        if cutlass.const_expr(ctx.config.stores_once):
+        if cutlass.const_expr(ctx.config.tail_sms > 0):
             store_release_u32(ctx.at("stored", moved.counter), ctx.epoch + 1, "gpu")
         else:
             wait_group(0)
@@ -197,7 +197,7 @@ def places_of(ctx: EpContext, peer: Int64, token: Int32, slot: Int32) -> Places:
         if cutlass.const_expr(not ctx.config.token_saving):
             here = here & (lane == slot)
         row = select(here, to, Int32(NOWHERE))
-        own = to if ctx.config.stores_once else counter_of(ctx, expert - ctx.args.rank * problem.experts_per_rank, to)
+        own = to if ctx.config.tail_sms > 0 else counter_of(ctx, expert - ctx.args.rank * problem.experts_per_rank, to)
         counter = select(here, own, Int32(NOWHERE))
     return Places(row, counter, ballot(Int32(row >= 0)))
 

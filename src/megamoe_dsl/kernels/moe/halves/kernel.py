@@ -34,14 +34,6 @@ COMMUNICATION_BARRIER, MATH_BARRIER = 8, 9  # named barriers; the GEMM has those
 COMMUNICATE: dict[EpLaunch, Callable[..., Any]] = {EpLaunch.DISPATCH: dispatch, EpLaunch.COMBINE: combine}
 
 
-def context(config: EpConfig, args: Any, *maps: Any) -> EpGemm:
-    """What the roles of a CTA need: the GEMM, and the kernel around it."""
-    places = addresses(config.gemm.map_names, maps)
-    ctx = EpContext(config, args, shared_memory(config.smem.region))
-    place = (Int32(0), rank_in_cluster(config.gemm))
-    return EpGemm(config.gemm, config.gemm_arguments(args), places, ctx.smem, *place, ctx)
-
-
 @cute.jit
 def initialize(gemm: EpGemm, warp: Any):
     """mbarriers, visible to the cluster and to TMA; TMEM where there is any; the number of this launch."""
@@ -120,8 +112,9 @@ def roles(config: EpConfig) -> tuple[WarpRole, ...]:
 
 def half_kernel(config: EpConfig, args: Any, *maps: Any) -> None:
     """One CTA, from set-up to tear-down."""
-    warp = cute.arch.warp_idx()
-    gemm = context(config, args, *maps)
+    warp, places = cute.arch.warp_idx(), addresses(config.gemm.map_names, maps)
+    ep, place = EpContext(config, args, shared_memory(config.smem.region)), (Int32(0), rank_in_cluster(config.gemm))
+    gemm = EpGemm(config.gemm, config.gemm_arguments(args), places, ep.smem, *place, ep)
     initialize(gemm, warp)
     run_roles(roles(config), gemm, warp)
     if config.arch.has_tensor_memory:

@@ -101,9 +101,7 @@ class StageConfig(CheckedConfig):
         found = self.fused.linear_registers or self.fused.registers
         return {role: found[role] for role in ("loader", "epilogue")} if self.multiplies else {}
 
-    @property
-    def register_total(self) -> int | None:
-        return 32 * sum(getattr(self.fused.warps, role) * count for role, count in self.registers.items()) or None
+    register_total = MegaMoeConfig.register_total
 
     @property
     def facts(self) -> list[tuple[str, object]]:
