@@ -26,7 +26,7 @@ from ..recipe import UE8M0
 from ..reference import Accumulate
 from ..runtime.buffers import Inputs
 from ..runtime.ep.simulated import SimulatedEp
-from ..runtime.simulated import SimulatedMoE, compare, simulate_gemm, simulated_launch
+from ..runtime.simulated import SimulatedMoE, compare, memory_of, simulate_gemm, simulated_launch
 from ..sim import GlobalMemory, Report, Simulator
 from .options import SimulateOptions
 from .tables import compiled, conclude, config_table, counting, problem_table, ruled, steps, verdict
@@ -170,10 +170,7 @@ def run_inputs(console: Console, config: PreDispatchConfig, counts: Sequence[int
         buffers = [torch.full((config.symmetric.size,), UNTOUCHED, dtype=torch.uint8) for _ in inputs]
         memory, launches = GlobalMemory(), []
         for rank, (one, sym) in enumerate(zip(inputs, buffers, strict=True)):
-            memory.add(sym, name="sym", rank=rank)
-            for name, tensor in one.items():
-                if tensor.numel():
-                    memory.add(tensor, name=name, rank=rank, read_only=True)
+            memory_of(one, {"sym": sym}, rank=rank, memory=memory)
             places = {"sym": sym.data_ptr(), **{name: tensor.data_ptr() for name, tensor in one.items()}}
             arguments = {**places, "num_tokens": len(one["x"]), "padded_tokens": config.problem.max_tokens_per_rank}
             launches.append(simulated_launch(artifact, artifact.kernel.arguments(config).pack(**arguments), rank))

@@ -23,6 +23,7 @@ from .watchdog import check_watchdog_ns, naming_the_wait
 
 WATCHDOG_NS = 10**12
 CPU = torch.device("cpu")
+Tensors = Mapping[str, torch.Tensor]
 
 
 class SimulatedMoE:
@@ -103,18 +104,14 @@ class SimulatedMoE:
 
     def visible(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
         """All that the kernels may touch in one launch; to read y, or what stages leave for one another before it is there, is an error."""
-        memory = GlobalMemory()
-        memory.add(self.peers, name="peers", read_only=True)
+        memory = memory_of({"peers": self.peers}, {})
         for index, (rank, out) in enumerate(zip(self.ranks, outputs, strict=True)):
-            for name, tensor in {"sym": rank.sym, "watchdog": rank.watchdog, "stats": rank.stats}.items():
-                memory.add(tensor, name=name, rank=index)
-            memory.add(self.results[index], name="results", rank=index, initialized=False)
+            read = {name: getattr(rank.weights, name) for name in weight_names(self.problem)}
+            written = {"sym": rank.sym, "watchdog": rank.watchdog, "stats": rank.stats}
             for stage, buffers in zip(self.stages, self.buffers, strict=True):
-                memory.add(buffers[index].maps, name=f"maps of {stage.kernel.name}", rank=index, read_only=True)
-                memory.add(buffers[index].trace, name="trace", rank=index)
-            for name in weight_names(self.problem):
-                memory.add(getattr(rank.weights, name), name=name, rank=index, read_only=True)
-            memory.add(out, name="y", rank=index, initialized=False)
+                read[f"maps of {stage.kernel.name}"] = buffers[index].maps
+                written[f"trace of {stage.kernel.name}"] = buffers[index].trace
+            memory_of(read, written, {"results": self.results[index], "y": out}, rank=index, memory=memory)
         return memory
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
@@ -213,13 +210,15 @@ def simulate_gemm(
     return report
 
 
-def memory_of(read: Mapping[str, torch.Tensor], written: Mapping[str, torch.Tensor]) -> GlobalMemory:
-    """What a launch may read, and what it may write."""
-    memory = GlobalMemory()
-    for tensors, read_only in ((read, True), (written, False)):
+def memory_of(
+    read: Tensors, written: Tensors, made: Tensors | None = None, *, rank: int = 0, memory: GlobalMemory | None = None
+) -> GlobalMemory:
+    """What a rank's launches may read, what they may write, and of which they may read only what they have written; beside what `memory`
+    has, or alone."""
+    memory = memory or GlobalMemory()
+    for tensors, options in ((read, {"read_only": True}), (written, {}), (made or {}, {"initialized": False})):
         for name, tensor in tensors.items():
-            if tensor.numel():
-                memory.add(tensor, name=name, rank=0, read_only=read_only)
+            memory.add(tensor, name=name, rank=rank, **options)
     return memory
 
 

@@ -12,14 +12,10 @@ from ...problem import ProblemError
 from ...quant import ExpertWeights
 from ...sim import GlobalMemory, Report, Simulator
 from ..buffers import Inputs, check_weights
-from ..simulated import CPU, WATCHDOG_NS, simulated_launch
+from ..simulated import CPU, WATCHDOG_NS, Tensors, memory_of, simulated_launch
 from ..watchdog import naming_the_wait
 from .buffers import Activation, EpBuffers, RowActivations
 from .routing import RoutingTables, check_scatter_indices
-
-Tensors = dict[str, torch.Tensor]
-Call = tuple[Tensors, Tensors, dict[str, int]]
-"""What a launch on one rank makes, what it reads besides weights, and its arguments."""
 
 
 class SimulatedEp:
@@ -73,12 +69,9 @@ class SimulatedEp:
         self, kernel: Artifact, outs: list[torch.Tensor], launches: int = 1, *, made: Sequence[Tensors] = (), given: Sequence[Tensors] = ()
     ) -> Report:
         """Launches of such a kernel on the tables of every rank, into `outs`, and what else a rank's launch has made and was given."""
-        calls: list[Call] = []
-        for rank, (buffers, out) in enumerate(zip(self.ranks, outs, strict=True)):
-            own, read = {"out": out, **(made[rank] if made else {})}, given[rank] if given else {}
-            places = {name: one.data_ptr() for name, one in (own | read).items()}
-            calls.append((own, read, buffers.arguments(kernel.config, self.peers.data_ptr(), rank, self.watchdog_ns, **places)))
-        return self._run(kernel, calls, launches)
+        none: list[Tensors] = [{}] * len(outs)
+        own = [{"out": out, **one} for out, one in zip(outs, made or none, strict=True)]
+        return self._run(kernel, own, given or none, launches)
 
     def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
         """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
@@ -93,12 +86,8 @@ class SimulatedEp:
     ) -> tuple[list[torch.Tensor], Report]:
         """Launches of such a kernel on the tables of every rank: y of each, and what the simulator saw."""
         ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
-        calls: list[Call] = []
-        for rank, (buffers, one, y) in enumerate(zip(self.ranks, acts, ys, strict=True)):
-            others = {**one.places, "y": y.data_ptr(), "num_tokens": len(y)}
-            arguments = buffers.arguments(kernel.config, self.peers.data_ptr(), rank, self.watchdog_ns, **others)
-            calls.append(({"y": y}, {"acts": one.values, "acts_sf": one.scales}, arguments))
-        return ys, self._run(kernel, calls, launches)
+        given = [{"acts": one.values, "acts_sf": one.scales} for one in acts]
+        return ys, self._run(kernel, [{"y": y} for y in ys], given, launches)
 
     def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
         """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
@@ -123,20 +112,19 @@ class SimulatedEp:
                 check_scatter_indices(self.problem, one.topk_idx, scatter_indices[rank])
                 buffers.scatter(one.topk_idx, scatter_indices[rank])
 
-    def _run(self, kernel: Artifact, calls: Sequence[Call], launches: int) -> Report:
-        """Launches on all ranks."""
-        memory, launched = GlobalMemory(), []
-        memory.add(self.peers, name="peers", read_only=True)
-        for rank, (buffers, (made, given, arguments)) in enumerate(zip(self.ranks, calls, strict=True)):
-            traced = {"trace": buffers.trace_of(kernel.config)} if kernel.config.trace else {}
-            for name, tensor in {"sym": buffers.sym, "watchdog": buffers.watchdog, **traced}.items():
-                memory.add(tensor, name=name, rank=rank)
+    def _run(self, kernel: Artifact, made: Sequence[Tensors], given: Sequence[Tensors], launches: int) -> Report:
+        """Launches on all ranks, with what each makes, by argument, and what it reads besides weights."""
+        memory, launched = memory_of({"peers": self.peers}, {}), []
+        for rank, (buffers, own, read) in enumerate(zip(self.ranks, made, given, strict=True)):
+            written = {"sym": buffers.sym, "watchdog": buffers.watchdog}
+            if kernel.config.trace:
+                written["trace"] = buffers.trace_of(kernel.config)
             weights = {"fc1": buffers.weights.fc1, "fc2": buffers.weights.fc2, **buffers.weight_scales}
-            for name, tensor in {**weights, **given}.items():
-                memory.add(tensor, name=name, rank=rank, read_only=True)
-            for name, tensor in made.items():
-                if len(tensor):
-                    memory.add(tensor, name=name, rank=rank, initialized=False)
+            memory_of({**weights, **read}, written, own, rank=rank, memory=memory)
+            others = {name: one.data_ptr() for name, one in {**own, **read}.items()}
+            if "y" in own:
+                others["num_tokens"] = len(own["y"])
+            arguments = buffers.arguments(kernel.config, self.peers.data_ptr(), rank, self.watchdog_ns, **others)
             launched.append(simulated_launch(kernel, kernel.kernel.parameters(kernel.config, arguments), rank))
         self.simulator.memory = memory
         with naming_the_wait(*self.ranks):
