@@ -25,7 +25,7 @@ from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, Quantize
 from megamoe_dsl.kernels.moe.choose import measured
 from megamoe_dsl.kernels.moe.halves import family as halves
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig, RoutingTablesConfig
-from megamoe_dsl.kernels.moe.layouts.smem_plan import CombinePlan
+from megamoe_dsl.kernels.moe.layouts.smem_plan import CombinePlan, CombineRow
 from megamoe_dsl.kernels.moe.sm90.choose import choose_cluster, choose_lookahead
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config, cluster_sizes
 from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk
@@ -115,7 +115,7 @@ def test_a_row_is_pulled_in_equal_parts_or_in_kilobytes() -> None:
 
 
 def test_results_that_do_not_fit_are_summed_in_the_smallest_pieces() -> None:
-    found = [CombinePlan(hidden, 32, 8, COMBINE["e4m3"]) for hidden in (32768, 131072)]
+    found = [CombinePlan(CombineRow(hidden, COMBINE["e4m3"]), 32, 8) for hidden in (32768, 131072)]
     assert [(one.sets, one.chunk, one.warps * one.slots * one.slot_bytes > one.budget) for one in found] == [
         (1, 512, False),
         (1, 256, True),
@@ -123,7 +123,7 @@ def test_results_that_do_not_fit_are_summed_in_the_smallest_pieces() -> None:
 
 
 def test_pieces_are_shares_of_whole_vectors_but_for_the_last() -> None:
-    assert [CombinePlan(hidden, 4, 8).chunk for hidden in (1280, 1056, 1024)] == [256, 768, 1024]
+    assert [CombinePlan(CombineRow(hidden), 4, 8).chunk for hidden in (1280, 1056, 1024)] == [256, 768, 1024]
 
 
 # --- its inputs

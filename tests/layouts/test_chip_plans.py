@@ -10,7 +10,7 @@ from layout_properties import check_barrier_table, check_deepest, check_smem_pla
 
 from megamoe_dsl.arch import SMEM_BYTES
 from megamoe_dsl.hardware.cta_pair import TmemPlan
-from megamoe_dsl.kernels.moe.layouts.smem_plan import BUDGET, LARGEST_CHUNK, CombinePlan, NamedBarrier
+from megamoe_dsl.kernels.moe.layouts.smem_plan import BUDGET, LARGEST_CHUNK, CombinePlan, CombineRow, NamedBarrier
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.sm100.memory_plan import tensor_maps
@@ -62,14 +62,14 @@ def test_smem_plan_grows_with_its_stages():
     ],
 )
 def test_combine_plan(hidden, topk, chunk, sets):
-    plan = CombinePlan(hidden, topk, 8)
+    plan = CombinePlan(CombineRow(hidden), topk, 8)
     assert (plan.chunk, plan.sets, plan.pieces) == (chunk, sets, hidden // chunk)
 
 
 @settings(max_examples=80)
 @given(st.integers(1, 200).map(lambda n: 256 * n), st.integers(1, 32), st.sampled_from((4, 8)), st.sampled_from(list(COMBINE.values())))
 def test_combine_plan_fits_and_takes_the_largest_share(hidden, topk, warps, results):
-    plan = CombinePlan(hidden, topk, warps, results)
+    plan = CombinePlan(CombineRow(hidden, results), topk, warps)
     assert warps * plan.slots * plan.slot_bytes <= BUDGET and plan.chunk * plan.pieces == hidden
     larger = [c for c in range(plan.chunk + 256, LARGEST_CHUNK + 1, 256) if hidden % c == 0]
     value_bytes = 1 if results.scale else 2

@@ -60,7 +60,7 @@ def test_presets_take_half_the_bytes(preset: str, share: float) -> None:
 @given(HIDDEN.filter(lambda hidden: hidden <= 8192), st.integers(1, 32), st.sampled_from((4, 8)))
 def test_lanes_find_their_codes_and_scales(hidden: int, topk: int, warps: int) -> None:
     """Code and scale of every channel, as `results` reads them from the slot of its piece."""
-    plan = CombinePlan(hidden, topk, warps, COMBINE[E4M3])
+    plan = CombinePlan(CombineRow(hidden, COMBINE[E4M3]), topk, warps)
     channels, seen = combine_channels(plan.chunk), set()
     for part, lane, vector in product(range(plan.pieces), range(0, 32, 5), range(plan.chunk // 256)):
         channel = part * plan.chunk + channels(lane, (0, vector))

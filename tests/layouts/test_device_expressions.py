@@ -47,7 +47,7 @@ from megamoe_dsl.hardware.operand_tile import (
     packed_values,
     pool_sf_row,
 )
-from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan, vector_address
+from megamoe_dsl.kernels.moe.layouts.smem_plan import LANES, VECTOR, CombinePlan, CombineRow, vector_address
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.layouts.layout import Layout, idx2crd
 from megamoe_dsl.recipe import BF16, E2M1, E4M3
@@ -327,7 +327,7 @@ def test_tiles_are_aligned_for_their_swizzles(config):
 
 # --- combine.py
 @settings(max_examples=80)
-@given(st.integers(1, 40).map(lambda n: CombinePlan(256 * n, 6, 8).chunk), st.integers(0, 1 << 16), st.data())
+@given(st.integers(1, 40).map(lambda n: CombinePlan(CombineRow(256 * n), 6, 8).chunk), st.integers(0, 1 << 16), st.data())
 def test_combine_vectors(chunk, slot, data):
     """Sum j * 8 + 2 i + h of a lane is half h of word i of vector j."""
     channels = combine_channels(chunk)

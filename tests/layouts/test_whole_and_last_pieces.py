@@ -36,7 +36,7 @@ def test_chunks_are_the_row(hidden: int) -> None:
 @given(channels, st.integers(1, 10), st.sampled_from((4, 8)), results)
 def test_pieces_are_the_result_and_no_lane_reads_beyond_one(hidden, topk, warps, form) -> None:
     """Each channel of a token belongs to one lane; lanes that have none read what another lane has."""
-    plan = CombinePlan(hidden, topk, warps, form)
+    plan = CombinePlan(CombineRow(hidden, form), topk, warps)
     sizes = [plan.channels(part) for part in range(plan.pieces)]
     assert sum(sizes) == hidden and sizes[:-1] == [plan.chunk] * (plan.pieces - 1) and 0 < sizes[-1] <= plan.chunk
     assert all(part * plan.part_bytes % 16 == 0 and size * plan.row.value_bytes % 16 == 0 for part, size in enumerate(sizes))

@@ -50,7 +50,7 @@ LAST_TILE_MUTANTS = (
         "rows of y are as long as their pieces",
         "wrong base",
         "place_in_y",
-        "Y_BYTES * plan.hidden",
+        "Y_BYTES * plan.row.hidden",
         "plan.pieces * plan.chunk_bytes",
         (COLUMNS,),
         (),

@@ -31,7 +31,7 @@ RESULTS_MUTANTS = (
         "every piece of a result has the scales of the first",
         "wrong base",
         "scales_of",
-        "plan.chunk // plan.results.channels",
+        "plan.chunk // plan.row.format.channels",
         "0",
         (f"{TESTS}::test_pieces[1280-2]",),
         (),

@@ -18,7 +18,7 @@ from ..layouts.records import trace_buffer
 from ..layouts.region import MBarrier, Region
 from ..lazy import find
 from ..sass.listing import Listing
-from ..sass.measurer import Measure
+from ..sass.measurer import Measure, Measurer
 from ..target import Target
 
 WIDTHS = {"Int32": 4, "Int64": 8, "TensorMap": 128}
@@ -73,6 +73,9 @@ KernelConfig = CheckedConfig
 is for, `arch`; CTAs of the grid and of a cluster, `num_sms` and `cluster`; and threads of a CTA, `num_threads`."""
 
 
+Measures = Callable[[Measurer], list[Measure]]
+
+
 class Kernel:
     """One family.  A subclass lies in the family's folder, and `registry.KERNELS` has an instance of it."""
 
@@ -86,6 +89,7 @@ class Kernel:
     code: ClassVar[str]  # `module.function` in the family's folder: the `cute.kernel`, or what becomes one that takes tensor maps
     takes_arguments: ClassVar[type[Any]]  # dataclass of its run-time arguments, where it is the same for all configurations
     per_sm: ClassVar[int] = 0  # CTAs of a grid for each SM of the target, where nothing else says how many it has
+    measured: ClassVar[Mapping[str, Measures]] = {}  # by architecture name
     early: ClassVar[bool] = False  # whether a launch may begin before the one before it has ended, because it waits for that itself
 
     def has(self, config: object) -> bool:
@@ -157,8 +161,9 @@ class Kernel:
         return getattr(config, "registers", None) or {}
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        """Instructions of each role per unit of its work.  Raises `InspectionError`."""
-        return []
+        """Instructions of each role per unit of its work, of the GEMM where the kernel has one.  Raises `InspectionError`."""
+        measure = self.measured.get(config.arch.name)
+        return measure(Measurer(getattr(config, "gemm", config), listing)) if measure else []
 
     # --- what follows
     def launcher(self, config: Any) -> Callable[..., Any]:

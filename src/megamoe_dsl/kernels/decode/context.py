@@ -11,12 +11,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 
-from ...blocks.cta import CtaContext
+from ...blocks.tiles import TileContext
 from ...device.memory import load_shared_u16
 from ...device.ptx import emit_to
 from ...device.ring import Ring, Stage, TileQueue, read_tile
 from ...device.warp import ballot
-from .config import ABSENT, LINE, WORK_TILES
+from .config import ABSENT, LINE
 
 LAST = -1
 
@@ -49,7 +49,7 @@ class GroupStage(Stage):
 
 
 @dataclass(frozen=True)
-class DecodeContext(CtaContext):
+class DecodeContext(TileContext):
     """`config` and `maps`, the shared address of the plan, the CTA's number in the grid, and the address of this launch's results."""
 
     config: cutlass.Constexpr[Any]
@@ -61,10 +61,6 @@ class DecodeContext(CtaContext):
 
     def first_stage(self, group: Any) -> GroupStage:
         return GroupStage(self.config.smem.region, 1, self.smem, Ring.start(self.config.num_stages), Int32(group))
-
-    @property
-    def first_tile(self) -> TileQueue:
-        return TileQueue.first(self.config.smem.region, self.smem, WORK_TILES)
 
     def result(self, name: str, *index: Any) -> Any:
         return self.config.results.address(self.results, name, *index)

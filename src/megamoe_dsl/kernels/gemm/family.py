@@ -13,10 +13,8 @@ from ...blocks.gemm.problem import GEMM_RECIPES, SUMMED_RECIPES, GatherGemmProbl
 from ...blocks.gemm.sm100.choose import choose as choose_pair_gemm
 from ...blocks.gemm.sm100.config import Sm100GemmConfig
 from ...hardware.tensor_map import TensorMap
-from ...sass.listing import Listing
-from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, with_fields
+from ..kernel import Kernel, Measures, with_fields
 from ..measures import measure_gemm, measure_pair_gemm
 
 CHOOSE: Mapping[str, Callable[..., BaseGemmConfig]] = {GemmConfig.arch.name: choose_gemm, Sm100GemmConfig.arch.name: choose_pair_gemm}
@@ -30,6 +28,7 @@ class GemmKernel(Kernel):
     configs: ClassVar[Mapping[str, type[BaseGemmConfig]]] = {"sm_90a": GemmConfig, "sm_100a": Sm100GemmConfig}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
     early = True
+    measured: ClassVar[Mapping[str, Measures]] = {"sm_90a": measure_gemm, "sm_100a": measure_pair_gemm}
     code = "kernel.gemm_kernel"
 
     def choose(self, problem: GemmProblem, target: Target, num_tokens: int, **fields: Any) -> BaseGemmConfig:
@@ -58,23 +57,17 @@ class GemmKernel(Kernel):
         tile += f"-{p.biases}-biases" if p.biases else ""
         return f"{p.n}x{p.k}{groups}{output}-m{config.block_m}{tile}"
 
-    def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        measure = measure_pair_gemm if config.arch == Sm100GemmConfig.arch else measure_gemm
-        return measure(Measurer(config, listing))
-
 
 class VarlenKKernel(GemmKernel):
     """D[g] = left^T x right over each group's rows: gradients of weights.  In BF16 one side is gathered, in FP8 both lie transposed."""
 
     name = "varlen_k_gemm"
     problem = VarlenKProblem
+    measured: ClassVar[Mapping[str, Measures]] = {}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {"sm_90a": SUMMED_RECIPES[:2], "sm_100a": SUMMED_RECIPES[::2]}
 
     def label(self, config: Any) -> str:
         return f"{super().label(config)}-{config.problem.gathered or 'k'}"
-
-    def measures(self, config: Any, listing: Listing) -> list[Measure]:
-        return []
 
 
 class GatherGemmKernel(GemmKernel):

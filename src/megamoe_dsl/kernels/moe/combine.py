@@ -151,7 +151,7 @@ def scales_of(plan: CombinePlan, piece: Piece) -> Any:
     """Byte of a slot that a piece's scales begin with; 0 where results have none."""
     if not plan.row.scaled:
         return 0
-    return plan.part_bytes + part_of(plan, piece.index) * (plan.chunk // plan.results.channels)
+    return plan.part_bytes + part_of(plan, piece.index) * (plan.chunk // plan.row.format.channels)
 
 
 def channels_of(plan: CombinePlan, index: Any) -> Any:
@@ -167,7 +167,7 @@ def place_in_y(plan: CombinePlan, y: Any, index: Any) -> Any:
     """Address of a piece of any token."""
     if plan.last_chunk == plan.chunk:
         return piece_address(y, index, plan.chunk_bytes)
-    return piece_address(y, div(index, plan.pieces), Y_BYTES * plan.hidden) + part_of(plan, index) * plan.chunk_bytes
+    return piece_address(y, div(index, plan.pieces), Y_BYTES * plan.row.hidden) + part_of(plan, index) * plan.chunk_bytes
 
 
 @cute.jit

@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 from ...arch import SM90, SM100
 from ...problem import Problem
-from ...sass.listing import Listing
-from ...sass.measurer import Measure, Measurer
 from ...target import Target
-from ..kernel import Kernel, with_fields
+from ..kernel import Kernel, Measures, with_fields
 from ..measures import measure_sm90, measure_sm100
 from .arguments import Arguments
 from .choose import choose
@@ -19,7 +17,6 @@ from .sm90.config import Sm90Config
 from .sm100.config import Sm100Config
 
 MIB = 1 << 20
-MEASURES = {SM90.name: measure_sm90, SM100.name: measure_sm100}
 
 
 class MegaMoeKernel(Kernel):
@@ -29,6 +26,7 @@ class MegaMoeKernel(Kernel):
     problem = Problem
     configs: ClassVar[Mapping[str, type[MegaMoeConfig]]] = {SM90.name: Sm90Config, SM100.name: Sm100Config}
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = {arch: kind.recipes for arch, kind in configs.items()}
+    measured: ClassVar[Mapping[str, Measures]] = {SM90.name: measure_sm90, SM100.name: measure_sm100}
     resident = True
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> MegaMoeConfig:
@@ -60,6 +58,3 @@ class MegaMoeKernel(Kernel):
             ("register file", f"{config.register_total} of {config.arch.registers}"),
             ("memory per rank", f"{weights:,.0f} MiB of weights, {symmetric:,.0f} MiB of symmetric buffer"),
         ]
-
-    def measures(self, config: MegaMoeConfig, listing: Listing) -> list[Measure]:
-        return MEASURES[config.arch.name](Measurer(config, listing))

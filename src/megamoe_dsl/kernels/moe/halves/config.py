@@ -18,7 +18,7 @@ from ....layouts.region import U8, U32, Field, MBarrier, Region, SharedPlan, mos
 from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
-from ..layouts.smem_plan import CombinePlan, EpSmemPlan
+from ..layouts.smem_plan import CombinePlan, CombineRow, EpSmemPlan
 from .gemm_part import GATE_UP, PARTS, STORED, GemmPart, GroupedGemm, pooled_problem
 from .layouts.symmetric import MOST_TABLES_CTAS, EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
@@ -275,7 +275,7 @@ class GemmCombineConfig(EpConfig):
     @property
     def slots(self) -> tuple[Field, MBarrier, CombinePlan]:
         """Sets of slots, with a barrier for each."""
-        combine = CombinePlan(self.problem.hidden, self.problem.topk, COMMUNICATION_WARPS, budget=COMBINE_BYTES)
+        combine = CombinePlan(CombineRow(self.problem.hidden), self.problem.topk, COMMUNICATION_WARPS, COMBINE_BYTES)
         barrier = MBarrier("combine", combine.warps * combine.sets, 1, WARP, "one piece of a token's top-k results", WARP)
         return combine.field, barrier, combine
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ....problem import Problem
-from ....sass.listing import Listing
-from ....sass.measurer import Measure, Measurer
 from ....target import Target
 from ....tuned import EpEntry, tuned_table
-from ...kernel import Kernel, with_fields
+from ...kernel import Kernel, Measures, with_fields
 from ...measures import measure_pair_gemm
 from ..arguments import EpArguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
@@ -32,6 +30,7 @@ class EpKernel(Kernel):
 
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
+    measured: ClassVar[Mapping[str, Measures]] = {"sm_100a": measure_pair_gemm}
     resident = True
     code = "kernel.half_kernel"
 
@@ -54,9 +53,6 @@ class EpKernel(Kernel):
         recipe = config.problem.recipe
         formats = "" if recipe == config.part.recipes[0] else f"-{recipe}"
         return f"{self.name.replace('_', '-')}-{config.problem.label}-m{config.block_m}n{config.block_n}{formats}"
-
-    def measures(self, config: EpConfig, listing: Listing) -> list[Measure]:
-        return measure_pair_gemm(Measurer(config.gemm, listing)) if config.arch.has_tensor_memory else []
 
 
 class RoutingTablesKernel(Kernel):

@@ -67,17 +67,12 @@ Y_BYTES = BITS[BF16] // 8
 class CombinePlan:
     """A warp sums a piece of `chunk` channels of one token at a time.  All its top-k results are loaded at once, into one of `sets` sets
     of slots: with two, the next piece loads while this one is summed.  A slot has the piece's values, and all scales of the token's
-    result if `results` have scales; the sum, BF16, takes as many slots as it needs.  All of it fits `budget` bytes."""
+    result if the row has scales; the sum, BF16, takes as many slots as it needs.  All of it fits `budget` bytes."""
 
-    hidden: int
+    row: CombineRow
     topk: int
     warps: int
-    results: Format = COMBINE[BF16]
     budget: int = BUDGET
-
-    @property
-    def row(self) -> CombineRow:
-        return CombineRow(self.hidden, self.results)
 
     @property
     def sets(self) -> int:
@@ -86,14 +81,14 @@ class CombinePlan:
 
     @property
     def chunk(self) -> int:
-        """Channels: the largest share of `hidden` that fits, all of them equal but for the last where `hidden` is no multiple of 256."""
+        """Channels: the largest share of a row that fits, all of them equal but for the last where `hidden` is no multiple of 256."""
         return self._largest_chunk(self.sets) or LANE_VECTOR
 
     def _largest_chunk(self, sets: int) -> int:
         slot = self.budget // self.warps // (sets * self.topk + self.sum_slots)
         fits = (slot - self.row.scale_bytes) // self.row.value_bytes
-        vectors = ceil_div(self.hidden, LANE_VECTOR)
-        exact = self.hidden % LANE_VECTOR == 0
+        vectors = ceil_div(self.row.hidden, LANE_VECTOR)
+        exact = self.row.hidden % LANE_VECTOR == 0
         shares = (ceil_div(vectors, n) * LANE_VECTOR for n in range(1, vectors + 1) if vectors % n == 0 or not exact)
         return next((c for c in shares if c <= min(fits, LARGEST_CHUNK)), 0)
 
@@ -111,11 +106,11 @@ class CombinePlan:
 
     @property
     def pieces(self) -> int:
-        return ceil_div(self.hidden, self.chunk)
+        return ceil_div(self.row.hidden, self.chunk)
 
     @property
     def last_chunk(self) -> int:
-        return self.hidden - (self.pieces - 1) * self.chunk
+        return self.row.hidden - (self.pieces - 1) * self.chunk
 
     def channels(self, part: Int) -> Int:
         return self.chunk if self.last_chunk == self.chunk else select(part == self.pieces - 1, self.last_chunk, self.chunk)
@@ -154,7 +149,7 @@ class CombineRow:
     """`hidden` values, then, where the format has any, their scales, a byte each."""
 
     hidden: int
-    format: Format
+    format: Format = COMBINE[BF16]
 
     @property
     def scaled(self) -> bool:
@@ -213,7 +208,7 @@ class SmemPlan:
     @property
     def combine(self) -> CombinePlan:
         problem = self.config.problem
-        return CombinePlan(problem.hidden, problem.topk, self.config.epilogue_warps, problem.formats.combine)
+        return CombinePlan(CombineRow(problem.hidden, problem.formats.combine), problem.topk, self.config.epilogue_warps)
 
     def kept(self, *barriers: MBarrier) -> tuple[MBarrier, ...]:
         return tuple(row for row in barriers if not self.keeps or f"{row.name}_barrier" in self.keeps)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import cutlass
 
-from ....recipe import BF16, COMBINE
 from ....schedule.fused_moe import FC1
 from ..context import Context
 from ..layouts.smem_plan import CombineRow
@@ -28,7 +27,7 @@ class StageContext(Context):
     @property
     def outputs(self) -> Bf16Results:
         """What a linear stage leaves for the next stage is BF16, however results travel."""
-        return Bf16Results(CombineRow(self.config.problem.hidden, COMBINE[BF16]), self.config.arch.adds_bf16)
+        return Bf16Results(CombineRow(self.config.problem.hidden), self.config.arch.adds_bf16)
 
     def result(self, name: str, *index: Any) -> Any:
         return self.config.results.address(self.args.results, name, *index)
