@@ -19,7 +19,7 @@ from ...layouts.region import Region
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
 from .layouts.smem_plan import TILE_ROWS, SmemPlan
-from .layouts.symmetric import checked_pool_rows, ring_blocks, symmetric_buffer
+from .layouts.symmetric import checked_pool_rows, most_blocks, pool_tokens, symmetric_buffer
 
 WINDOW_QUARTERS = 3  # of a ring's blocks
 
@@ -112,7 +112,8 @@ class MegaMoeConfig(CheckedConfig):
     @property
     def ring_blocks(self) -> int:
         """Token blocks that the pool has rows for if it is a ring; 0 if it has rows for all that there can be."""
-        return ring_blocks(self.problem, self.pool_rows, self.block_m)
+        blocks = pool_tokens(self.problem, self.pool_rows) // self.block_m
+        return blocks if blocks < most_blocks(self.problem, self.block_m) else 0
 
     @property
     def order(self) -> type[FusedMoeOrder]:

@@ -74,12 +74,6 @@ def most_blocks(problem: Problem, block_m: int) -> int:
     return (problem.most_received + problem.experts_per_rank * (block_m - 1)) // block_m
 
 
-def ring_blocks(problem: Problem, pool_rows: int | None, block_m: int) -> int:
-    """Blocks of the ring that the pool is for tiles of so many tokens; 0 if all that they can need has rows of its own."""
-    blocks = pool_tokens(problem, pool_rows) // block_m
-    return blocks if blocks < most_blocks(problem, block_m) else 0
-
-
 def smallest_block_m(arch: Arch, recipe: Recipe) -> int:
     """The smallest tile in use on an architecture for a recipe."""
     return SMALLEST_TIER[recipe.activations.element] if arch.has_tensor_memory else CANDIDATE_BLOCK_M[0]

@@ -29,11 +29,9 @@ DECODE_REGISTERS = {"dispatch": 32, "loader": 32, "epilogue": 216, "decode": 48}
 MOST_PULL_SLOTS = 8
 """Of dispatch as a launch of its own, where every chunk of a row has a slot up to this many."""
 NUM_SMS = 132  # of an H200
-
-
-def most_columns(packed: bool) -> int:
-    """Tokens of the largest tile that has them as the wgmma's columns; with more of them `packed` weights are decoded first."""
-    return 64 if packed else MOST_COLUMNS
+PACKED_COLUMNS = (
+    64  # of packed weights, tokens of the largest tile that has them as the wgmma's columns; for more, weights are decoded first
+)
 
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:
@@ -87,7 +85,7 @@ class Sm90Config(MegaMoeConfig):
         """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which then are decoded as rows.
         With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
         partial sums and token scales of a thread would not fit its registers (docs/lab/hopper.md)."""
-        return self.block_m <= most_columns(self.packed)
+        return self.block_m <= (PACKED_COLUMNS if self.packed else MOST_COLUMNS)
 
     @property
     def decoded(self) -> bool:
@@ -146,7 +144,7 @@ class Sm90Config(MegaMoeConfig):
     # --- the layer in a launch per stage
     def of_stage(self, linear: bool) -> Self:
         """Where the fused kernel has warps that decode, math warps decode smaller tiles."""
-        tile = {"block_m": most_columns(self.packed), "cluster": 1} if self.decoded else {"cluster": self.cluster if linear else 1}
+        tile = {"block_m": PACKED_COLUMNS, "cluster": 1} if self.decoded else {"cluster": self.cluster if linear else 1}
         return self.replace(**tile, lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
 
     def stage_plan(self, num_stages: int) -> Sm90SmemPlan:
