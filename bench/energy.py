@@ -33,7 +33,7 @@ from megamoe_dsl.options.option import naming_options, option
 from megamoe_dsl.options.points import VariantOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
+from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from script_options import add_options, read_options
 from script_points import record_points
@@ -92,21 +92,22 @@ def measure(candidates: Mapping[str, Callable[[], None]], turns: int) -> dict[st
     return {"graph_us": {name: asdict(one) for name, one in graphs.items()}, "joules": found}
 
 
-def energy_of_linears(unfused: UnfusedKernel, y: torch.Tensor) -> dict[str, Any]:
+def energy_of_linears(unfused: RankKernel, y: torch.Tensor) -> dict[str, Any]:
     """Each linear again and again on the tokens that the stages before it have left: what its multiplications and its reading of weights
     take without dispatch, exchange and combine.  Sums leave as BF16, Linear1's too."""
     counter = unfused.buffers.view("tile_counter")
     found: dict[str, Any] = {}
 
-    def again(stage: Callable[[torch.Tensor], None]) -> None:
+    def again(launch: Callable[[], None]) -> None:
         counter.zero_()
-        stage(y)
+        launch()
 
-    for stage in unfused.stages:
-        if stage.kernel.artifact.config.linear:
-            found[stage.kernel.artifact.kernel.name] = measure({OURS: partial(again, stage)}, TURNS)
+    unfused(y)  # into which its stages compute from now on
+    for stage in unfused.kernels:
+        if stage.artifact.config.linear:
+            found[stage.artifact.kernel.name] = measure({OURS: partial(again, stage.launch)}, TURNS)
             counter.zero_()
-        stage(y)
+        stage.launch()
     synchronize()
     return found
 

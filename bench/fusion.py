@@ -17,7 +17,7 @@ from megamoe_dsl.bench.point import FP8, SEED, Layer, Point
 from megamoe_dsl.bench.timing import launches_of, over_ranks, run_earlier_batches, synchronize, time_back_to_back, time_graphs
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.rank_kernel import UnfusedKernel
+from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from torch_layer import TorchLayer
 from unfused import UNFUSED, bind_stages, compare_kernels, mixed_batches
@@ -73,17 +73,17 @@ def time_torch(point: Point, layer: Layer, y: torch.Tensor) -> dict[str, Any]:
     return {"us": asdict(times[TORCH]), "difference": relative_difference(result, y)}
 
 
-def time_stages(unfused: UnfusedKernel, y: torch.Tensor, calls: int) -> dict[str, float]:
+def time_stages(unfused: RankKernel, y: torch.Tensor, calls: int) -> dict[str, float]:
     """Microseconds of each stage, by an event before and after it: the median over calls, of the slowest rank.  A wait for other ranks
     counts to the stage that waits."""
-    names = [stage.kernel.artifact.kernel.name for stage in unfused.stages]
+    names = [stage.artifact.kernel.name for stage in unfused.kernels]
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(len(names) + 1)] for _ in range(calls)]
     synchronize()
     unfused(y)
     for row in events:
         row[0].record()
-        for stage, event in zip(unfused.stages, row[1:], strict=True):
-            stage(y)
+        for stage, event in zip(unfused.kernels, row[1:], strict=True):
+            stage.launch()  # into the y of the call before
             event.record()
     torch.cuda.synchronize()
     found = {}

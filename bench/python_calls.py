@@ -87,7 +87,7 @@ def layer_calls() -> dict[str, Call]:
     idx = torch.zeros(TOKENS, TOPK, dtype=torch.int64)
     scaled = x.to(torch.float8_e4m3fn), torch.ones(TOKENS, HIDDEN // 128)
     bound: Any = fused.kernels[TOKENS]
-    kernel, word = bound.kernel, ctypes.c_void_p
+    (kernel,), word = bound.kernels, ctypes.c_void_p
     launch = kernel._launch, kernel._function, kernel.arguments.address
     by_ctypes = partial(ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx, word(launch[0].getPtr()), word(int(launch[1])), word(launch[2]), None)
     return {

@@ -18,7 +18,7 @@ from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.rank_kernel import LayerKernel, UnfusedKernel
+from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
 SEED = 4000
@@ -26,10 +26,10 @@ UNFUSED = "unfused"
 LAUNCHES = 100
 
 
-def bind_stages(layer: Layer, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> UnfusedKernel:
+def bind_stages(layer: Layer, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
     """The stages that compute what a kernel does, which has been bound before: they share the rank's copy of the weights."""
     stages = [store.load(one, any_sources=True) for one in stage_configs(config)]
-    return UnfusedKernel(stages, symmetric, layer.shared[config.problem.recipe], watchdog_ns)
+    return RankKernel(stages, symmetric, layer.shared[config.problem.recipe], watchdog_ns)
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Agreement:
         return {**asdict(self), "passed": self.passed}
 
 
-def bits_of(kernel: LayerKernel, y: torch.Tensor) -> torch.Tensor:
+def bits_of(kernel: RankKernel, y: torch.Tensor) -> torch.Tensor:
     """What a launch leaves in a y full of NaN."""
     y.fill_(float("nan"))
     kernel(y)
     return y.view(torch.int16)
 
 
-def compare_kernels(fused: LayerKernel, unfused: LayerKernel, batches: Callable[[int], TokenInputs], launches: int) -> Agreement:
+def compare_kernels(fused: RankKernel, unfused: RankKernel, batches: Callable[[int], TokenInputs], launches: int) -> Agreement:
     """Launches of both, one after the other on the same inputs, `batches` giving those of each number."""
     counted = torch.zeros(2, dtype=torch.int64, device="cuda")
     synchronize()

@@ -63,7 +63,7 @@ def visible(moe: layer.MegaMoE, **tensors: torch.Tensor) -> dict[str, torch.Tens
     """What the kernels of a layer touch, with y and inputs by name."""
     memory, weights = moe.memory, moe.memory.weights
     found = {"sym": memory.sym, "peers": moe.symmetric.peers, "stats": memory.stats, "watchdog": memory.watchdog}
-    kernels = [part for kernel in {id(k): k for k in moe.kernels.values()}.values() for part in getattr(kernel, "stages", [kernel])]
-    found |= {f"maps{i}": kernel.buffers.maps for i, kernel in enumerate(kernels)}
-    found["results"] = kernels[0].buffers.results  # of an unfused layer; else empty
+    stages = [one for kernel in {id(k): k for k in moe.kernels.values()}.values() for one in getattr(kernel, "stages", [kernel.buffers])]
+    found |= {f"maps{i}": buffers.maps for i, buffers in enumerate(stages)}
+    found["results"] = stages[0].results  # of an unfused layer; else empty
     return found | {name: getattr(weights, name) for name in weight_names(moe.problem)} | tensors

@@ -262,10 +262,10 @@ def test_calls_of_moe_in_fp8_have_the_layers_clamp_and_scales() -> None:
 def test_a_gpu_runs_the_same(ring: int | None, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a simulated GPU, both calls on one buffer; each has ended before the next begins."""
     config = CONFIG.replace(pool_rows=ring)
-    bind, ended = check_module.bind, list[int]()
+    bind, ended = check_module.RankKernel, list[int]()
 
-    def bound(store: Any, config: MegaMoeConfig, symmetric: Any, *others: Any) -> Any:
-        kernel = bind(store, config, symmetric, *others)
+    def bound(stages: Any, symmetric: Any, *others: Any) -> Any:
+        kernel = bind(stages, symmetric, *others)
         layer: Any = SimpleNamespace(memory=kernel.buffers, symmetric=symmetric, kernels={0: kernel}, problem=config.problem)
 
         def run(y: torch.Tensor) -> None:
@@ -275,7 +275,7 @@ def test_a_gpu_runs_the_same(ring: int | None, calls: int, tmp_path: Path, monke
 
         return with_call(run, buffers=kernel.buffers, synchronize=lambda: ended.append(len(SimulatedKernel.launched)))
 
-    monkeypatch.setattr(check_module, "bind", bound)
+    monkeypatch.setattr(check_module, "RankKernel", bound)
     with simulated_gpu(monkeypatch) as gpu:
         trial = replace(TRIAL, config=config, calls=CALLS[:calls], other=None, unfused=False)
         assert check_trial(trial, GpuMachine(tmp_path, "cpu")) == ""

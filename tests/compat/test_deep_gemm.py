@@ -104,7 +104,7 @@ def test_the_limit_of_waits_is_the_callers(gpu: type[SimulatedKernel], case: Cas
     load(buffer, case)
     run(gpu, buffer, new_y(), *transformed(case.weights[0]))
     ((kernel,),) = (kernels.values() for kernels in buffer._kernels.values())
-    assert kernel.kernel.arguments.values.watchdog_ns == limit
+    assert kernel.kernels[0].arguments.values.watchdog_ns == limit
 
 
 def test_torchs_default_device_does_not_matter(gpu: type[SimulatedKernel], case: Case) -> None:

@@ -141,7 +141,7 @@ def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedK
     assert capfd.readouterr().err.count("compiled ") >= 2
     moe = sglang.LAYERS[layer.experts]
     other = MegaMoE(moe.problem, weights[0], symmetric=moe.symmetric, bounds=(8,))
-    assert moe.kernels[8].kernel.arguments.values.watchdog_ns == 300 * 10**9 and moe.problem.recipe == problem.recipe
+    assert moe.kernels[8].kernels[0].arguments.values.watchdog_ns == 300 * 10**9 and moe.problem.recipe == problem.recipe
     given = random_routing(problem, 3)
     want = other(*given, num_tokens_bound=8)
     assert torch.equal(layer.forward(*given), want) and want.any()

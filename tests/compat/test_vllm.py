@@ -273,7 +273,7 @@ def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedK
     weights = [random_weights(problem, 0, seed) for seed in (1, 2)]
     engine_layers = [VllmLayer(problem, None, one) for one in weights]
     assert capfd.readouterr().err.count("compiled ") >= 2
-    symmetric, kernel = engine_layers[0].moe.symmetric, engine_layers[0].moe.kernels[8].kernel
+    symmetric, kernel = engine_layers[0].moe.symmetric, engine_layers[0].moe.kernels[8].kernels[0]
     assert engine_layers[1].moe.symmetric is symmetric and kernel.arguments.values.watchdog_ns == 300 * 10**9
     others = [MegaMoE(problem, one, symmetric=symmetric) for one in weights]
 

@@ -285,17 +285,14 @@ def work(rank: int, names: list[str], report: Callable[[int, dict[str, Any]], No
     """One process of `ranks`, a GPU each: the cases `names`, which have as many, through symmetric memory."""
     import torch.distributed as dist
 
-    from megamoe_dsl.runtime.rank_kernel import LayerKernel, RankKernel, UnfusedKernel
+    from megamoe_dsl.runtime.rank_kernel import RankKernel
     from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 
     for index, name in enumerate(names):
         record = read(folder, name)
         case = record["case"]
         symmetric = SymmetricBuffer.allocate(case.problem, record["artifacts"][0].arch, pool_rows=record["artifacts"][0].config.pool_rows)
-        artifacts, weights = record["artifacts"], on_gpu(case.weights[rank])
-        kernel: LayerKernel = RankKernel(artifacts[0], symmetric, weights, watchdog_ns)
-        if len(artifacts) > 1:
-            kernel = UnfusedKernel(artifacts, symmetric, weights, watchdog_ns)
+        kernel = RankKernel(record["artifacts"], symmetric, on_gpu(case.weights[rank]), watchdog_ns)
         mine = []
         for counts in record["point"]["counts"]:
             kernel.buffers.load(inputs_on_gpu(part_of(case, counts)[rank]))

@@ -122,8 +122,8 @@ FUSED = (
         "the kernel has the first call's tokens",
         "stale buffer",
         "RankKernel.__call__",
-        "values.y, values.num_tokens = ((y if tokens else self._nowhere).data_ptr(), tokens)",
-        "values.y, values.num_tokens = ((y if tokens else self._nowhere).data_ptr(), values.num_tokens or tokens)",
+        "values.y, values.num_tokens = (place, tokens)",
+        "values.y, values.num_tokens = (place, values.num_tokens or tokens)",
         "one token",
     ),
     layer(

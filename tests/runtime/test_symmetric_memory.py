@@ -18,7 +18,7 @@ from megamoe_dsl.layouts.region import Region
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import symmetric_memory
 from megamoe_dsl.runtime.ep.layer import EpMoE
-from megamoe_dsl.runtime.rank_kernel import RankKernel, UnfusedKernel
+from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.watchdog import WatchdogError, new_record
 
@@ -155,7 +155,7 @@ def kernel_on(symmetric: SymmetricBuffer, record: Any) -> Any:
     return SimpleNamespace(symmetric=symmetric, buffers=record, memory=record)
 
 
-@pytest.mark.parametrize("wait", [RankKernel.synchronize, EpMoE.synchronize, lambda kernel: UnfusedKernel.synchronize(stages_of(kernel))])
+@pytest.mark.parametrize("wait", [RankKernel.synchronize, EpMoE.synchronize])
 def test_who_synchronizes_names_the_wait(wait: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     def trapped() -> None:
         raise RuntimeError("unspecified launch failure")
@@ -167,10 +167,6 @@ def test_who_synchronizes_names_the_wait(wait: Callable[[Any], None], monkeypatc
     monkeypatch.setattr(SymmetricBuffer, "silent_ranks", lambda buffer: [0, 3])
     with pytest.raises(WatchdogError, match=r"^rank 1 waited; rank 0, 3 did not report a wait within 5 s$"):
         wait(kernel_on(buffer, SimpleNamespace(watchdog_message=lambda: "rank 1 waited")))
-
-
-def stages_of(kernel: Any) -> Any:
-    return SimpleNamespace(stages=[SimpleNamespace(synchronize=lambda: RankKernel.synchronize(kernel))])
 
 
 def test_to_free_a_gpus_buffer_waits_for_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

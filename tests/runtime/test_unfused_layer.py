@@ -21,7 +21,7 @@ from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import layer as layer_module
 from megamoe_dsl.runtime.buffers import RankBuffers
 from megamoe_dsl.runtime.layer import MegaMoE
-from megamoe_dsl.runtime.rank_kernel import UnfusedKernel, buffers_of
+from megamoe_dsl.runtime.rank_kernel import RankKernel, buffers_of
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel, simulated_gpu, visible
@@ -61,8 +61,8 @@ def test_every_stage_is_launched_and_y_has_the_references_bits(
     launched = [config for config in gpu.launched if isinstance(config, StageConfig)]
     assert [kernel_of(config).name for config in launched] == [stage.name for stage in STAGES]
     (kernel,) = {id(one): one for one in layer.kernels.values()}.values()
-    assert isinstance(kernel, UnfusedKernel)
-    assert len({one.buffers.results.data_ptr() for one in kernel.stages}) == 1 and len(kernel.buffers.results)
+    assert isinstance(kernel, RankKernel)
+    assert len({one.results.data_ptr() for one in kernel.stages}) == 1 and len(kernel.buffers.results)
 
 
 def test_another_capacity_has_results_of_its_own() -> None:

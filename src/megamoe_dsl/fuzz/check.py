@@ -23,7 +23,7 @@ from ..runtime.buffers import Inputs
 from ..runtime.expert_gradients import quantize_experts
 from ..runtime.experts import FP8, moe
 from ..runtime.layer import MegaMoE
-from ..runtime.rank_kernel import bind
+from ..runtime.rank_kernel import RankKernel
 from ..runtime.simulated import SimulatedMoE
 from ..runtime.symmetric_memory import SymmetricBuffer, device_arch
 from .trial import MAKERS, AnyTrial, ExpertTrial, Trial, case_of
@@ -82,7 +82,8 @@ class GpuMachine:
         """As of the simulated one; compiles first, and launches on NaN in y."""
         symmetric = SymmetricBuffer.allocate(config.problem, config.arch, device=self.device, pool_rows=config.pool_rows)
         moved, found = [case.to(self.device) for case in cases], []
-        kernel = bind(ArtifactStore(self.folder), config, symmetric, moved[0].weights[0], WATCHDOG_NS, fused)
+        stages = [ArtifactStore(self.folder).get(one) for one in ([config] if fused else stage_configs(config))]
+        kernel = RankKernel(stages, symmetric, moved[0].weights[0], WATCHDOG_NS)
         for there in moved:
             kernel.buffers.load_weights(there.weights[0])
             kernel.buffers.load(Inputs(there.x[0], there.x_sf[0], there.topk_idx[0], there.topk_weights[0]))

@@ -21,6 +21,7 @@ import torch
 from ..artifact.store import ArtifactStore
 from ..config_error import as_integer
 from ..json_file import cache_folder
+from ..kernels.moe.unfused.family import stage_configs
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, new_weights, no_scales, weight_names
 from ..shared_experts import SharedExperts
@@ -34,7 +35,7 @@ from .expert_plan import FewTokens
 from .inputs_stage import InputsStage, ReferenceInputs
 from .lost_ranks import Understudy, end_or_lose
 from .preparation import Selection, compile_ahead, grid_target, layer_kernels
-from .rank_kernel import WATCHDOG_NS, GivenWeights, LayerKernel, ReferenceKernel, bind
+from .rank_kernel import WATCHDOG_NS, GivenWeights, RankKernel, ReferenceKernel
 from .symmetric_memory import SymmetricBuffer, arch_of_recipe
 from .watchdog import check_watchdog_ns, naming_the_wait
 
@@ -108,14 +109,15 @@ class MegaMoE(torch.nn.Module):
         at_hand = Target.typical(arch_of_recipe(problem).name) if self.symmetric.reference else gpu_target(device)
         target = grid_target(at_hand, reserved_sms)
         configs = self.selection.configs(target, pool_rows=self.symmetric.pool_rows)
-        kernels: dict[Any, LayerKernel | ReferenceKernel] = {}
+        kernels: dict[Any, RankKernel | ReferenceKernel] = {}
         memory: GivenWeights = new_weights(whole, target.arch, device) if weights is None else weights
         with self.symmetric.binding(target.num_sms):
             for config in dict.fromkeys(configs.values()):
                 if self.symmetric.reference:
                     kernels[config] = ReferenceKernel(config, self.symmetric, memory)
                 else:
-                    kernels[config] = bind(store, config, self.symmetric, memory, watchdog_ns, fused)
+                    stages = [store.get(one) for one in ([config] if fused else stage_configs(config))]
+                    kernels[config] = RankKernel(stages, self.symmetric, memory, watchdog_ns)
                 memory = kernels[config].buffers
             self.kernels = {bound: kernels[config] for bound, config in configs.items()}
             self.memory = self.kernels[problem.max_tokens_per_rank].buffers
@@ -216,7 +218,7 @@ class MegaMoE(torch.nn.Module):
             kernel(y)
         return y
 
-    def _plan(self, tensors: Tensors, numbers: Numbers) -> tuple[LayerKernel | ReferenceKernel, int, FewTokens | None]:
+    def _plan(self, tensors: Tensors, numbers: Numbers) -> tuple[RankKernel | ReferenceKernel, int, FewTokens | None]:
         """The kernel of a call, its rows of y, padding included, and what computes it instead if tokens are few.  Raises `ProblemError` for
         everything that can be said of inputs without reading one."""
         self._check_inputs(*tensors)

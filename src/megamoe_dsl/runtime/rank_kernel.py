@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..artifact.artifact import Artifact
-from ..artifact.store import ArtifactStore
 from ..hardware.tensor_map import TensorMap
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.unfused.config import LayerConfig
-from ..kernels.moe.unfused.family import stage_configs
 from ..problem import ProblemError
 from ..quant import ExpertWeights, TransformedWeights
 from ..reference import LayerInputs, mega_moe_stages
@@ -28,29 +26,41 @@ GivenWeights = ExpertWeights | TransformedWeights | RankBuffers
 class RankKernel:
     """Launches on torch's current stream, without synchronization or allocation; may be captured into a CUDA graph.
 
+    artifact     the compiled kernel, or those of stages that compute the same, to the bit, in the order of their launches
     symmetric    the group's buffer; kernels on one buffer run one after another
     watchdog_ns  how long a launch may wait for another rank; longer than the ranks' first launches lie apart
 
     Raises `ProblemError` when watchdog_ns is not a positive number of 63 bits, or the grid not that of the buffer's other kernels.
     """
 
-    def __init__(self, artifact: Artifact, symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int = WATCHDOG_NS) -> None:
-        config = artifact.config
-        self.config, self.symmetric, watchdog_ns = config, symmetric, check_watchdog_ns(watchdog_ns)
-        if config.pool_rows != symmetric.pool_rows:
-            raise ProblemError("pool_rows", config.pool_rows, f"{symmetric.pool_rows}, as of the symmetric buffer")
-        with symmetric.binding(config.num_sms):
-            self.buffers = buffers_of(config, symmetric, weights, encode_tensor_map)
-            self.kernel = CudaKernel(artifact)
-            self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
-        # Tensor maps are encoded here: the first launch may be inside a graph capture.
-        self.kernel.arguments.fill(self.buffers.arguments(symmetric.peers.data_ptr(), 0, 0, symmetric.rank, watchdog_ns))
+    def __init__(
+        self, artifact: Artifact | Sequence[Artifact], symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int = WATCHDOG_NS
+    ) -> None:
+        self.symmetric, watchdog_ns = symmetric, check_watchdog_ns(watchdog_ns)
+        self.stages: list[RankBuffers] = []
+        self.kernels: list[CudaKernel] = []
+        self._nowhere = torch.empty(16, dtype=torch.uint8, device=symmetric.sym.device)
+        for one in artifact if isinstance(artifact, Sequence) else [artifact]:
+            config = one.config
+            if config.pool_rows != symmetric.pool_rows:
+                raise ProblemError("pool_rows", config.pool_rows, f"{symmetric.pool_rows}, as of the symmetric buffer")
+            with symmetric.binding(config.num_sms):
+                weights = buffers_of(config, symmetric, weights, encode_tensor_map)
+                kernel = CudaKernel(one)
+            # Tensor maps are encoded here: the first launch may be inside a graph capture.
+            kernel.arguments.fill(weights.arguments(symmetric.peers.data_ptr(), 0, 0, symmetric.rank, watchdog_ns))
+            self.stages.append(weights)
+            self.kernels.append(kernel)
+        self.buffers, self.config = self.stages[0], self.stages[0].config
 
     def __call__(self, y: torch.Tensor) -> None:
         """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""
-        tokens, values = y.shape[0], self.kernel.arguments.values
-        values.y, values.num_tokens = (y if tokens else self._nowhere).data_ptr(), tokens
-        self.kernel.launch()
+        tokens = y.shape[0]
+        place = (y if tokens else self._nowhere).data_ptr()
+        for kernel in self.kernels:
+            values = kernel.arguments.values
+            values.y, values.num_tokens = place, tokens
+            kernel.launch()
 
     def synchronize(self) -> None:
         self.symmetric.synchronize(self.buffers)
@@ -74,43 +84,8 @@ class ReferenceKernel:
         self.buffers.stats += torch.bincount(named[named >= 0], minlength=problem.num_experts).int()
 
 
-class UnfusedKernel:
-    """As `RankKernel`, which a caller may have in its place: the same buffers, and y equal to the bit.
-
-    stages  compiled kernels in the order of their launches
-    """
-
-    def __init__(
-        self, stages: Sequence[Artifact], symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int = WATCHDOG_NS
-    ) -> None:
-        self.stages: list[RankKernel] = []
-        for artifact in stages:
-            self.stages.append(RankKernel(artifact, symmetric, weights, watchdog_ns))
-            weights = self.stages[-1].buffers
-        self.config, self.buffers = self.stages[0].config, self.stages[0].buffers
-
-    def __call__(self, y: torch.Tensor) -> None:
-        for stage in self.stages:
-            stage(y)
-
-    def synchronize(self) -> None:
-        self.stages[0].synchronize()
-
-
-LayerKernel = RankKernel | UnfusedKernel
-
-
 def buffers_of(config: LayerConfig, symmetric: SymmetricBuffer, weights: GivenWeights, encode: Callable[[TensorMap], bytes]) -> RankBuffers:
     """A rank's buffers for a kernel, from weights or with those of other buffers."""
     if isinstance(weights, RankBuffers):
         return weights.rebound(config, symmetric.sym, symmetric.watchdog)
     return RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode)
-
-
-def bind(
-    store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, weights: GivenWeights, watchdog_ns: int, fused: bool
-) -> LayerKernel:
-    """The fused kernel of a configuration, or the stages that compute the same.  Raises as those do, and `ArtifactError`."""
-    if fused:
-        return RankKernel(store.get(config), symmetric, weights, watchdog_ns)
-    return UnfusedKernel([store.get(one) for one in stage_configs(config)], symmetric, weights, watchdog_ns)
