@@ -300,8 +300,8 @@ CALLED = (
         "tokens may be on another device",
         "missing check",
         "pre_dispatch:_run",
-        "check_device(name, tensor, buffer.symmetric.sym.device)",
-        "pass",
+        "check_layout(problem, '', x, None, indices, weights, buffer.symmetric.sym.device)",
+        "check_layout(problem, '', x, None, indices, weights)",
         (case("deep_gemm, tokens", "topk_idx, far"),),
     ),
     Host(

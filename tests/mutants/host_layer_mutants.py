@@ -53,9 +53,9 @@ FUSED = (
     layer(
         "inputs on any device",
         "too narrow",
-        "MegaMoE._check_inputs",
-        "check_device(name, tensor, self.symmetric.sym.device)",
-        "pass",
+        "InputsStage.check",
+        "check_layout(self.problem, '', x, x_sf, topk_idx, topk_weights, self._device)",
+        "check_layout(self.problem, '', x, x_sf, topk_idx, topk_weights)",
         "topk_idx, far",
     ),
     layer(
@@ -145,7 +145,14 @@ FUSED = (
 )
 EXPERT_PARALLEL = (
     ep("tokens of any device", "too narrow", "EpMoE.forward", "check_device('x', x, self.acts.values.device)", "", "x, far"),
-    ep("indices of any device", "too narrow", "EpMoE.forward", "check_device(name, tensor, x.device)", "pass", "topk_idx, far"),
+    ep(
+        "indices of any device",
+        "too narrow",
+        "EpMoE.forward",
+        "inputs.check_layout(self.problem, x.device)",
+        "inputs.check_layout(self.problem, None)",
+        "topk_idx, far",
+    ),
     ep(
         "y of any device",
         "too narrow",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -48,6 +48,12 @@ def check_tensor(
         check_device(name, tensor, device)
     if alignment > 1:  # a tensor that a tracer stands in for has no address
         check_aligned(name, tensor, alignment)
+
+
+def check_dims(name: str, tensor: torch.Tensor, dims: int, allowed: str) -> None:
+    """Raises `ProblemError`, which says what is `allowed`, unless the tensor has so many dimensions."""
+    if tensor.dim() != dims:
+        raise ProblemError(f"{name}.shape", tuple(tensor.shape), allowed)
 
 
 def check_aligned(name: str, tensor: torch.Tensor, alignment: int) -> None:
@@ -126,14 +132,12 @@ class Inputs:
     def check(self, problem: Problem, device: torch.device, owner: str = "") -> None:
         """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it: `check_layout`, another device than this
         one, `check_values`."""
-        self.check_layout(problem, owner)
-        for field in fields(self):
-            check_device(f"{owner}{field.name}", getattr(self, field.name), device)
+        self.check_layout(problem, device, owner)
         self.check_values(problem, owner)
 
-    def check_layout(self, problem: Problem, owner: str = "") -> None:
+    def check_layout(self, problem: Problem, device: torch.device, owner: str = "") -> None:
         """The part of `check` that reads no tensor."""
-        check_layout(problem, owner, self.x, self.x_sf, self.topk_idx, self.topk_weights)
+        check_layout(problem, owner, self.x, self.x_sf, self.topk_idx, self.topk_weights, device)
 
     def check_values(self, problem: Problem, owner: str = "") -> None:
         """`check_experts`, and the same error for NaN or an infinity in x, x_sf, or the top-k weights of slots that are not masked."""
@@ -160,20 +164,25 @@ def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...], device: tor
 
 
 def check_layout(
-    problem: Problem, owner: str, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor
+    problem: Problem,
+    owner: str,
+    x: torch.Tensor,
+    x_sf: torch.Tensor | None,
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    device: torch.device | None = None,
 ) -> None:
-    """Raises `ProblemError` that names a rank's tensor, after `owner`, for a dtype, shape or stride; of BF16 tokens, which come without
-    scales, also for an address.  Reads no tensor."""
+    """Raises `ProblemError` that names a rank's tensor, after `owner`, for a dtype, shape or stride, and for another device than one that
+    is given; of BF16 tokens, which come without scales, also for an address.  Reads no tensor."""
     dtype, width = (torch.bfloat16, problem.hidden) if x_sf is None else quant.input_row(problem)
-    if x.dim() != 2:
-        raise ProblemError(f"{owner}x.shape", tuple(x.shape), f"(tokens, {width})")
+    check_dims(f"{owner}x", x, 2, f"(tokens, {width})")
     tokens = problem.check_num_tokens(len(x), f"{owner}x.shape[0]")
-    check_tensor(f"{owner}x", x, dtype, (tokens, width))
+    check_tensor(f"{owner}x", x, dtype, (tokens, width), device)
     if x_sf is not None:
         scales = problem.formats.activations.scales_of(problem.hidden)
-        check_tensor(f"{owner}x_sf", quant.ue8m0_bytes(x_sf), quant.input_layout(problem)[0], (tokens, scales))
-    check_tensor(f"{owner}topk_idx", topk_idx, quant.INDEX_DTYPES, (tokens, problem.topk))
-    check_tensor(f"{owner}topk_weights", topk_weights, torch.float32, (tokens, problem.topk))
+        check_tensor(f"{owner}x_sf", quant.ue8m0_bytes(x_sf), quant.input_layout(problem)[0], (tokens, scales), device)
+    check_tensor(f"{owner}topk_idx", topk_idx, quant.INDEX_DTYPES, (tokens, problem.topk), device)
+    check_tensor(f"{owner}topk_weights", topk_weights, torch.float32, (tokens, problem.topk), device)
     if x_sf is None:
         check_aligned(f"{owner}x", x, ALIGNMENT)
 

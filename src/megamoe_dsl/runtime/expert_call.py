@@ -17,7 +17,7 @@ from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
 from ..recipe import ExpertFactors
-from .buffers import Wanted, check_wanted
+from .buffers import Wanted, check_dims, check_wanted
 from .gemm_scales import TMA_ALIGNMENT, check_no_scales, given_scales, rows_of_words
 from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors
 
@@ -87,8 +87,7 @@ class ExpertCall:
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
         layer, w1_sf, factors = self.layer, self.operands.w1_sf, self.operands.factors
-        if self.x.dim() != 2:
-            raise ProblemError("x.shape", tuple(self.x.shape), f"(tokens, {layer.hidden})")
+        check_dims("x", self.x, 2, f"(tokens, {layer.hidden})")
         layer.routing.check_num_tokens(self.tokens, "x.shape[0]")
         if factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
             raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")

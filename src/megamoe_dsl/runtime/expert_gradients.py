@@ -27,7 +27,7 @@ from ..reference import expert_gradients as reference
 from ..reference.expert_gradients import RowGradients
 from ..reference.router import RouterMetadata, router_metadata
 from . import device_gradients
-from .buffers import check_tensor
+from .buffers import check_dims, check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
 from .custom_op import define, differentiate, is_plain_call, takes_tensors
 from .gemm_scales import gate_up_words, scale_bytes, scale_words
@@ -88,8 +88,7 @@ def quantize_experts(w1: torch.Tensor, w2: torch.Tensor, *, recipe: str = QUANTI
 
 def check_weights(w1: torch.Tensor, w2: torch.Tensor, recipe: str, gate_up: str = GATE_FIRST, activation: str = SILU) -> None:
     """Raises `ProblemError` for bfloat16 weights that no layer in the recipe has."""
-    if w1.dim() != 3:
-        raise ProblemError("w1.shape", tuple(w1.shape), "(experts, 2 * intermediate, hidden)")
+    check_dims("w1", w1, 3, "(experts, 2 * intermediate, hidden)")
     experts, n, hidden = w1.shape
     layer = ExpertLayer(hidden, n // 2, experts, 1, gate_up, activation, recipe)
     check_tensor("w1", w1, torch.bfloat16, (experts, 2 * layer.intermediate, hidden), w1.device)

@@ -20,7 +20,7 @@ from ..blocks.gemm.problem import F32, I32
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
-from .buffers import check_device
+from .buffers import check_device, check_dims
 from .call_plan import CallPlans
 from .cpu_experts import layer_on_cpu
 from .cuda_kernel import bind_context
@@ -227,8 +227,7 @@ def layer_of(
     """The layer of such tensors, gate and up of which are stored, and which has `factors`, or not; `fields` are others of the layer.
     Weights say the recipe unless it is given.  Raises `ProblemError`."""
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
-        if tensor.dim() != dims:
-            raise ProblemError(f"{name}.shape", tuple(tensor.shape), shape)
+        check_dims(name, tensor, dims, shape)
     recipe = recipe or (NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, FP8))
     hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
     return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations, **fields)

@@ -20,6 +20,7 @@ from ..hardware.packed_tile import TILE_BYTES
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES
+from .buffers import check_dims
 from .call_plan import CallPlans
 from .custom_op import asks_for_gradients, is_plain_call, takes_tensors
 from .device_gemm import check_current, device_gemm
@@ -160,15 +161,11 @@ class Operands(NamedTuple):
         lead, formats, b, b_sf = 0 if kind == DENSE else 1, RECIPES[self.recipe], self.b, self.b_sf
         groups = "num_groups, " * lead
         if formats.decodes:
-            if b.dim() != lead + 3:
-                raise ProblemError(
-                    "b.shape", tuple(b.shape), f"[{groups}n / 256, k / 128, {TILE_BYTES}], as gemm_weights makes it for sm_90a"
-                )
-            if b_sf.dim() != lead + 2:
-                raise ProblemError("b_sf.shape", tuple(b_sf.shape), f"[{groups}n, 0], as gemm_weights makes it for sm_90a")
+            made = "as gemm_weights makes it for sm_90a"
+            check_dims("b", b, lead + 3, f"[{groups}n / 256, k / 128, {TILE_BYTES}], {made}")
+            check_dims("b_sf", b_sf, lead + 2, f"[{groups}n, 0], {made}")
             return b_sf.shape[-2], SCALE_BLOCK * b.shape[-2]
-        if b.dim() != lead + 2:
-            raise ProblemError("b.shape", tuple(b.shape), f"[{groups}n, k]")
+        check_dims("b", b, lead + 2, f"[{groups}n, k]")
         return b.shape[-2], b.shape[-1] * 8 * b.element_size() // formats.weights.element_bits
 
     def new_result(self, kind: str, dtype: torch.dtype) -> torch.Tensor:

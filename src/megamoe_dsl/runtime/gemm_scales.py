@@ -13,7 +13,7 @@ from ..quant import interleave_gate_up, inverse_utccp_scale_order, no_scales, pa
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import MXFP4, NVFP4, RECIPES, UE4M3
 from ..target import find_arch
-from .buffers import Wanted
+from .buffers import Wanted, check_dims
 from .custom_op import takes_tensors
 from .symmetric_memory import device_arch
 
@@ -49,8 +49,7 @@ def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
     a_sf, float32 [m, k / 128], of any strides; the result has strides (1, m rounded up to a multiple of 4).  What has them, and
     begins at a multiple of 16 bytes, is returned as it is.
     """
-    if a_sf.dim() != 2:
-        raise ProblemError("a_sf.shape", tuple(a_sf.shape), "[m, k / 128]")
+    check_dims("a_sf", a_sf, 2, "[m, k / 128]")
     rows, blocks = a_sf.shape
     if has_kernel_strides(a_sf) and a_sf.data_ptr() % TMA_ALIGNMENT == 0:
         return a_sf

@@ -12,7 +12,7 @@ from ..hardware.packed_tile import TILE_BYTES, tiles_of
 from ..problem import ProblemError
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..recipe import E2M1, F32
-from .buffers import Wanted, check_aligned, check_wanted
+from .buffers import Wanted, check_aligned, check_dims, check_wanted
 from .gemm_scales import (
     TMA_ALIGNMENT,
     by_block,
@@ -130,8 +130,7 @@ class GemmTensors:
     def _of_experts(self, p: Any) -> dict[str, Wanted]:
         """The same of the rows of experts."""
         for name, tensor in (("a", self.a), ("out", self.d)):
-            if tensor.dim() != 2:
-                raise ProblemError(f"{name}.shape", tuple(tensor.shape), "[rows, k]" if name == "a" else "[rows, n]")
+            check_dims(name, tensor, 2, "[rows, k]" if name == "a" else "[rows, n]")
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
             if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
                 raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
@@ -221,8 +220,7 @@ class GemmTensors:
     def rows_shape(self, problem: GemmProblem) -> tuple[int, ...]:
         """Shape of the rows of A and D.  Raises `ProblemError` for an A of another number of dimensions."""
         dims = 3 if problem.kind == MASKED else 2
-        if self.a.dim() != dims:
-            raise ProblemError("a.shape", tuple(self.a.shape), "[num_groups, capacity, k]" if dims == 3 else "[m, k]")
+        check_dims("a", self.a, dims, "[num_groups, capacity, k]" if dims == 3 else "[m, k]")
         lead = tuple(self.a.shape[:-1])
         if dims == 3 and lead[0] != problem.num_groups:
             raise ProblemError("a.shape[0]", lead[0], f"num_groups = {problem.num_groups}")

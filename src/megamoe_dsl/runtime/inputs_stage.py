@@ -31,7 +31,7 @@ class InputsStage:
     """
 
     def __init__(self, shared: SharedExperts, rank: int, target: Target, store: ArtifactStore, memory: RankBuffers, bf16: bool) -> None:
-        self.problem = shared.routed
+        self.problem, self._device = shared.routed, memory.device
         self._places = tuple(memory.view(name).data_ptr() for name in ("x", "x_sf", "topk_idx", "topk_weights"))
 
         def kernel(quantized: bool) -> CudaKernel:
@@ -48,10 +48,10 @@ class InputsStage:
                     one.arguments.values.first_shared = shared.first_of(rank)
 
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
-        """Raises `ProblemError` for a dtype, shape, stride or address; reads no tensor."""
+        """Raises `ProblemError` for a dtype, shape, stride, device or address; reads no tensor."""
         if x_sf is None and self._quantize is None:
             raise ProblemError("x_sf", None, "given: the layer was made with bf16_inputs=False")
-        check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights)
+        check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights, self._device)
         if x_sf is not None:
             check_aligned("x", x, TOKEN_ALIGNMENT)
             check_aligned("x_sf", x_sf, SCALE_ALIGNMENT)
@@ -89,7 +89,7 @@ class ReferenceInputs:
             raise ProblemError("shared_experts", shared.count, "0 on the CPU")
 
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
-        check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights)
+        check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights, self._memory.device)
 
     def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
         """Stores the inputs; rows past the tokens are masked, up to `rows`."""

@@ -23,7 +23,7 @@ from ..quant import quantize
 from ..recipe import RECIPES
 from ..reference import scaled_matmul
 from ..reference.promoted import promoted_sums
-from .buffers import check_tensor
+from .buffers import check_dims, check_tensor
 from .custom_op import check_no_gradient, define, takes_tensors
 from .device_gemm import check_current
 from .device_gradients import FP8, launch_kernel, loaded_kernel, recipe_of, run_gemm
@@ -103,8 +103,7 @@ def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows:
     Raises `ProblemError` before anything is launched.
     """
     check_no_gradient(("x",), (x,))
-    if x.dim() != 2:
-        raise ProblemError("x.shape", tuple(x.shape), "[tokens, hidden]")
+    check_dims("x", x, 2, "[tokens, hidden]")
     check_tensor("x", x, torch.bfloat16, tuple(x.shape), x.device, TMA_ALIGNMENT)
     problem = QuantizeProblem(x.shape[1], sources is not None, rows, recipe)
     count = len(x) if sources is None else sources.numel()
@@ -145,8 +144,7 @@ def k_grouped_gemm(
     """
     check_no_gradient(("left_sf", "right_sf", "out"), (left_sf, right_sf, out))
     for name, side in (("left", left), ("right", right)):
-        if side.dim() != 2:
-            raise ProblemError(f"{name}.shape", tuple(side.shape), "[columns, rows of groups]")
+        check_dims(name, side, 2, "[columns, rows of groups]")
     dtype = out_dtype if out is None else out.dtype
     if dtype not in OUTPUTS:
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUTS)))

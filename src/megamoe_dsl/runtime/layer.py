@@ -26,7 +26,7 @@ from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, new_weights, no_scales, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
-from .buffers import Inputs, check_device, check_output, check_weights
+from .buffers import Inputs, check_output, check_weights
 from .call_plan import CallPlans, Numbers, Tensors
 from .custom_op import check_no_gradient, is_plain_call, mega_moe_out, new_output, register, takes_tensors
 from .custom_op import mega_moe as mega_moe_op
@@ -245,9 +245,6 @@ class MegaMoE(torch.nn.Module):
     def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
         """Everything that can be said of them without reading one.  Raises `ProblemError`."""
         self._inputs.check(x, x_sf, topk_idx, topk_weights)
-        for name, tensor in {"x": x, "x_sf": x_sf, "topk_idx": topk_idx, "topk_weights": topk_weights}.items():
-            if tensor is not None:
-                check_device(name, tensor, self.symmetric.sym.device)
         self._check_current_device()
 
     def _check_current_device(self) -> None:

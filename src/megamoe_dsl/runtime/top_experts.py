@@ -15,7 +15,7 @@ from ..kernels.registry import choose
 from ..problem import ProblemError, integer_between
 from ..reference.router import hashed_experts, logits_of, top_experts_gradient
 from ..reference.router import top_experts as chosen_experts
-from .buffers import check_device, check_tensor
+from .buffers import check_dims, check_tensor
 from .call_plan import CallPlans
 from .cuda_kernel import LAUNCHES, CudaKernel
 from .custom_op import check_no_gradient, define, differentiate, is_plain_call, takes_tensors
@@ -142,8 +142,7 @@ def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
     """Checks the tensors and makes the problem that they pose.  Raises `ProblemError`."""
     logits, bias, token_ids, hash_table, replicas = router
     topk, scores, groups, topk_groups, scale, shift = choice
-    if logits.dim() != 2:
-        raise ProblemError("logits.shape", tuple(logits.shape), "(tokens, experts)")
+    check_dims("logits", logits, 2, "(tokens, experts)")
     tokens, experts = logits.shape
     check_tensor("logits", logits, tuple(DTYPES), (tokens, experts))
     if (token_ids is None) != (hash_table is None):
@@ -161,8 +160,7 @@ def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
     shapes = (experts,), (tokens,), (rows, problem.topk), (experts, most)
     for name, tensor, kind, shape in zip(("bias", "token_ids", "hash_table", "replicas"), router[1:], kinds, shapes, strict=True):
         if tensor is not None:
-            check_tensor(name, tensor, kind, shape)
-            check_device(name, tensor, logits.device)
+            check_tensor(name, tensor, kind, shape, logits.device)
     return problem
 
 

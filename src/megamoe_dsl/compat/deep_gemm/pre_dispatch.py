@@ -6,7 +6,7 @@ import torch
 
 from ...problem import ProblemError, integer_between
 from ...recipe import RECIPES
-from ...runtime.buffers import check_device, check_layout, check_tensor
+from ...runtime.buffers import check_layout, check_tensor
 from .buffer import SymmBuffer, buffer_of
 from .names import mma_type_of, refuse
 
@@ -101,9 +101,7 @@ def _run(
         raise ProblemError("num_tokens", tokens, f"at most x.shape[0] = {len(given[0])}")
     x, indices, weights = (tensor[:tokens] for tensor in given)
     weights = weights if factor == 1.0 else weights * factor
-    check_layout(problem, "", x, None, indices, weights)
-    for name, tensor in {"x": x, "topk_idx": indices, "topk_weights": weights}.items():
-        check_device(name, tensor, buffer.symmetric.sym.device)
+    check_layout(problem, "", x, None, indices, weights, buffer.symmetric.sym.device)
     kept = indices.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
     pointers = (buffer.symmetric.sym.data_ptr(), x.data_ptr(), kept.data_ptr(), weights.data_ptr())
     buffer.pre_dispatch()((*pointers, tokens, rows))
