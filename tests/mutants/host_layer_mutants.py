@@ -149,8 +149,8 @@ EXPERT_PARALLEL = (
         "indices of any device",
         "too narrow",
         "EpMoE.forward",
-        "inputs.check_layout(self.problem, x.device)",
-        "inputs.check_layout(self.problem, None)",
+        "inputs.check_layout(self.problem, device=x.device)",
+        "inputs.check_layout(self.problem)",
         "topk_idx, far",
     ),
     ep(

@@ -132,10 +132,10 @@ class Inputs:
     def check(self, problem: Problem, device: torch.device, owner: str = "") -> None:
         """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it: `check_layout`, another device than this
         one, `check_values`."""
-        self.check_layout(problem, device, owner)
+        self.check_layout(problem, owner, device)
         self.check_values(problem, owner)
 
-    def check_layout(self, problem: Problem, device: torch.device, owner: str = "") -> None:
+    def check_layout(self, problem: Problem, owner: str = "", device: torch.device | None = None) -> None:
         """The part of `check` that reads no tensor."""
         check_layout(problem, owner, self.x, self.x_sf, self.topk_idx, self.topk_weights, device)
 

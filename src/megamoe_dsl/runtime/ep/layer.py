@@ -186,7 +186,7 @@ class EpMoE(torch.nn.Module):
                 raise ProblemError("x.dtype", x.dtype, f"{torch.bfloat16} without x_sf")
             x, x_sf = quantize_rows(x, self.problem.formats.activations)
         inputs = Inputs(x, x_sf, topk_idx, topk_weights)
-        inputs.check_layout(self.problem, x.device)
+        inputs.check_layout(self.problem, device=x.device)
         if x.is_cuda:
             check_current(x.device)
         if scatter_indices is not None:
