@@ -42,10 +42,6 @@ class ConfigError(ValueError):
         self.field, self.value, self.allowed = field, value, allowed
 
 
-PLAN_OF_RING = property(lambda config: config.smem_plan(config.num_stages))
-"""Of a configuration whose shared memory has a ring: the plan with as many stages as it says."""
-
-
 def require(holds: bool, field: str, value: object, allowed: str) -> None:
     """Raises a `ConfigError` that names field, value and what is allowed, unless `holds`."""
     if not holds:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +193,10 @@ class SharedPlan:
 
     region: Region
     barriers: tuple[MBarrier, ...] = ()
+
+
+PLAN_OF_RING: Any = cached_property(lambda config: config.smem_plan(config.num_stages))
+"""Of a configuration whose shared memory has a ring: the plan with as many stages as it says, which a kernel asks for at every address."""
 
 
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:

@@ -6,9 +6,9 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from ...arch import Arch
-from ...config_error import PLAN_OF_RING, CheckedConfig
+from ...config_error import CheckedConfig
 from ...hardware.tensor_map import MapFields
-from ...layouts.region import most_that_fit
+from ...layouts.region import PLAN_OF_RING, most_that_fit
 from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 

@@ -210,12 +210,12 @@ def finish_split(ctx: GemmContext, tile: GemmTile, me: MathThread, sums: Any, af
 @cute.jit
 def add_theirs(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
     """The sums with the other CTA's added, whose place is given back."""
-    full, vectors = ctx.barrier("exchange_full"), ctx.config.tile.sums // VECTOR
+    full, exchange = ctx.barrier("exchange_full"), ctx.config.smem.region["exchange"].field
     if thread_of(me) == 0:
-        arrive_expect(full, ctx.config.smem.region["exchange"].field.num_bytes)
+        arrive_expect(full, exchange.num_bytes)
     wait(full, phase)
     theirs: list[Any] = []
-    for i in cutlass.range_constexpr(vectors):
+    for i in cutlass.range_constexpr(exchange.shape[0]):
         theirs += load_shared_v4(ctx.shared("exchange", i, thread_of(me)))
     read = Int32(0)
     for word in theirs:
@@ -232,7 +232,7 @@ def send(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
     full = in_cta(ctx.barrier("exchange_full"), other)
     values = [one for part in sums for one in part]
     wait(ctx.barrier("exchange_empty"), phase ^ 1)
-    for i in cutlass.range_constexpr(ctx.config.tile.sums // VECTOR):
+    for i in cutlass.range_constexpr(ctx.config.smem.region["exchange"].field.shape[0]):
         place = in_cta(ctx.shared("exchange", i, thread_of(me)), other)
         store_async_v4(place, tuple(values[VECTOR * i : VECTOR * (i + 1)]), full)
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from ...arch import SM90, Arch
 from ...blocks.gemm.problem import F32 as F32_WEIGHTS
 from ...blocks.gemm.problem import I64, INDICES, OUTPUTS
-from ...config_error import PLAN_OF_RING, CheckedConfig
+from ...config_error import CheckedConfig
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align
-from ...layouts.region import BF16, F32, I32, U8, U16, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
+from ...layouts.region import BF16, F32, I32, PLAN_OF_RING, U8, U16, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
 from .problem import FC1, FC2, DecodeProblem
 from .weights import PackedRows, PlainRows
 

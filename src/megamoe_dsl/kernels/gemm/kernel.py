@@ -137,15 +137,19 @@ def pair_roles(config: Any) -> tuple[WarpRole, ...]:
     )
 
 
-def gemm_kernel(config: Any, args: GemmArguments, *maps: Any) -> None:
-    """Rows of A as they lie, or of experts, gathered or sorted; B that is decoded comes as codes and records."""
-    warp, places, smem = cute.arch.warp_idx(), addresses(config.map_names, maps), shared_memory(config.smem.region)
-    ctx = GemmContext(config, args, places, smem, cute.arch.block_idx()[0], rank_in_cluster(config))
-    if config.arch.has_tensor_memory:
+@cute.jit
+def run(ctx: GemmContext, warp: Any):
+    if cutlass.const_expr(ctx.config.arch.has_tensor_memory):
         initialize_pair(ctx, warp)
-        run_roles(pair_roles(config), ctx, warp)
+        run_roles(pair_roles(ctx.config), ctx, warp)
         pair_warps.end_pair(ctx, warp)
     else:
         initialize(ctx, warp)
-        run_roles(roles(config), ctx, warp)
+        run_roles(roles(ctx.config), ctx, warp)
         end_together(ctx)
+
+
+def gemm_kernel(config: Any, args: GemmArguments, *maps: Any) -> None:
+    """Rows of A as they lie, or of experts, gathered or sorted; B that is decoded comes as codes and records."""
+    warp, places, smem = cute.arch.warp_idx(), addresses(config.map_names, maps), shared_memory(config.smem.region)
+    run(GemmContext(config, args, places, smem, cute.arch.block_idx()[0], rank_in_cluster(config)), warp)

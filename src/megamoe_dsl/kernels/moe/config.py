@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import ceil
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from ...arch import Arch
 from ...config_error import CheckedConfig, require
 from ...layouts.arith import Int, ceil_div, div
-from ...layouts.region import Region
+from ...layouts.region import PLAN_OF_RING, Region
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
 from .layouts.smem_plan import TILE_ROWS, SmemPlan
@@ -95,14 +94,11 @@ class MegaMoeConfig(CheckedConfig):
 
     # --- threads and registers
     epilogue_warps = property(attrgetter("warps.epilogue"))
+    dispatch_epilogue_threads = property(lambda config: 32 * (config.warps.dispatch + config.warps.epilogue))
 
     @property
     def num_threads(self) -> int:
         return 32 * sum(self.warps)
-
-    @property
-    def dispatch_epilogue_threads(self) -> int:
-        return 32 * (self.warps.dispatch + self.warps.epilogue)
 
     @property
     def register_total(self) -> int:
@@ -144,9 +140,7 @@ class MegaMoeConfig(CheckedConfig):
     def symmetric(self) -> Region:
         return symmetric_buffer(self.problem, self.arch, self.pool_rows)
 
-    @cached_property
-    def smem(self) -> SmemPlan:
-        return self.smem_plan(self.num_stages)
+    smem = PLAN_OF_RING
 
     def smem_plan(self, num_stages: int) -> SmemPlan:
         return self.plan(self, num_stages)

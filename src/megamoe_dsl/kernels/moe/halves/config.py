@@ -11,10 +11,10 @@ from ....arch import ARCH_BY_NAME, ARCHES, SM90
 from ....blocks.gemm.arguments import GemmArguments
 from ....blocks.gemm.config import LOADER_WARPS, NUM_SMS
 from ....blocks.gemm.problem import MASKED, GemmProblem
-from ....config_error import PLAN_OF_RING, CheckedConfig
+from ....config_error import CheckedConfig
 from ....hardware.tensor_map import MapFields
 from ....layouts.arith import ceil_div
-from ....layouts.region import U8, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
+from ....layouts.region import PLAN_OF_RING, U8, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
 from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles

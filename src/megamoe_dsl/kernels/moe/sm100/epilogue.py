@@ -197,7 +197,7 @@ def epilogue(ctx: Context, thread: Int32):
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
     fence_async_shared()
-    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.num_threads - 128)
+    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.dispatch_epilogue_threads)
     stamp(ctx, Activity.WAIT_RESULTS)
     combine_tokens(ctx, thread >> 5, thread & 31)
     stamp(ctx, Activity.COMBINE)

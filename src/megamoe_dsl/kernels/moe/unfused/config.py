@@ -8,9 +8,9 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from ....config_error import PLAN_OF_RING, CheckedConfig
+from ....config_error import CheckedConfig
 from ....layouts.arith import ceil_div
-from ....layouts.region import BF16, Field, Region
+from ....layouts.region import BF16, PLAN_OF_RING, Field, Region
 from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig, require_whole_tiles
 from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan
