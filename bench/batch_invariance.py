@@ -5,7 +5,7 @@
 
 Every way to compute the layer gets the same tokens in batches of many sizes, each size with two draws of companions in random order, in
 launches and in CUDA graphs.  Bits are compared with those of all tokens in one batch, by the first way of its group.  Sums cancel
-(megamoe_dsl/fuzz/trial.py), so that y is made of roundings; those of normal numbers are compared, too.
+(bench/fuzzing/trial.py), so that y is made of roundings; those of normal numbers are compared, too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
+from fuzzing.trial import CANCELLING, EXACT, FuzzedCall, case_of, repeated
 from megamoe_dsl import GemmProblem, MegaMoE, Problem, choose, gemm, gemm_weights, moe
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.timing import time_graphs
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.cases import Case
-from megamoe_dsl.fuzz.trial import CANCELLING, EXACT, FuzzedCall, case_of, repeated
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3_f32, quantize_weight_e4m3
 from megamoe_dsl.runtime.ep.layer import EpMoE

@@ -219,10 +219,10 @@ def fields() -> str:
 
 
 def exceptions() -> dict[str, type[Exception]]:
-    """Of the package, by name, but for those of its own commands, benchmarks and fuzzer."""
+    """Of the package, by name, but for those of its own commands and benchmarks."""
     found = {}
     for module in pkgutil.walk_packages(megamoe_dsl.__path__, "megamoe_dsl."):
-        if re.match(r"megamoe_dsl\.(cli|bench|fuzz|compat|presets\.deepseek|testing|__main__)", module.name):
+        if re.match(r"megamoe_dsl\.(cli|bench|compat|presets\.deepseek|testing|__main__)", module.name):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == module.name and name[0] != "_":

@@ -6,9 +6,9 @@ import os
 import time
 from multiprocessing.connection import Connection
 
-from megamoe_dsl.fuzz.search import FoundError
-from megamoe_dsl.fuzz.trial import read_trial
-from megamoe_dsl.options.points import FuzzOptions
+from fuzzing.options import FuzzOptions
+from fuzzing.search import FoundError
+from fuzzing.trial import read_trial
 
 DIES, FAILS, HANGS = 0, 1, 2
 

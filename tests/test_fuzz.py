@@ -1,4 +1,4 @@
-"""`megamoe fuzz`: a trial and its text, how a failure is shrunk, what each comparison finds, and a sample of trials on the simulator."""
+"""bench/fuzz.py: a trial and its text, how a failure is shrunk, what each comparison finds, and a sample of trials on the simulator."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+import fuzz
 import fuzzing_process
-from megamoe_dsl import Target, choose
-from megamoe_dsl.arch import SM90
-from megamoe_dsl.cases import Case
-from megamoe_dsl.cli.app import app
-from megamoe_dsl.fuzz import check as check_module
-from megamoe_dsl.fuzz import search as search_module
-from megamoe_dsl.fuzz.check import GpuMachine, SimulatedMachine, check_trial
-from megamoe_dsl.fuzz.run import kinds, verdict
-from megamoe_dsl.fuzz.search import FoundError, Searcher, first_failure
-from megamoe_dsl.fuzz.trial import (
+from fuzz import kinds, verdict
+from fuzzing import check as check_module
+from fuzzing import search as search_module
+from fuzzing.check import GpuMachine, SimulatedMachine, check_trial
+from fuzzing.options import WAYS, FuzzOptions
+from fuzzing.search import FoundError, Searcher, first_failure
+from fuzzing.trial import (
     SIMULATED,
     VALUES,
     AnyTrial,
@@ -40,8 +38,10 @@ from megamoe_dsl.fuzz.trial import (
     read_trial,
     trials,
 )
+from megamoe_dsl import Target, choose
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.cases import Case
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.options.points import WAYS, FuzzOptions
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant.weights import transform_weights
 from megamoe_dsl.reference import activate, error_bound
@@ -54,6 +54,7 @@ CALLS = (FuzzedCall((3,)), FuzzedCall((5,), "masked", "zeros", 1))
 TRIAL = Trial(CONFIG, CALLS, CONFIG.replace(block_m=16, num_stages=0), unfused=True)
 TINY = Sizes(hidden=256, intermediate=128, experts_per_rank=3, topk=2, ranks=2, tokens=6, sms=2, calls=2)
 SEED = 5
+Capture = pytest.CaptureFixture[str]
 
 
 class Oracle(SimulatedMachine):
@@ -174,7 +175,7 @@ def test_a_failure_is_shrunk_to_what_matters() -> None:
     assert (call.values, call.routing, call.seed) == ("zeros", "uniform", 0) and sum(call.tokens) in (3, 4)
     text = verdict(Counter(trials=7, unfused=3), 1.0, [found], FuzzOptions(gpu=True, jobs=2))
     assert text.startswith("1 failed in 1 s of 2 processes; 7 trials: 3 unfused\nFAIL: few\n")
-    assert "\nmegamoe fuzz --gpu --repeat '{" in text
+    assert "\npython bench/fuzz.py --gpu --repeat '{" in text
 
 
 def test_a_search_ends_with_its_time_or_its_trials() -> None:
@@ -203,14 +204,21 @@ def test_a_process_that_ends_before_its_first_trial_is_an_error() -> None:
             FuzzedCall((1,), **{name: value})  # type: ignore[arg-type]
 
 
-def test_the_command_searches_in_processes() -> None:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz", "--minutes", "0.0001", "--jobs", "2"])
-    assert result.exit_code == 0 and result.output.startswith("PASS: none failed in "), result.output
+def command(capsys: Capture, *words: str) -> tuple[int, str]:
+    """Exit code and output of `python bench/fuzz.py WORDS`."""
+    with patch("sys.argv", ["fuzz.py", *words]):
+        code = fuzz.main()
+    return code, "".join(capsys.readouterr())
+
+
+def test_the_command_searches_in_processes(capsys: Capture) -> None:
+    code, said = command(capsys, "--minutes", "0.0001", "--jobs", "2")
+    assert code == 0 and said.startswith("PASS: none failed in "), said
 
 
 def tried(given: FuzzOptions, arches: tuple[str, ...], number: int, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a process draws where nothing is wrong."""
-    monkeypatch.setattr("megamoe_dsl.fuzz.search.check_trial", lambda trial, machine: "")
+    monkeypatch.setattr("fuzzing.search.check_trial", lambda trial, machine: "")
     seen = list[Any]()
     search_module.search(given, arches, number, SimpleNamespace(send=seen.append))  # type: ignore[arg-type]
     return seen
@@ -291,7 +299,7 @@ def with_call(run: Callable[..., None], **attributes: Any) -> Any:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--minutes", "0"], "minutes = 0.0: must be more than 0"),
+        (["--minutes", "0"], "--minutes = 0.0: must be more than 0"),
         (["--seed", "-1"], "--seed = -1: must be 0 or more"),
         (["--jobs", "0"], "--jobs = 0: must be 1 to 256"),
         (["--jobs", "257"], "--jobs = 257: must be 1 to 256"),
@@ -301,24 +309,14 @@ def with_call(run: Callable[..., None], **attributes: Any) -> Any:
         (["--gpu"], "--gpu = 'cuda': must be a CUDA device, and torch finds none here"),
     ],
 )
-def test_bad_options_are_one_line(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_options_are_one_line(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz", *words])
-    assert result.exit_code == 2 and message in result.output, result.output
+    code, said = command(capsys, *words)
+    assert code == 2 and message in said and said.count("\n") == 1, said
 
 
-def test_without_hypothesis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("megamoe_dsl.fuzz.run", "megamoe_dsl.fuzz.search"):
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "hypothesis", None)
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fuzz"])
-    assert result.exit_code == 2 and "pip install 'megamoe_dsl[testing]'" in result.output, result.output
-    monkeypatch.setitem(__import__("sys").modules, "megamoe_dsl.fuzz.run", None)
-    assert isinstance(CliRunner().invoke(app, ["fuzz"]).exception, ImportError), "of another module it is a bug"
-
-
-def test_a_printed_trial_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_printed_trial_runs_again(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """And fails again, with exit code 1."""
-    monkeypatch.setattr("megamoe_dsl.fuzz.check.SimulatedMachine", lambda: Oracle(fused=9.0))
-    result = CliRunner().invoke(app, ["fuzz", "--repeat", TRIAL.to_json()])
-    assert result.exit_code == 1 and result.output.startswith("FAIL: call 2: 1 elements"), result.output
+    monkeypatch.setattr("fuzzing.check.SimulatedMachine", lambda: Oracle(fused=9.0))
+    code, said = command(capsys, "--repeat", TRIAL.to_json())
+    assert code == 1 and said.startswith("FAIL: call 2: 1 elements"), said

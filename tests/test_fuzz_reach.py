@@ -19,15 +19,15 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
+import fuzz as run_module
+from fuzz import run_fuzz, said
+from fuzzing import check as check_module
+from fuzzing import search as search_module
+from fuzzing.check import FindingError, GpuMachine, SimulatedMachine, check_trial, has_stages, unequal_bits, unlike_reference
+from fuzzing.options import WAYS, FuzzOptions
+from fuzzing.search import FoundError, Searcher, first_failure
+from fuzzing.trial import ON_A_GPU, SIMULATED, ExpertTrial, FuzzedCall, Sizes, Trial, case_of, read_trial
 from megamoe_dsl import Target, choose
-from megamoe_dsl.fuzz import check as check_module
-from megamoe_dsl.fuzz import run as run_module
-from megamoe_dsl.fuzz import search as search_module
-from megamoe_dsl.fuzz.check import FindingError, GpuMachine, SimulatedMachine, check_trial, has_stages, unequal_bits, unlike_reference
-from megamoe_dsl.fuzz.run import run_fuzz, said
-from megamoe_dsl.fuzz.search import FoundError, Searcher, first_failure
-from megamoe_dsl.fuzz.trial import ON_A_GPU, SIMULATED, ExpertTrial, FuzzedCall, Sizes, Trial, case_of, read_trial
-from megamoe_dsl.options.points import WAYS, FuzzOptions
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.reference import error_bound
 
@@ -281,7 +281,7 @@ def test_a_printed_command_is_the_trial(monkeypatch: pytest.MonkeyPatch) -> None
     for gpu, trial in ((False, EXPERTS), (True, replace(TRIAL, schedule=7))):
         *_, command = said(FoundError(trial, "wrong"), FuzzOptions(gpu=gpu)).splitlines()
         words = shlex.split(command)
-        assert words[:-2] == ["megamoe", "fuzz", *["--gpu"] * gpu] and words[-2] == "--repeat" and read_trial(words[-1]) == trial
+        assert words[:-2] == ["python", "bench/fuzz.py", *["--gpu"] * gpu] and words[-2] == "--repeat" and read_trial(words[-1]) == trial
     assert json.loads(TRIAL.to_json())["config"]["problem"].keys() == {
         "hidden", "intermediate", "num_experts", "topk", "max_tokens_per_rank", "recipe", "weigh_results",
     }  # fmt: skip
@@ -289,7 +289,7 @@ def test_a_printed_command_is_the_trial(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_trial_of_another_architecture_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "machine_of", lambda given: (SimulatedMachine(), ("sm_100a",)))
-    with pytest.raises(ProblemError, match="repeat = 'sm_90a': must be a trial of sm_100a"):
+    with pytest.raises(ProblemError, match="--repeat = 'sm_90a': must be a trial of sm_100a"):
         run_fuzz(FuzzOptions(repeat=TRIAL.to_json()), print)
     with pytest.raises(ProblemError, match="must be a trial as the fuzzer prints it"):
         read_trial('{"calls": [{"color": 1}]}')

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from megamoe_dsl import Target, choose
-from megamoe_dsl.cases import Case, random_inputs, random_weights
-from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.fuzz import trial as trial_module
-from megamoe_dsl.fuzz.run import kinds
-from megamoe_dsl.fuzz.search import FoundError, first_failure
-from megamoe_dsl.fuzz.trial import (
+from fuzz import kinds
+from fuzzing import trial as trial_module
+from fuzzing.options import WAYS
+from fuzzing.search import FoundError, first_failure
+from fuzzing.trial import (
     CANCELLING,
     ON_A_GPU,
     SIMULATED,
@@ -32,7 +30,9 @@ from megamoe_dsl.fuzz.trial import (
     trials,
     weights_of,
 )
-from megamoe_dsl.options.points import WAYS
+from megamoe_dsl import Target, choose
+from megamoe_dsl.cases import Case, random_inputs, random_weights
+from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import encode_e4m3
 

@@ -1,6 +1,6 @@
 """A token's y depends on nothing but its inputs and the weights (docs/explanation/batch_invariance.md), in the simulator.
 
-Sums cancel (`fuzz.trial`), so that y is made of roundings: additions in another order give other bits.
+Sums cancel (`fuzzing.trial`), so that y is made of roundings: additions in another order give other bits.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 from ep_runs import small_config
 from mega_moe_runs import inputs
 
+from fuzzing.trial import CANCELLING, FuzzedCall, case_of, repeated
 from megamoe_dsl import Target, choose, gemm
 from megamoe_dsl.blocks.gemm.choose import DECODED, NARROW, TILES, WIDE
 from megamoe_dsl.blocks.gemm.config import GemmConfig
 from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.fuzz.trial import CANCELLING, FuzzedCall, case_of, repeated
 from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig

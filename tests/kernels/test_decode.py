@@ -11,10 +11,10 @@ from sm90_runs import hopper_case
 from test_batch_invariance import ALONE, SOME, TOKENS, bits, expert_call
 from test_expert_routing import call_of
 
+from fuzzing.trial import repeated
 from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.problem import GATE_UP
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.fuzz.trial import repeated
 from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.decode.problem import DecodeProblem
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, LayerConfigs

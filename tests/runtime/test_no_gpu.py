@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from fuzz import run_fuzz
+from fuzzing.options import FuzzOptions
 from megamoe_dsl import ExpertLayer, MegaMoE, Problem, ProblemError, gemm, grouped_gemm, prepare_moe, random_inputs, random_weights
 from megamoe_dsl import target as target_module
 from megamoe_dsl.checkpoints.write import convert_checkpoint
 from megamoe_dsl.compat import deep_gemm
 from megamoe_dsl.cuda_device import ALLOWED, require_cuda, require_usable
-from megamoe_dsl.fuzz.run import run_fuzz
-from megamoe_dsl.options.points import FuzzOptions
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 

@@ -1,4 +1,4 @@
-"""The commands of `megamoe`, `fuzz` and `demo` among them. Errors become one line on stderr that names options, and exit code 2."""
+"""The commands of `megamoe`, `demo` among them. Errors become one line on stderr that names options, and exit code 2."""
 
 from __future__ import annotations
 
@@ -18,24 +18,21 @@ from .. import __version__
 from ..artifact.store import DSL, dsl_version
 from ..config_error import ConfigError
 from ..options.option import TYPED, as_typed
-from ..options.points import FuzzOptions
 from ..presets import preset as find_preset
 from ..problem import ProblemError
 from .bench import bench
 from .export import export
 from .inspect import inspect
 from .layout import layout
-from .options import takes
 from .predict import predict
 from .simulate import simulate
-from .tables import FAILED
 from .tune import tune
 from .weights import weights
 
 BAD_INPUT = 2
 SAME = (
     "hidden", "intermediate", "topk", "preset", "tokens", "mask", "seed", "block_m", "block_k", "lookahead", "arch", "kernel", "combine",
-    "activation", "pool_rows", "recipe", "points", "minutes",
+    "activation", "pool_rows", "recipe", "points",
 )  # fmt: skip
 RENAMED = {
     **TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp",
@@ -105,24 +102,6 @@ def fail(text: str) -> NoReturn:
     sys.exit(BAD_INPUT)
 
 
-@takes(FuzzOptions)
-def fuzz(given: FuzzOptions) -> None:
-    """Draw problems, configurations, routings and data; compare with the reference, another tile and the unfused layer, bit by bit.
-
-    A failure is shrunk, and printed as the command that repeats it.
-
-    Exit code 0: none failed.  1: one did.  2: bad input, or hypothesis is missing.
-    """
-    try:
-        from ..fuzz.run import run_fuzz
-    except ImportError as error:
-        if error.name != "hypothesis":
-            raise
-        raise ProblemError("hypothesis", None, "installed for this command: pip install 'megamoe_dsl[testing]'") from None
-    if not run_fuzz(given, typer.echo):
-        raise typer.Exit(FAILED)
-
-
 PRESET = "flash"
 FOLDER = Path(".megamoe")
 
@@ -181,7 +160,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for one in (bench, demo, export, fuzz, inspect, simulate, layout, predict, tune):
+for one in (bench, demo, export, inspect, simulate, layout, predict, tune):
     app.command()(one)
 app.add_typer(weights, name="weights")
 

@@ -1,4 +1,4 @@
-"""The options of everything that times points, of a run on GPUs, and of the fuzzer."""
+"""The options of everything that times points and of a run on GPUs."""
 
 from __future__ import annotations
 
@@ -84,20 +84,3 @@ class TuneOptions(RunOptions):
     preset: str | None = option(None, PRESETS, PROBLEM, DEFAULT_PRESETS)
     tokens: str = option(",".join(str(1 << n) for n in range(14)), TOKENS, PROBLEM)
     compile_only: bool = option(False, "Only make the kernels.")
-
-
-WAYS = ("eager", "graph", "compiled", "trained", "quantized")
-"""Of a call of `moe`: as it is; in a CUDA graph; compiled; with gradients; with BF16 weights that the call quantizes."""
-
-
-@dataclass(frozen=True)
-class FuzzOptions:
-    """How long, where, and what."""
-
-    minutes: float = option(1.0, "How long each process draws; shrinking a failure takes up to two minutes more.")
-    seed: int = option(0, "The same seed draws the same trials.")
-    gpu: bool = option(False, "On this host's GPU, one rank; else on simulated ranks of both architectures.")
-    way: str | None = option(None, f"Only calls of moe, each in this way: {', '.join(WAYS)}.")
-    repeat: str | None = option(None, "One trial, as a failure prints it, instead of drawing any.")
-    artifacts: Path = option(Path(".megamoe"), "With --gpu, folder of compiled kernels.")
-    jobs: int = option(1, "Processes, each with trials of its own; with --gpu they share the GPU, and compile at the same time.")

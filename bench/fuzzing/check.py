@@ -8,24 +8,25 @@ from typing import Any
 
 import torch
 
-from ..arch import SM90
-from ..artifact.compile import compile_kernel
-from ..artifact.store import ArtifactStore
-from ..cases import Case
-from ..config_error import ConfigError
-from ..cuda_device import require_cuda
-from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.unfused.family import stage_configs
-from ..options.points import WAYS, FuzzOptions
-from ..quant import dequantize_e4m3_f32, quantize_weight_e4m3
-from ..reference import error_bound
-from ..runtime.buffers import Inputs
-from ..runtime.expert_gradients import quantize_experts
-from ..runtime.experts import FP8, moe
-from ..runtime.layer import MegaMoE
-from ..runtime.rank_kernel import RankKernel
-from ..runtime.simulated import SimulatedMoE
-from ..runtime.symmetric_memory import SymmetricBuffer, device_arch
+from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.cases import Case
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.cuda_device import require_cuda
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.unfused.family import stage_configs
+from megamoe_dsl.quant import dequantize_e4m3_f32, quantize_weight_e4m3
+from megamoe_dsl.reference import error_bound
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.expert_gradients import quantize_experts
+from megamoe_dsl.runtime.experts import FP8, moe
+from megamoe_dsl.runtime.layer import MegaMoE
+from megamoe_dsl.runtime.rank_kernel import RankKernel
+from megamoe_dsl.runtime.simulated import SimulatedMoE
+from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer, device_arch
+
+from .options import WAYS, FuzzOptions
 from .trial import MAKERS, AnyTrial, ExpertTrial, Trial, case_of
 
 WATCHDOG_NS = 5 * 10**9

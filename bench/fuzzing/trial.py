@@ -13,16 +13,17 @@ import torch
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from ..artifact.store import ArtifactError, describe_config, read_config
-from ..cases import Case, random_case, random_inputs, random_routing, random_weights
-from ..config_error import ConfigError
-from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.registry import choose
-from ..options.points import WAYS
-from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights, encode_e4m3
-from ..target import Target
-from ..testing import configs_sm90, configs_sm100, problems
+from megamoe_dsl.artifact.store import ArtifactError, describe_config, read_config
+from megamoe_dsl.cases import Case, random_case, random_inputs, random_routing, random_weights
+from megamoe_dsl.config_error import ConfigError
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.registry import choose
+from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.quant import ExpertWeights, encode_e4m3
+from megamoe_dsl.target import Target
+from megamoe_dsl.testing import configs_sm90, configs_sm100, problems
+
+from .options import WAYS
 
 ROUTINGS: Mapping[str, Mapping[str, Any]] = {
     "uniform": {},

@@ -18,8 +18,8 @@ import torch
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 
-from ..options.points import FuzzOptions
 from .check import check_trial, machine_of
+from .options import FuzzOptions
 from .trial import ON_A_GPU, SIMULATED, AnyTrial, expert_trials, trials
 
 TRIALS_A_ROUND = 100
