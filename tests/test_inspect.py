@@ -13,6 +13,7 @@ from unconverged import unconverged_loads
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.blocks.gemm.problem import PACKED, GemmProblem
 from megamoe_dsl.inspect import DisassemblyError, Inspection, InspectionError, differences
 from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
@@ -317,6 +318,15 @@ def test_measures_of_decoded_weights() -> None:
     assert found["math_k_block"].kinds["mma"] == 8 and found["math_k_block_half_tile"].kinds["mma"] == 4
     assert [(one.group, one.budget) for one in inspection.registers][-1] == ("decode", 48)
     assert all(one.used <= one.budget for one in inspection.registers)
+
+
+def test_measures_of_transposed_weights() -> None:
+    """The loader fetches 64 columns of K rows a box: 128 columns a K block are two."""
+    problem = GemmProblem(256, 512, PACKED, 2, output="bf16", recipe="bf16xbf16", transposed_b=True)
+    config = choose(problem, Target.typical("sm_90a", 4), 128, block_m=128, block_n=128)
+    found = {one.key: one for one in Inspection.of(compile_kernel(config, line_info=True)).measures}
+    assert found["weight_loader_k_block"].kinds["tma"] == 2
+    assert found["token_loader_k_block"].kinds["tma"] == 1
 
 
 def test_histogram_by_role(artifact: Artifact) -> None:

@@ -27,5 +27,13 @@ def test_instructions_are_those_committed(name: str) -> None:
     ptx_digests.check(name, compile_kernel(ptx_digests.CASES[name]()))
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ptx_digests.CASES)
+def test_loops_of_roles_are_found(name: str) -> None:
+    """Raises `InspectionError` where a family's measures name a loop that the code lacks."""
+    artifact = compile_kernel(ptx_digests.CASES[name](), line_info=True)
+    assert all(one.instructions > 0 for one in artifact.measures)
+
+
 def test_every_digest_belongs_to_a_configuration() -> None:
     assert list(ptx_digests.read()) == list(ptx_digests.CASES) and ptx_digests.CASES.keys() >= ptx_digests.RARELY

@@ -17,12 +17,9 @@ TOKEN_CHUNKS = 2  # of a warpgroup in a tile of 256 rows (blocks/sm90/packed_sha
 
 
 def measure_gemm(find: Measurer) -> list[Measure]:
-    """Measures the loaders, and the math warps where a tile has K blocks enough for a loop.  The weight loader fetches one or two boxes of
-    a K block, or codes and records of weights that are decoded."""
+    """Measures the loaders, and the math warps where a tile has K blocks enough for a loop."""
     config = find.config
-    weights = find.tiled_loop(
-        "weight_loader", "weight loader", "load.load_weights", "UTMALDG", 2 if config.problem.decodes else config.weights.boxes
-    )
+    weights = find.tiled_loop("weight_loader", "weight loader", config.weights.loader, "UTMALDG", config.weights.boxes)
     # Where sums stay in the tensor core, the first K block is before the loop.
     has_loop = config.most_k_blocks > (config.k_in_flight if config.tile.scaled else 2)
     return [*(measure_gemm_math(find) if has_loop else ()), *measure_row_loader(find), *weights]

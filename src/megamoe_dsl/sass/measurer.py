@@ -65,8 +65,7 @@ class Measurer:
                 votes = Counter(name for one in body if (name := function_of(one)) is not None).most_common(1)
                 if votes and votes[0][0].startswith(function):
                     return loop
-        wanted = ", ".join(anchors)
-        raise InspectionError(f"no loop with {wanted} comes from {function}")
+        raise InspectionError(f"no loop with {', '.join(anchors)} comes from {function}")
 
     def around(self, loop: Loop) -> Loop:
         for outer in self.flow.loops:

@@ -210,7 +210,7 @@ class GemmConfig(BaseGemmConfig):
         if self.problem.sums_rows:
             return SortedColumns() if self.problem.gathers else ScaledColumns()
         if self.problem.transposed_b:
-            return TransposedWeights()
+            return TransposedWeights(self.block_n // K_ROWS)
         apart = self.problem.gate_up in (GATE_FIRST, UP_FIRST)
         return GateUpRows(self.problem.gate_up == UP_FIRST) if apart else WholeRows()
 

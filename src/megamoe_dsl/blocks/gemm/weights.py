@@ -25,6 +25,7 @@ class WholeRows:
     decode_warps: ClassVar[int] = 0
     arrivals: ClassVar[int] = 1  # at a stage's barrier, of those that bring B
     boxes: ClassVar[int] = 1  # that a K block of a tile takes
+    loader: ClassVar[str] = "load.load_weights"  # the function that most lines of the loader's K loop are from
     mn_major: ClassVar[tuple[bool, bool]] = (False, False)  # whether rows of shared memory are K, of A and of B
     tables: ClassVar[tuple[Field, ...]] = ()
 
@@ -66,8 +67,10 @@ class WholeRows:
 class TransposedWeights(WholeRows):
     """B whose rows are K, also in shared memory: a box for every 64 columns."""
 
+    boxes: int  # type: ignore[misc]
     map_names: ClassVar[tuple[str, ...]] = ("weights",)
     mn_major: ClassVar[tuple[bool, bool]] = (False, True)
+    loader: ClassVar[str] = "load.load"
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         problem = config.problem
@@ -140,6 +143,7 @@ class PackedWeights(WholeRows):
     """Codes and records of packed FP4 tiles, which math warps decode in registers, with a table of decoded values (device/e2m1.py)."""
 
     map_names: ClassVar[tuple[str, ...]] = ("codes", "records")
+    boxes: ClassVar[int] = 2
     tables: ClassVar[tuple[Field, ...]] = (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),)
 
     def num_bytes(self, columns: int) -> int:
