@@ -231,7 +231,7 @@ def roll_bytes(t: torch.Tensor, shift: int, dim: int) -> torch.Tensor:
 
 def one_scale(case: Case) -> list[torch.Tensor]:
     sf = [s.clone() for s in case.x_sf]
-    sf[1][2, 5] *= 2
+    sf[1][2, sf[1][2].argmax()] *= 2
     return dataclasses.replace(case, x_sf=sf).reference().y
 
 

@@ -15,6 +15,7 @@ UNSCALED_BLOCK = 128
 NORMAL_FACTOR = 2.0**-7
 """Of tokens, and of activated gate and up, in normal data: values up to 21 are not saturated."""
 _SPREAD = 1.5  # standard deviation of log2 of the block magnitudes of normal data
+_UNIT_VARIANCE = math.exp(-((_SPREAD * math.log(2)) ** 2))
 _MARGIN = 2.0**-20
 _AT_ONCE = 1 << 20  # products that `thin` looks at together
 
@@ -31,16 +32,13 @@ def draw_integers(shape: tuple[int, ...], low: int, high: int, generator: torch.
     return torch.randint(low, high, shape, generator=generator, device=generator.device)
 
 
-def block_factors(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Log-normal factors with mean square 1: plain normal data has nearly equal scales and exact FP32 sums."""
-    factor = torch.exp2(_SPREAD * torch.randn(shape, generator=generator, device=generator.device))
-    return factor * math.exp(-((_SPREAD * math.log(2)) ** 2))
-
-
-def normal(shape: tuple[int, ...], block: int, generator: torch.Generator) -> torch.Tensor:
-    """Normal values times a log-normal factor per `block` of the last dimension, unit variance."""
-    factor = block_factors((*shape[:-1], -(-shape[-1] // block)), generator)
-    return torch.randn(shape, generator=generator, device=generator.device) * factor.repeat_interleave(block, dim=-1)[..., : shape[-1]]
+def normal(shape: tuple[int, int], channels: int, generator: torch.Generator, rows: int = 1) -> torch.Tensor:
+    """Normal values of unit variance: times a log-normal factor with mean square 1 per `rows` x `channels`.  Without these factors scales
+    would be nearly equal, and FP32 sums exact."""
+    blocks = -(-shape[0] // rows), -(-shape[1] // channels)
+    factor = torch.exp2(_SPREAD * torch.randn(blocks, generator=generator, device=generator.device)) * _UNIT_VARIANCE
+    spread = factor.repeat_interleave(rows, dim=0)[: shape[0]].repeat_interleave(channels, dim=1)[:, : shape[1]]
+    return torch.randn(shape, generator=generator, device=generator.device) * spread
 
 
 def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import torch
 
 from megamoe_dsl.cases.common import CaseError, fragile, normal_x
-from megamoe_dsl.cases.generators import GENERATORS, thin_linear2
+from megamoe_dsl.cases.generators import check_linear1, exact_weights, exact_x, normal_weights, thin_linear2
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import BIAS_NAMES, ExpertWeights, checkpoint_layout
@@ -73,9 +73,8 @@ def random_case(
     counts, number = check_draw(problem, tokens, seed, mask)
     generator = torch.Generator().manual_seed(number)
     tell = progress or (lambda step: None)
-    make = GENERATORS[problem.recipe]
     topk_idx = random_routing(problem, counts, generator, mask, skew, target_expert)
-    make_x, make_weights = (make.exact_x, make.exact_weights) if exact else (normal_x, make.normal_weights)
+    make_x, make_weights = (exact_x, exact_weights) if exact else (normal_x, normal_weights)
     x, x_sf = zip(*(make_x(problem, count, generator) for count in counts), strict=True)
     weights = []
     for rank in range(problem.num_ranks):
@@ -86,7 +85,7 @@ def random_case(
     if exact:
         for job in case.jobs(route(problem, topk_idx)):
             tell(f"exact sums of expert {job.expert} of {problem.num_experts}")
-            make.check_linear1(job)
+            check_linear1(problem, job)
             acts, acts_sf = _settle_topk_weights(case, job, generator)
             thin_linear2(job, acts, acts_sf)
     return case
@@ -156,14 +155,12 @@ def random_weights(
 ) -> ExpertWeights:
     """Weights of one rank's experts, drawn on `device`: any process can draw those of any rank.
 
-    Equal seeds give equal weights on devices of one kind (CPU and GPU draw different numbers); those whose scales are bytes are drawn on
-    the CPU only.  `exact` is that of `random_case`, but Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K
-    order are those of the reference, in another order they may round differently.  Raises `ProblemError` when `rank` or `seed` is out of
-    range.
+    Equal seeds give equal weights on devices of one kind; CPU and GPU draw different numbers.  `exact` is that of `random_case`, but
+    Linear2 is not thinned: partial sums of 128 are exact, so FP32 additions in K order are those of the reference, in another order they
+    may round differently.  Raises `ProblemError` when `rank` or `seed` is out of range.
     """
-    make = GENERATORS[problem.recipe]
     generator = _rank_generator(problem, rank, _check_seed(seed), device)
-    return _with_biases(problem, (make.exact_weights if exact else make.normal_weights)(problem, generator), generator)
+    return _with_biases(problem, (exact_weights if exact else normal_weights)(problem, generator), generator)
 
 
 def random_inputs(
@@ -188,9 +185,8 @@ def random_inputs(
     `rank`, `seed` and `device` are those of `random_weights`.  Raises `ProblemError` when an argument does not fit `problem`.
     """
     count, start = problem.check_num_tokens(num_tokens), _check_seed(seed)
-    make = GENERATORS[problem.recipe]
     generator = _rank_generator(problem, rank, start + 1, device)
     bias = routing_bias(problem, torch.Generator(device).manual_seed(start), skew)
     idx = draw_experts(problem, count, bias_of_rank(problem, int(rank), bias, remote), generator, mask)
-    x, x_sf = (make.exact_x if exact else normal_x)(problem, count, generator)
+    x, x_sf = (exact_x if exact else normal_x)(problem, count, generator)
     return TokenInputs(x, x_sf, idx, _topk_weights(idx.shape, generator))
