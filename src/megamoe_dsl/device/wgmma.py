@@ -55,25 +55,13 @@ def issue(
 ) -> tuple[Any, ...]:
     """Starts D[64, n] = A[64, K] B[n, K]^T, K of 128 bytes, as one group; n / 2 values per thread, not to be read before `wait`.
 
-    a, b: descriptors of the operands' first 32 bytes of K.  registers: n / 2 values that are not needed any more, whose registers become
-    D's: without them the compiler moves the start of a group up, and spills.  accumulate: D += instead; `registers` are D so far.
-    mn_major: of descriptors that are.
+    a, b: descriptors of the operands' first 32 bytes of K; of an A in registers four words of E4M3 for each step of 32 of K, which are not
+    to be touched before `wait` either.  registers: n / 2 values that are not needed any more, whose registers become D's: without them the
+    compiler moves the start of a group up, and spills.  accumulate: D += instead; `registers` are D so far.  mn_major: of descriptors.
     """
+    count, words, steps = len(registers), words_of(a), [MN_K_STEP if one else K_STEP for one in mn_major]
+    places = {"b": (b, steps[1])} if words else {"a": (a, steps[0]), "b": (b, steps[1])}
     major = "" if element == "e4m3" else ", " + ", ".join(str(int(one)) for one in mn_major)
-    steps = [MN_K_STEP if one else K_STEP for one in mn_major]
-    return _start({"a": (a, steps[0]), "b": (b, steps[1])}, (), registers, accumulate, instruction(2 * len(registers), element), major)
-
-
-def issue_registers(a: Sequence[Any], b: Any, registers: Sequence[Any]) -> tuple[Any, ...]:
-    """`issue` with A from registers, four words of E4M3 for each step of 32 of K; they too are not to be touched before `wait`."""
-    return _start({"b": (b, K_STEP)}, a, registers, False, instruction(2 * len(registers)), "")
-
-
-def _start(
-    places: dict[str, tuple[Any, int]], words: Sequence[Any], registers: Sequence[Any], accumulate: bool, instruction: str, major: str
-) -> tuple[Any, ...]:
-    """The group of `issue`: descriptors by name with their steps, and words of A where it has no descriptor."""
-    count = len(registers)
     names = ", ".join(f"${i}" for i in range(count))
     lines = ["{", ".reg .pred p;", f".reg .b64 {', '.join(places)};", *(f"mov.b64 {name}, ${i};" for i, name in enumerate(places, count))]
     lines.append("wgmma.fence.sync.aligned;")
@@ -81,7 +69,7 @@ def _start(
         own = ", ".join(f"${count + len(places) + 4 * step + i}" for i in range(4))
         lines += [f"add.s64 {name}, {name}, {by};" for name, (_, by) in places.items() if step]
         lines.append(f"setp.ne.b32 p, {step or int(accumulate)}, 0;")
-        lines.append(f"{instruction} {{{names}}}, {f'{{{own}}}' if words else 'a'}, b, p, 1, 1{major};")
+        lines.append(f"{instruction(2 * count, element)} {{{names}}}, {f'{{{own}}}' if words else 'a'}, b, p, 1, 1{major};")
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     constraints = ",".join(["=f"] * count + ["l"] * len(places) + ["r"] * len(words) + [str(i) for i in range(count)])
     operands = [Int64(low).ir_value() for low, _ in places.values()]
@@ -89,12 +77,17 @@ def _start(
     return _floats("\n\t".join(lines), constraints, operands, count)
 
 
-def wait(values: Sequence[Any], pending: int = 0, a: Sequence[Any] = ()) -> tuple[Any, ...]:
+def words_of(a: Any) -> Sequence[Any]:
+    """Registers of an operand A; a descriptor has none."""
+    return a if isinstance(a, Sequence) else ()
+
+
+def wait(values: Sequence[Any], pending: int = 0, a: Any = ()) -> tuple[Any, ...]:
     """Until all groups of this warp but the last `pending` are complete; the accumulator that `issue` started, ready.
 
-    a: words that a completed group read, if they came from registers: until here they keep theirs.
+    a: operand A of a completed group, whose words keep their registers until here if it came from registers.
     """
-    count = len(values)
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["r"] * len(a))
-    operands = [*(Float32(v).ir_value() for v in values), *(Uint32(word).ir_value() for word in a)]
+    count, words = len(values), words_of(a)
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["r"] * len(words))
+    operands = [*(Float32(v).ir_value() for v in values), *(Uint32(word).ir_value() for word in words)]
     return _floats(f"wgmma.wait_group.sync.aligned {pending};", constraints, operands, count)
