@@ -12,14 +12,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from .. import __version__
 from ..artifact.store import DSL, dsl_version
-from ..config_error import ConfigError
-from ..options.option import TYPED, as_typed
+from ..options.option import naming
 from ..presets import preset as find_preset
-from ..problem import ProblemError
 from .bench import bench
 from .export import export
 from .inspect import inspect
@@ -30,16 +28,14 @@ from .tune import tune
 from .weights import weights
 
 BAD_INPUT = 2
-SAME = (
-    "hidden", "intermediate", "topk", "preset", "tokens", "mask", "seed", "block_m", "block_k", "lookahead", "arch", "kernel", "combine",
-    "activation", "pool_rows", "recipe", "points",
-)  # fmt: skip
-RENAMED = {
-    **TYPED, "num_sms": "sms", "num_stages": "stages", "num_tokens": "tokens", "activation_clamp": "clamp",
-    "problem.recipe": "recipe",
-}  # fmt: skip
-FLAGS = {field: f"--{option.replace('_', '-')}" for field, option in {**dict(zip(SAME, SAME, strict=True)), **RENAMED}.items()}
-"""Fields of problems and configurations, and the options that they come from, in every command that has options of its own."""
+
+
+class NamingOptions(TyperCommand):
+    """A command whose errors name the options that fields of problems and configurations come from."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with naming({str(one.name): one.opts[0] for one in self.params if one.opts[0].startswith("--")}):
+            return super().invoke(ctx)
 
 
 class OneLineErrors(TyperGroup):
@@ -68,8 +64,6 @@ def said(error: Exception) -> str | None:
         return f"encoding = {error.encoding!r}: must be one with {missing}; set PYTHONIOENCODING=utf-8"
     if isinstance(error, MemoryError):
         return f"memory: {str(error) or 'there is not enough'}"
-    if isinstance(error, ProblemError | ConfigError):
-        return str(as_typed(error, FLAGS, RENAMED))
     if isinstance(error, OSError) and error.strerror:
         where = error.filename if error.filename is not None else "stdout" if drop_stdout() else None
         return error.strerror if where is None else f"{where}: {error.strerror}"
@@ -161,7 +155,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for one in (bench, demo, export, inspect, simulate, layout, predict, tune):
-    app.command()(one)
+    app.command(cls=NamingOptions)(one)
 app.add_typer(weights, name="weights")
 
 

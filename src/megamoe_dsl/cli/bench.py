@@ -12,7 +12,7 @@ from ..bench.gemm.point import find_points
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..options.option import leave_out, naming_options
+from ..options.option import leave_out
 from ..options.points import PROBLEM, BenchOptions, RunOptions, TuneOptions
 from ..problem import ProblemError
 from .options import takes
@@ -83,8 +83,7 @@ def bench(given: BenchOptions, kernel: KernelOption = MegaMoeKernel.name, points
     from ..bench.host import Host
 
     check_kernel(kernel, points, given)
-    with naming_options(BenchOptions):
-        run = run_of(kernel, points, given)
-        found = run.run(Host.find())
+    run = run_of(kernel, points, given)
+    found = run.run(Host.find())
     if not all(map(run.right, found.records)):
         raise typer.Exit(FAILED)

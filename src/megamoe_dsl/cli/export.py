@@ -72,6 +72,6 @@ def kernels_of(given: CompiledOptions) -> tuple[Problem, list[KernelConfig]]:
     if given.kernel not in of_layers or not given.of_layer:
         raise ProblemError("--kernel", given.kernel, f"{either(list(of_layers))} with --all")
     leave_out(given, TILE, "--all")
-    with naming({"max_tokens_per_rank": "--max-tokens"}, ["max_tokens_per_rank"]):
+    with naming({"max_tokens_per_rank": "--max-tokens"}):
         problem = given.problem(MAX_TOKENS if given.max_tokens is None else given.max_tokens)
     return problem, of_layers[given.kernel](problem, grid_target(Target.typical(given.architecture, given.sms)))

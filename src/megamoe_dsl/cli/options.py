@@ -210,7 +210,7 @@ class CompiledOptions(KernelOptions):
         if not self.of_layer:
             return self.other(self.tokens, self.sms)
         capacity, option = (self.tokens, "--tokens") if self.max_tokens is None else (self.max_tokens, "--max-tokens")
-        with naming({"max_tokens_per_rank": option}, ["max_tokens_per_rank"]):
+        with naming({"max_tokens_per_rank": option}):
             return self.config(self.problem(capacity), self.tokens, self.sms, self.kernel)
 
 

@@ -18,7 +18,7 @@ from ..bench.variant import neighbors, variant_fields, variant_name
 from ..config_error import parse_integer
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
-from ..options.option import leave_out, naming_options, numbers, option
+from ..options.option import leave_out, numbers, option
 from ..options.points import PROBLEM
 from ..pictures import to_svg
 from ..predict.calibration import CALIBRATED, Calibration, calibration_of, find_gpu
@@ -83,42 +83,41 @@ def predict(given: PredictOptions) -> None:
     The model's constants were fitted to measured or published times; docs/explanation/predict.md says how far off it is. It has no
     preference among times that differ by less than 5 %.
     """
-    with naming_options(PredictOptions):
-        from ..predict.timeline import draw, draw_choices, perfetto
+    from ..predict.timeline import draw, draw_choices, perfetto
 
-        require_writable_files({"--trace": given.trace, "--svg": given.svg})
-        gpu, counts, console = find_gpu(given.gpu), numbers("tokens", given.tokens, 1), wide_console()
-        if (given.trace or (given.compare and given.svg)) and len(counts) > 1:
-            raise ProblemError("tokens", given.tokens, "one number with --trace, and with --compare --svg")
-        if given.nodes is None:
-            leave_out(given, ("network", "network_latency", "groups", "group_limit"), "no --nodes")
-        else:
-            leave_out(given, ("compare", "trace", "svg"), "--nodes")
-            spread = given.over_nodes(gpu, counts)
-            print_json(gpu, map(asdict, spread)) if given.json else print_nodes(console, spread, gpu)
-            return
-        configs, calibration = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name)
-        if given.compare:
-            leave_out(given, ("json", "trace"), "--compare")
-            compared = [compare_choices(config, tokens, calibration, gpu) for config, tokens in zip(configs, counts, strict=True)]
-            for config, tokens, ranked in zip(configs, counts, compared, strict=True):
-                print_choices(console, config, ranked, tokens, gpu)
-            if given.svg is not None:
-                times = {variant_name(one.config): one.us for one in compared[0]}
-                write_whole(given.svg, to_svg(draw_choices(times, counts[0], gpu.name)))
-            return
-        loads = [RankLoad.uniform(config.problem, tokens) for config, tokens in zip(configs, counts, strict=True)]
-        found = [Prediction.of(config, load, calibration) for config, load in zip(configs, loads, strict=True)]
-        limits: list[dict[str, float]] = [{} if given.quick else one.limits for one in found]
-        if given.json:
-            points = zip(found, limits, strict=True)
-            print_json(gpu, ({**one.as_dict(), "config": variant_fields(one.config), "gains": gains} for one, gains in points))
-        else:
-            print_predictions(console, found, limits, gpu)
-        if given.trace is not None:
-            write_whole(given.trace, perfetto(found[0].launched))
+    require_writable_files({"--trace": given.trace, "--svg": given.svg})
+    gpu, counts, console = find_gpu(given.gpu), numbers("tokens", given.tokens, 1), wide_console()
+    if (given.trace or (given.compare and given.svg)) and len(counts) > 1:
+        raise ProblemError("tokens", given.tokens, "one number with --trace, and with --compare --svg")
+    if given.nodes is None:
+        leave_out(given, ("network", "network_latency", "groups", "group_limit"), "no --nodes")
+    else:
+        leave_out(given, ("compare", "trace", "svg"), "--nodes")
+        spread = given.over_nodes(gpu, counts)
+        print_json(gpu, map(asdict, spread)) if given.json else print_nodes(console, spread, gpu)
+        return
+    configs, calibration = [given.config(gpu, tokens) for tokens in counts], calibration_of(gpu.name)
+    if given.compare:
+        leave_out(given, ("json", "trace"), "--compare")
+        compared = [compare_choices(config, tokens, calibration, gpu) for config, tokens in zip(configs, counts, strict=True)]
+        for config, tokens, ranked in zip(configs, counts, compared, strict=True):
+            print_choices(console, config, ranked, tokens, gpu)
         if given.svg is not None:
-            write_whole(given.svg, to_svg(draw([one.launched for one in found], counts, gpu.name)))
+            times = {variant_name(one.config): one.us for one in compared[0]}
+            write_whole(given.svg, to_svg(draw_choices(times, counts[0], gpu.name)))
+        return
+    loads = [RankLoad.uniform(config.problem, tokens) for config, tokens in zip(configs, counts, strict=True)]
+    found = [Prediction.of(config, load, calibration) for config, load in zip(configs, loads, strict=True)]
+    limits: list[dict[str, float]] = [{} if given.quick else one.limits for one in found]
+    if given.json:
+        points = zip(found, limits, strict=True)
+        print_json(gpu, ({**one.as_dict(), "config": variant_fields(one.config), "gains": gains} for one, gains in points))
+    else:
+        print_predictions(console, found, limits, gpu)
+    if given.trace is not None:
+        write_whole(given.trace, perfetto(found[0].launched))
+    if given.svg is not None:
+        write_whole(given.svg, to_svg(draw([one.launched for one in found], counts, gpu.name)))
 
 
 def print_json(gpu: Gpu, points: Iterable[dict[str, Any]]) -> None:

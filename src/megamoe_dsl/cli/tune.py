@@ -11,7 +11,6 @@ import typer
 from ..json_file import tables_folder
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
-from ..options.option import naming_options
 from ..options.points import TuneOptions
 from ..problem import ProblemError
 from ..tuned import Table
@@ -44,39 +43,38 @@ def tune(
 
     Exit code 0: done.  1: a point failed or was wrong.  2: bad input.
     """
-    with naming_options(TuneOptions):
-        from ..artifact.cache import require_place
-        from ..artifact.store import ArtifactError, dsl_version
-        from ..bench.host import Host
-        from ..bench.tuning import GEMMS, HALVES_ALONE, LAYERS
-        from ..kernels.registry import arch_of_recipe, find_kernel
+    from ..artifact.cache import require_place
+    from ..artifact.store import ArtifactError, dsl_version
+    from ..bench.host import Host
+    from ..bench.tuning import GEMMS, HALVES_ALONE, LAYERS
+    from ..kernels.registry import arch_of_recipe, find_kernel
 
-        files, tables = [*(results or []), *(more or [])], tables or tables_folder()
-        if files and given.compile_only:
-            raise ProblemError("--from", str(files[0]), "left out with --compile-only")
-        check_kernel(kernel, points, given)
-        tuning = {MegaMoeKernel.name: LAYERS, GemmKernel.name: GEMMS}.get(kernel, HALVES_ALONE)
-        if files:
-            if points is not None:
-                raise ProblemError("--points", points, "left out with --from")
-            enter(tuning, [tuning.read(file) for file in files], tables)
-            return
-        run, has_dsl = run_of(kernel, points, given), dsl_version() is not None
-        if given.compile_only:
-            if not has_dsl:
-                raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
-            host = Host.typical(arch_of_recipe(find_kernel("mega_moe"), given.recipe))
-        else:
-            require_place("--tables", tables)
-            host = Host.find()
-            run.check(host)
-        if has_dsl:
-            made = run.compile(host, len(os.sched_getaffinity(0)))
-            typer.echo(f"{made} new candidates of {len(run.points)} points in {given.artifacts}")
-        if given.compile_only:
-            return
-        found = run.run(host)
-        enter(tuning, [found], tables)
+    files, tables = [*(results or []), *(more or [])], tables or tables_folder()
+    if files and given.compile_only:
+        raise ProblemError("--from", str(files[0]), "left out with --compile-only")
+    check_kernel(kernel, points, given)
+    tuning = {MegaMoeKernel.name: LAYERS, GemmKernel.name: GEMMS}.get(kernel, HALVES_ALONE)
+    if files:
+        if points is not None:
+            raise ProblemError("--points", points, "left out with --from")
+        enter(tuning, [tuning.read(file) for file in files], tables)
+        return
+    run, has_dsl = run_of(kernel, points, given), dsl_version() is not None
+    if given.compile_only:
+        if not has_dsl:
+            raise ArtifactError("nvidia-cutlass-dsl = None: must be installed to compile")
+        host = Host.typical(arch_of_recipe(find_kernel("mega_moe"), given.recipe))
+    else:
+        require_place("--tables", tables)
+        host = Host.find()
+        run.check(host)
+    if has_dsl:
+        made = run.compile(host, len(os.sched_getaffinity(0)))
+        typer.echo(f"{made} new candidates of {len(run.points)} points in {given.artifacts}")
+    if given.compile_only:
+        return
+    found = run.run(host)
+    enter(tuning, [found], tables)
     if not all(map(run.right, found.records)):
         raise typer.Exit(FAILED)
 

@@ -13,8 +13,11 @@ from typing import Any, get_args, get_type_hints
 from ..config_error import ConfigError, parse_integer
 from ..problem import ProblemError
 
-TYPED = {"num_ranks": "ranks", "num_experts": "experts", "max_tokens_per_rank": "tokens"}
-"""Fields of a problem, and the options that they come from."""
+TYPED = {
+    "num_ranks": "ranks", "num_experts": "experts", "max_tokens_per_rank": "tokens", "num_tokens": "tokens", "num_sms": "sms",
+    "num_stages": "stages", "activation_clamp": "clamp", "problem.recipe": "recipe",
+}  # fmt: skip
+"""Options of another name than the field of a problem or configuration that they give, by that field."""
 
 
 def option(default: Any, text: str, panel: str = "Run", shown: str | None = None) -> Any:
@@ -81,24 +84,19 @@ def numbers(field: str, text: str, least: int) -> list[int]:
     return found
 
 
-def as_typed(error: ProblemError | ConfigError, flags: Mapping[str, str], words: Iterable[str]) -> ProblemError | ConfigError:
-    """The error with options in place of the fields that come from them: in its field, and of `words` in what is allowed."""
-    known = [one for one in words if one in flags]
-    allowed = re.sub(rf"\b({'|'.join(known)})\b", lambda found: flags[found[0]], error.allowed) if known else error.allowed
-    return type(error)(flags.get(error.field, error.field), error.value, allowed)
-
-
 @contextmanager
-def naming(flags: Mapping[str, str], words: Iterable[str]) -> Iterator[None]:
-    """Errors that are raised inside are `as_typed`."""
+def naming(flags: Mapping[str, str]) -> Iterator[None]:
+    """Errors raised inside name options instead of fields, given by option or field, as in {"watchdog_ms": "--watchdog-ms"}; of `TYPED` the
+    text of what is allowed does, too."""
+    flags = {**flags, **{theirs: flags[ours] for theirs, ours in TYPED.items() if ours in flags}}
     try:
         yield
     except (ProblemError, ConfigError) as error:
-        raise as_typed(error, flags, words) from None
+        words = "|".join(one for one in TYPED if one in flags)
+        allowed = re.sub(rf"\b({words})\b", lambda found: flags[found[0]], error.allowed) if words else error.allowed
+        raise type(error)(flags.get(error.field, error.field), error.value, allowed) from None
 
 
 def naming_options(kind: type) -> AbstractContextManager[None]:
-    """Errors that are raised inside name the options of `kind` as they are typed: `--watchdog-ms` for `watchdog_ms`."""
-    flags = {one.name: one.flag for one in options_of(kind)}
-    flags |= {theirs: flags[ours] for theirs, ours in TYPED.items() if ours in flags}
-    return naming(flags, TYPED)
+    """The same with the options of a dataclass."""
+    return naming({one.name: one.flag for one in options_of(kind)})
