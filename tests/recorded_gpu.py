@@ -207,11 +207,11 @@ _CHOOSE = GemmKernel.choose
 
 def forget() -> None:
     """What a process keeps of earlier calls."""
-    for cached in (expert_plan.scratch, expert_plan.layer_kernels, expert_plan.device_experts, device_gemm.device_gemm):
+    for cached in (expert_plan.scratch, expert_plan.layer_kernels, expert_plan.device_experts):
         cached.cache_clear()
     tile_counters.tile_counters.cache_clear()
     tile_counters.decode_memory.cache_clear()
-    for cached in (top_experts.top_experts_kernel, device_gradients.loaded_kernel, device_gradients._problems):
+    for cached in (device_gemm.gemm_kernel, device_gemm.loaded_gemm, device_gemm.loaded_kernel, device_gradients._problems):
         cached.cache_clear()
     for plans in (experts._PLANS, experts._ROUTED, gemm._PLANS, top_experts._PLANS):
         plans.clear()

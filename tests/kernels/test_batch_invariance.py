@@ -254,11 +254,12 @@ def test_a_batch_invariant_call_has_kernels_of_its_own(wanted: bool, monkeypatch
     """By a launch and as an operator; one after the other, so that no plan serves both."""
     asked: list[bool] = []
 
-    def find(problem: GemmProblem, device: torch.device, batch_invariant: bool) -> None:
+    def find(problem: GemmProblem, device: torch.device, rows: int, batch_invariant: bool) -> None:
         asked.append(batch_invariant)
         raise LookupError
 
-    monkeypatch.setattr(gemm_module, "device_gemm", find)
+    monkeypatch.setattr(gemm_module, "gemm_kernel", find)
+    monkeypatch.setattr(gemm_module, "check_current", lambda device: None)
     t = gemm_case(GemmProblem(208, 256), [3]).tensors
     for given in (not wanted, wanted):
         with pytest.raises(LookupError):
@@ -274,12 +275,14 @@ def test_kernels_that_are_loaded_are_those_that_were_asked_for(wanted: bool, mon
     monkeypatch.setattr(device_gemm, "gpu_target", lambda device: Target.typical("sm_90a"))
     monkeypatch.setattr(device_gemm, "LoadedGemm", lambda config, store, device: config)
     problem, device = GemmProblem(2112, 7168, recipe="fp8xfp8"), torch.device("cuda", 0)
-    device_gemm.device_gemm.cache_clear()
+    for one in (device_gemm.gemm_kernel, device_gemm.loaded_gemm):
+        one.cache_clear()
     for given in (not wanted, wanted):
-        found = [device_gemm.device_gemm(problem, device, given).kernel(rows) for rows in (1, 16, 64, 128)]
+        found = [device_gemm.gemm_kernel(problem, device, rows, given) for rows in (1, 16, 64, 128)]
         assert found == [choose(problem, Target.typical("sm_90a"), rows, batch_invariant=given) for rows in (1, 16, 64, 128)]
         assert any(one.split_k for one in found) != given
-    device_gemm.device_gemm.cache_clear()
+    for one in (device_gemm.gemm_kernel, device_gemm.loaded_gemm):
+        one.cache_clear()
 
 
 def test_a_batch_invariance_that_is_no_flag_is_named() -> None:

@@ -58,8 +58,8 @@ MEMORY = (
     host(
         "a batch-invariant call has any kernel",
         "stale buffer",
-        "DeviceGemm.kernel",
-        "batch_invariant=self.batch_invariant",
+        "gemm_kernel",
+        "batch_invariant=batch_invariant",
         "batch_invariant=False",
         "tests/kernels/test_batch_invariance.py::test_kernels_that_are_loaded_are_those_that_were_asked_for",
     ),
@@ -237,10 +237,10 @@ GEMMS = (
     host(
         "a kernel for the first number of rows",
         "stale buffer",
-        "DeviceGemm.kernel",
-        "rows not in self._by_rows",
-        "not self._by_rows",
-        dense("fewer rows"),
+        "gemm_kernel",
+        "rows",
+        "1",
+        f"{MOE}rows_choose_a_gemm",
     ),
     host(
         "scales by column begin anywhere",
@@ -249,13 +249,5 @@ GEMMS = (
         "has_kernel_strides(a_sf) and a_sf.data_ptr() % TMA_ALIGNMENT == 0",
         "has_kernel_strides(a_sf)",
         dense("a_sf by column, shifted"),
-    ),
-    host(
-        "every GEMM of a configuration has the first problem's kernels",
-        "stale buffer",
-        "DeviceGemm.kernel",
-        "self._kernels[config]",
-        "next(iter(self._kernels.values()))",
-        f"{MOE}rows_choose_a_gemm",
     ),
 )

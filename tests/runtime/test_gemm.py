@@ -40,7 +40,7 @@ def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CPU tensors in place of a GPU's."""
     monkeypatch.setattr(device_gemm, "CudaKernel", SimulatedKernel)
     monkeypatch.setattr(device_gemm, "encode_tensor_map", TensorMap.encode)
-    monkeypatch.setattr(device_gemm, "check_current", lambda device: None)
+    monkeypatch.setattr(gemm_module, "check_current", lambda device: None)
     monkeypatch.setattr(device_gemm, "tile_counters", lambda device: OneCounter())
     monkeypatch.setattr(device_gemm, "gpu_target", lambda device: SMALL)
     forget()
@@ -50,7 +50,8 @@ def on_simulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     """Kernels, and the plans that launch them."""
-    device_gemm.device_gemm.cache_clear()
+    device_gemm.gemm_kernel.cache_clear()
+    device_gemm.loaded_gemm.cache_clear()
     gemm_module._PLANS.clear()
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..json_file import cache_folder
 from ..kernels.kernel import KernelConfig
 from ..problem import ProblemError
 from .artifact import Artifact
@@ -31,7 +30,7 @@ def compile_ahead(
     A terminal shows a progress bar, anything else gets a line per kernel on stderr.  Raises `CompileError`, `ArtifactError` when a kernel
     is missing and no DSL is installed, and `ProblemError` when the folder cannot be written.
     """
-    store = ArtifactStore(cache_folder()) if store is None else store
+    store = store or ArtifactStore()
     missing = [one for one in dict.fromkeys(configs) if load_one(store, one) is None]
     if not missing:
         return 0

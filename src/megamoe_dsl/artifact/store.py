@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ..json_file import FileError, open_regular, parse_json, read_all, replacing
+from ..json_file import FileError, cache_folder, open_regular, parse_json, read_all, replacing
 from ..kernels.kernel import Kernel, KernelConfig
 from ..kernels.registry import config_types, kernel_of
 from .artifact import Artifact
@@ -132,10 +132,10 @@ def inflate(file: zipfile.ZipFile, name: str) -> bytes:
 
 
 class ArtifactStore:
-    """A folder of compiled kernels."""
+    """A folder of compiled kernels, by default the user's cache."""
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self.folder = cache_folder() if folder is None else Path(folder)
 
     def path(self, config: KernelConfig) -> Path:
         """Where the kernel of this configuration lies, compiled from the present sources."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from ..json_file import cache_folder
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import choose, config_type, find_kernel
 from ..problem import Problem
@@ -62,7 +61,7 @@ class CompiledPreset:
         one = preset(name)
         problem = layer_of(one, target, max_tokens_per_rank)
         configs = configs_up_to(problem, max_tokens_per_rank, target)
-        store = ArtifactStore(cache_folder())
+        store = ArtifactStore()
         if store.why_unusable() is None:
             compile_ahead(configs, store)
         return cls(one, problem, target, MappingProxyType({config: store.get(config) for config in configs}))

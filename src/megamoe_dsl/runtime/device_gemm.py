@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 import torch
 
@@ -10,7 +11,6 @@ from ..artifact.store import ArtifactStore
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.problem import GemmProblem
 from ..cuda_device import require_cuda
-from ..json_file import cache_folder
 from ..kernels.registry import choose
 from ..problem import ProblemError
 from ..target import Target
@@ -77,28 +77,18 @@ def gpu_target(device: torch.device) -> Target:
     return Target(arch, torch.cuda.get_device_properties(device).multi_processor_count, torch.cuda.get_device_name(device))
 
 
-class DeviceGemm:
-    """All kernels of a problem on a device, by number of rows; `batch_invariant` as `blocks/gemm/choose.py` has it."""
-
-    def __init__(self, problem: GemmProblem, device: torch.device, batch_invariant: bool = False) -> None:
-        self.problem, self.device, self.batch_invariant = problem, device, batch_invariant
-        self._kernels: dict[BaseGemmConfig, LoadedGemm] = {}
-        self._by_rows: dict[int, LoadedGemm] = {}
-
-    def checked(self, tensors: GemmTensors) -> LoadedGemm | None:
-        """The kernel for tensors like these, None for those without rows.  Raises `ProblemError`."""
-        tensors.check(self.problem)
-        check_current(self.device)
-        return self.kernel(tensors.rows) if tensors.rows else None
-
-    def kernel(self, rows: int) -> LoadedGemm:
-        """The kernel for so many rows; compiled, or loaded from the cache, when first asked for."""
-        if rows not in self._by_rows:
-            config = choose(self.problem, gpu_target(self.device), rows, batch_invariant=self.batch_invariant)
-            if config not in self._kernels:
-                self._kernels[config] = LoadedGemm(config, ArtifactStore(cache_folder()), self.device)
-            self._by_rows[rows] = self._kernels[config]
-        return self._by_rows[rows]
+@cache
+def gemm_kernel(problem: GemmProblem, device: torch.device, rows: int, batch_invariant: bool = False) -> LoadedGemm:
+    """The kernel for a number of rows; compiled, or loaded from the cache, when first asked for.  `batch_invariant` as in `gemm`."""
+    return loaded_gemm(choose(problem, gpu_target(device), rows, batch_invariant=batch_invariant), device)
 
 
-device_gemm = lru_cache(DeviceGemm)
+@cache
+def loaded_gemm(config: BaseGemmConfig, device: torch.device) -> LoadedGemm:
+    return LoadedGemm(config, ArtifactStore(), device)
+
+
+@cache
+def loaded_kernel(device: torch.device, kind: type[Any], *fields: Any, **options: Any) -> CudaKernel:
+    """The kernel of a problem without a number of rows, `kind(*fields)`; compiled, or loaded from the cache, when first asked for."""
+    return CudaKernel(ArtifactStore().get(choose(kind(*fields), gpu_target(device), 1, **options)))

@@ -10,19 +10,16 @@ from typing import Any
 import torch
 
 from ..activation import SILU
-from ..artifact.store import ArtifactStore
 from ..blocks.gemm.problem import DOT_COLUMNS, GATE_FIRST, I32, I64, PACKED, SCALE_BLOCK, SUMMED_RECIPES, GemmProblem
-from ..json_file import cache_folder
 from ..kernels.expert_layer import BackwardProblems, ExpertLayer
 from ..kernels.expert_routing.config import MOST_SORTERS
-from ..kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TokensProblem
-from ..kernels.registry import choose
+from ..kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem
 from ..quant import no_scales
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES
 from .buffers import check_aligned
 from .cuda_kernel import LAUNCHES, CudaKernel, bind_context, fill
-from .device_gemm import device_gemm, gpu_target
+from .device_gemm import gemm_kernel, loaded_kernel
 from .gemm_scales import TMA_ALIGNMENT
 from .gemm_tensors import OUTPUTS, GemmTensors
 from .tile_counters import tile_counters
@@ -183,7 +180,7 @@ def _problems(
 
 
 def run_gemm(problem: GemmProblem, tensors: GemmTensors) -> None:
-    device_gemm(problem, tensors.d.device).kernel(tensors.rows)(tensors)
+    gemm_kernel(problem, tensors.d.device, tensors.rows)(tensors)
 
 
 def launch_kernel(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers: dict[str, int]) -> None:
@@ -191,10 +188,3 @@ def launch_kernel(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers:
     with LAUNCHES:
         fill(kernel, {**numbers, **{name: tensor.data_ptr() for name, tensor in tensors.items()}})
         kernel.launch()
-
-
-@lru_cache
-def loaded_kernel(device: torch.device, kind: type[TokensProblem], *fields: Any, **options: str) -> CudaKernel:
-    """The kernel of a problem with these fields, compiled or from the cache."""
-    config = choose(kind(*fields), gpu_target(device), 1, **options)
-    return CudaKernel(ArtifactStore(cache_folder()).get(config))

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..json_file import cache_folder
 from ..kernels.decode.config import DecodeConfig
 from ..kernels.decode.family import few_configs, most_tokens
 from ..kernels.expert_layer import ExpertLayer, LayerConfigs, chosen_experts
@@ -262,5 +261,5 @@ def layer_kernels(layer: ExpertLayer, tokens: int, device: torch.device) -> Laye
 def device_experts(configs: LayerConfigs | tuple[DecodeConfig], device: torch.device) -> DeviceExperts | DeviceDecode:
     """Kernels from the cache, which compiles what is missing."""
     kind: Any = DeviceExperts if isinstance(configs, LayerConfigs) else DeviceDecode
-    made: DeviceExperts | DeviceDecode = kind(configs, ArtifactStore(cache_folder()), device)
+    made: DeviceExperts | DeviceDecode = kind(configs, ArtifactStore(), device)
     return made

@@ -23,7 +23,7 @@ from ..recipe import RECIPES
 from .buffers import check_dims
 from .call_plan import CallPlans
 from .custom_op import asks_for_gradients, is_plain_call, takes_tensors
-from .device_gemm import check_current, device_gemm
+from .device_gemm import check_current, gemm_kernel
 from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUTS, GemmTensors
 
@@ -35,7 +35,9 @@ class GemmPlan:
         self._problem, self._device, self._index = problem, tensors.a.device, tensors.a.get_device()
         self._shape, self._dtype = tensors.d.shape, tensors.d.dtype
         self._unscaled = None if problem.formats.scaled else (tensors.a_sf, tensors.b_sf)
-        self._kernel = device_gemm(problem, self._device, batch_invariant).checked(tensors)
+        tensors.check(problem)
+        check_current(self._device)
+        self._kernel = gemm_kernel(problem, self._device, tensors.rows, batch_invariant) if tensors.rows else None
 
     def __call__(self, out: torch.Tensor | None, *operands: torch.Tensor | None) -> torch.Tensor:
         """`out`, or a new D.  Raises `ProblemError` for the wrong device or alignment."""

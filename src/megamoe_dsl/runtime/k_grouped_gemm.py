@@ -25,8 +25,8 @@ from ..reference import scaled_matmul
 from ..reference.promoted import promoted_sums
 from .buffers import check_dims, check_tensor
 from .custom_op import check_no_gradient, define, takes_tensors
-from .device_gemm import check_current
-from .device_gradients import FP8, launch_kernel, loaded_kernel, recipe_of, run_gemm
+from .device_gemm import check_current, loaded_kernel
+from .device_gradients import FP8, launch_kernel, recipe_of, run_gemm
 from .gemm_scales import TMA_ALIGNMENT, scale_bytes, scale_words
 from .gemm_tensors import OUTPUTS, GemmTensors
 

@@ -20,7 +20,6 @@ import torch
 
 from ..artifact.store import ArtifactStore
 from ..config_error import as_integer
-from ..json_file import cache_folder
 from ..kernels.moe.unfused.family import stage_configs
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, new_weights, no_scales, weight_names
@@ -97,7 +96,7 @@ class MegaMoE(torch.nn.Module):
             check_weights(whole, weights)
         watchdog_ns = check_watchdog_ns(watchdog_ns)
         self.problem, self.shared, self.selection = problem, shared, Selection(whole, bounds)
-        store = ArtifactStore(cache_folder()) if store is None else store
+        store = store or ArtifactStore()
         if symmetric is not None and symmetric.problem != whole:
             raise ProblemError("symmetric.problem", symmetric.problem, f"the layer's, {whole}")
         self.symmetric = SymmetricBuffer.allocate(whole, group=group, pool_rows=pool_rows) if symmetric is None else symmetric

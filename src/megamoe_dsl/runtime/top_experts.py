@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, cast
 
 import torch
 
-from ..artifact.store import ArtifactStore
-from ..json_file import cache_folder
 from ..kernels.expert_routing.problem import BF16, F32, MOST_SLOTS, SOFTMAX, TopExpertsProblem
-from ..kernels.registry import choose
 from ..problem import ProblemError, integer_between
 from ..reference.router import hashed_experts, logits_of, top_experts_gradient
 from ..reference.router import top_experts as chosen_experts
 from .buffers import check_dims, check_tensor
 from .call_plan import CallPlans
-from .cuda_kernel import LAUNCHES, CudaKernel
+from .cuda_kernel import LAUNCHES
 from .custom_op import check_no_gradient, define, differentiate, is_plain_call, takes_tensors
-from .device_gemm import check_current, gpu_target
+from .device_gemm import check_current, loaded_kernel
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
 PARTS, MANY_TOKENS = 3, 1024
@@ -77,7 +73,8 @@ class TopExpertsPlan:
     """The kernel of all calls with logits of one layout."""
 
     def __init__(self, problem: TopExpertsProblem, device: torch.device, shift: int) -> None:
-        self._problem, self._device, self._shift, self._kernel = problem, device, shift, top_experts_kernel(problem, device)
+        self._problem, self._device, self._shift = problem, device, shift
+        self._kernel = loaded_kernel(device, TopExpertsProblem, *vars(problem).values())
 
     def __call__(self, router: RouterTensors) -> Chosen:
         """Launches on torch's current stream.  Raises `ProblemError` for the wrong device."""
@@ -103,13 +100,6 @@ class TopExpertsPlan:
                 )
                 values.hash_rows, values.replica_shift = 0 if hash_table is None else len(hash_table), self._shift
             self._kernel.launch()
-
-
-@lru_cache
-def top_experts_kernel(problem: TopExpertsProblem, device: torch.device) -> CudaKernel:
-    """From the cache, which compiles what is missing."""
-    config = choose(problem, gpu_target(device), 0)
-    return CudaKernel(ArtifactStore(cache_folder()).get(config))
 
 
 def router_logits_of(x: torch.Tensor, router: torch.Tensor) -> torch.Tensor:

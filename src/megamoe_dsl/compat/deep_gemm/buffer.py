@@ -13,7 +13,6 @@ import torch
 from ...artifact.cache import compile_ahead
 from ...artifact.store import ArtifactStore
 from ...cuda_device import require_cuda
-from ...json_file import cache_folder
 from ...kernels.moe.config import MegaMoeConfig
 from ...kernels.moe.layouts.smem_plan import TILE_ROWS
 from ...kernels.moe.layouts.symmetric import symmetric_buffer
@@ -112,7 +111,7 @@ class SymmBuffer:
         self.problem = Problem(*shape, recipe=self.mma.recipe, combine=combine)
         self.target = Target(arch, max(2, get_num_sms() // 2 * 2), gpu_target(device).gpu)
         self.symmetric = SymmetricBuffer.allocate(self.problem, arch, group=None if ranks == 1 else group, device=device)
-        self.store = ArtifactStore(cache_folder())
+        self.store = ArtifactStore()
         self.buffer = self.symmetric.sym.view(torch.int8)
         choose, target = find_kernel("mega_moe").choose, self.target
         self._config = lru_cache(maxsize=None)(lambda layer, bound: choose(layer, target, bound))

@@ -18,7 +18,6 @@ import torch
 from ...artifact.artifact import Artifact
 from ...artifact.store import ArtifactStore
 from ...blocks.gemm.problem import DOT_COLUMNS
-from ...json_file import cache_folder
 from ...kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from ...kernels.moe.halves.gemm_part import ACTIVATED, STORED
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
@@ -73,7 +72,7 @@ class EpMoE(torch.nn.Module):
         check_weights(problem, weights)
         self.problem, self.activation, watchdog_ns = problem, activation, check_watchdog_ns(watchdog_ns)
         self.takes_scales, self.takes_bound = problem.formats.scaled, False
-        store = ArtifactStore(cache_folder()) if store is None else store
+        store = store or ArtifactStore()
         device, self.activates = weights.fc1.device, activation is None
         dispatch = {**(dispatch or {}), "gate_up": ACTIVATED if self.activates else STORED}
         self.dispatch_config, self.combine_config, *_ = halves_kernels(problem, grid_target(gpu_target(device)), dispatch, combine)
