@@ -269,8 +269,8 @@ def recorded_gpu(arch: str = "sm_90a") -> Iterator[RecordedGpu]:
         torch._C: {"_cuda_getDevice": lambda: gpu.device, "_cuda_getCurrentRawStream": lambda index: gpu.stream},
         ArtifactStore: {"get": get},
         # In an operator a mode of torch is off.
-        k_grouped_gemm: {"_quantize_both": k_grouped_gemm._run_quantize, "add_columns": k_grouped_gemm._run_gemm},
-        expert_gradients: {"add_columns": k_grouped_gemm._run_gemm},
+        k_grouped_gemm: {"quantize_columns": k_grouped_gemm._quantize_on_gpu, "add_columns": k_grouped_gemm._add_on_gpu},
+        expert_gradients: {"add_columns": k_grouped_gemm._add_on_gpu},
         expert_plan.Scratch: {"of": shown},
         tile_counters.DecodeMemory: {"of": shown_results},
         **{module: {"outside_pools": lambda make: make()} for module in (tile_counters, expert_plan)},  # a thread has no stand-in

@@ -51,7 +51,9 @@ def simulate_stages(patch: pytest.MonkeyPatch, arch: str) -> list[object]:
     patch.setattr(experts, "layer_on_cpu", layer)
     patch.setattr(device_gradients, "bind_context", lambda: None)
     patch.setattr(device_gradients, "tile_counters", lambda _: SimpleNamespace(address=counter.data_ptr))
-    patch.setattr(k_grouped_gemm, "_on_cpu", lambda _: False)
+    patch.setattr(k_grouped_gemm, "quantize_columns", k_grouped_gemm._quantize_on_gpu)
+    for module in (k_grouped_gemm, expert_gradients):
+        patch.setattr(module, "add_columns", k_grouped_gemm._add_on_gpu)
     patch.setattr(k_grouped_gemm, "check_current", lambda *_: None)
     for name in STAGES:
         patch.setattr(expert_gradients, name, getattr(device_gradients, name))

@@ -265,7 +265,7 @@ def test_a_batch_invariant_call_has_kernels_of_its_own(wanted: bool, monkeypatch
         with pytest.raises(LookupError):
             gemm(t.a, t.a_sf, t.b, t.b_sf, batch_invariant=given)
     with pytest.raises(LookupError):
-        gemm_op(t.a, t.a_sf, t.b, t.b_sf, None, "dense", torch.bfloat16, None, wanted)
+        gemm_op(t.a, t.a_sf, t.b, t.b_sf, None, None, "dense", torch.bfloat16, wanted)
     assert asked == [not wanted, wanted, wanted]
 
 

@@ -323,7 +323,7 @@ def test_float32_is_added_to(operator: bool, on_simulator: None) -> None:
     expected = case.reference()
     SimulatedKernel.tensors = visible(t, t.d)
     if operator:
-        gemm_out_op(t.d, t.a, t.a_sf, t.b, t.b_sf, None, "dense", True)
+        gemm_out_op(t.d, t.a, t.a_sf, t.b, t.b_sf, None, None, "dense", True, False)
     else:
         gemm(t.a, t.a_sf, t.b, t.b_sf, t.d, accumulate=True)
     assert torch.equal(t.d, expected)
@@ -341,12 +341,12 @@ def test_compilers_know_the_result_without_running() -> None:
         a, a_sf = torch.empty(70, 256, dtype=torch.float8_e4m3fn), torch.empty(70, 2)
         b, b_sf = torch.empty(3, 208, 256, dtype=torch.float8_e4m3fn), torch.empty(3, 2, 2)
         ends = torch.empty(3, dtype=torch.int32)
-        d = gemm_op(a, a_sf, b, b_sf, ends, "packed", torch.float32)
+        d = gemm_op(a, a_sf, b, b_sf, ends, None, "packed", torch.float32, False)
         assert (d.shape, d.dtype) == ((70, 208), torch.float32)
-        assert gemm_out_op(d, a, a_sf, b, b_sf, ends, "packed", False) is None
-        assert gemm_op(a, a_sf, b, b_sf, ends, "packed", torch.float32, None, True).shape == (70, 208)
+        assert gemm_out_op(d, a, a_sf, b, b_sf, ends, None, "packed", False, False) is None
+        assert gemm_op(a, a_sf, b, b_sf, ends, None, "packed", torch.float32, True).shape == (70, 208)
         tiles, none = torch.empty(3, 1, 2, 17408, dtype=torch.uint8), torch.empty(3, 208, 0, dtype=torch.uint8)
-        assert gemm_op(a, a_sf, tiles, none, ends, "packed", torch.bfloat16).shape == (70, 208)
+        assert gemm_op(a, a_sf, tiles, none, ends, None, "packed", torch.bfloat16, False).shape == (70, 208)
 
 
 REFUSED: dict[str, tuple[Callable[[GemmTensors], GemmTensors], str]] = {

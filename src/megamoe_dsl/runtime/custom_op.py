@@ -128,6 +128,19 @@ def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[
     return operator
 
 
+def define_stage(
+    name: str, on_gpu: Callable[..., Any], on_cpu: Callable[..., Any], fake: Callable[..., Any], writes: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """An operator that runs `on_gpu` with GPU tensors and `on_cpu` with CPU tensors; both take the arguments that the annotations of
+    `on_gpu` list, of which it writes to `writes`.  A plain call (`is_plain_call`) leaves out the operator."""
+
+    def run(*given: Any) -> Any:
+        return (on_cpu if given[0].device.type == "cpu" else on_gpu)(*given)
+
+    operator = define(name, torch.library.infer_schema(on_gpu, mutates_args=writes), run, fake)
+    return lambda *given: (run if is_plain_call(given[0]) else operator)(*given)
+
+
 def differentiate(operator: Callable[..., Any], backward: Callable[..., Any], keep: Callable[..., None]) -> Callable[..., Any]:
     """The operator with a backward pass; `keep` keeps what that needs in its context."""
     torch.library.register_autograd(operator, backward, setup_context=keep, lib=_LIBRARY)  # type: ignore[arg-type]

@@ -32,9 +32,12 @@ def recipe_of(values: torch.Tensor, scales: torch.Tensor) -> str:
     return BF16 if values.dtype == torch.bfloat16 else FP8 if scales.dtype == torch.float32 else MXFP8
 
 
-def route(x: torch.Tensor, topk_idx: torch.Tensor, experts: int, recipe: str) -> tuple[torch.Tensor, ...]:
-    """Where rows of experts end, the token of each row, and the row of each slot, as `RouterMetadata` has them; rows behind the last
-    expert's are nothing.  Then x in E4M3 and its scales, in BF16 no rows of them."""
+def route(
+    x: torch.Tensor, topk_idx: torch.Tensor, experts: int, recipe: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`ends`, `sources` and `positions` of `RouterMetadata`, int32: where each expert's rows end, the token of each row, the row of each
+    slot.  `sources` has an entry for every slot; those behind the last expert's rows are undefined.  Then x in E4M3 and its scales; with
+    recipe bf16xbf16 both have no rows."""
     bind_context()
     check_aligned("dy", x, TMA_ALIGNMENT)
     tokens, topk = topk_idx.shape
@@ -66,7 +69,7 @@ def new_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[torch.T
 
 
 def quantize_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 and scales of bfloat16 [E, N, K]."""
+    """E4M3 and scales of bfloat16 [E, N, K], N and K multiples of 128: [E, N, K], or transposed [E, K, N]."""
     bind_context()
     check_aligned("w", w, TMA_ALIGNMENT)
     codes, scales = new_weights(w, transposed, recipe)
@@ -85,7 +88,7 @@ def quantize_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[to
 def preactivations(
     x: torch.Tensor, x_sf: torch.Tensor, w1: torch.Tensor, w1_sf: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor
 ) -> torch.Tensor:
-    """Gate and up, bfloat16 [tokens * topk, 2I]."""
+    """Gate and up, bfloat16 [tokens * topk, 2I], as the forward pass stores them."""
     experts, n, hidden = w1.shape
     found = x.new_empty((len(sources), n), dtype=torch.bfloat16)
     run_gemm(_problems(hidden, n // 2, experts, recipe_of(x, x_sf)).gate_up, GemmTensors(x, x_sf, w1, w1_sf, found, ends, sources=sources))
@@ -105,7 +108,8 @@ def row_gradients(
     gate_up: str,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dH, w A and dw (reference/expert_gradients.py); w2 is transposed."""
+    """dH, bfloat16 [tokens * topk, 2I], w A, bfloat16 [tokens * topk, I], and dw, float32 [tokens, topk] (reference/expert_gradients.py);
+    w2 is transposed, [E, I, H]."""
     bind_context()
     check_aligned("dy", dy, TMA_ALIGNMENT)
     (experts, own, hidden), rows, places = w2.shape, len(stored), positions.flatten().long()
@@ -129,7 +133,7 @@ def as_it_lies(transposed: torch.Tensor) -> torch.Tensor:
 def token_gradients(
     rows: torch.Tensor, rows_sf: torch.Tensor, w1: torch.Tensor, w1_sf: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """dX, bfloat16 [tokens, H], of rows dH; w1 is transposed."""
+    """dX, bfloat16 [tokens, H], of rows dH; w1 is transposed, [E, H, 2I].  Rows in E4M3 are those of `padded_rows`."""
     experts, hidden, k = w1.shape
     products = rows.new_empty((len(rows), hidden), dtype=torch.bfloat16)
     tensors = GemmTensors(rows, rows_sf, as_it_lies(w1), w1_sf, products, ends)
@@ -155,7 +159,8 @@ def weight_gradients(
     tokens_first: bool,
     kind: str = PACKED,
 ) -> None:
-    """The sum of rows^T tokens over each expert's rows, with `tokens_first` its transpose, in bfloat16 [E, M, N] or added to float32."""
+    """The sum of rows^T tokens over each expert's rows, or with `tokens_first` its transpose: written into bfloat16 [E, M, N], or added to
+    float32 without rounding to BF16.  `kind` says how `ends` count rows: packed or aligned (blocks/gemm/problem.py)."""
     check_aligned("main_grads", total, TMA_ALIGNMENT)
     experts, n, k = total.shape
     hidden, own = (n, k) if tokens_first else (k, n // 2)

@@ -29,7 +29,7 @@ from ..reference.router import RouterMetadata, router_metadata
 from . import device_gradients
 from .buffers import check_dims, check_tensor
 from .cpu_experts import gate_then_up, rows_of_w1
-from .custom_op import define, differentiate, is_plain_call, takes_tensors
+from .custom_op import define, define_stage, differentiate, is_plain_call, takes_tensors
 from .gemm_scales import gate_up_words, scale_bytes, scale_words
 from .k_grouped_gemm import QuantizedBoth, add_columns, numbers_of, padded_rows, quantized
 
@@ -197,41 +197,25 @@ def _weight_gradients(
     total.copy_(total + sums if total.dtype == torch.float32 else sums)
 
 
-def _stage(schema: str, on_cpu: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """A stage as an operator; without one where nobody looks at operators.  On a GPU the function of `device_gradients` with its name."""
-    name, _, arguments = schema.partition("(")
-
-    def run(*given: Any) -> Any:
-        return (on_cpu if given[0].device.type == "cpu" else getattr(device_gradients, name))(*given)
-
-    operator = define(f"moe_{name}", f"({arguments}", run, fake)
-    return lambda *given: (run if is_plain_call(given[0]) else operator)(*given)
-
-
-_ROWS = "Tensor ends, Tensor sources"
-route = _stage(
-    "route(Tensor x, Tensor topk_idx, int experts, str recipe) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+route = define_stage(
+    "moe_route",
+    device_gradients.route,
     _route,
     lambda x, idx, experts, recipe: (
         *(idx.new_empty(shape, dtype=torch.int32) for shape in (experts, idx.numel(), idx.shape)),
         *device_gradients.new_quantized(x, recipe),
     ),
 )
-"""`ends`, `sources` and `positions` of `RouterMetadata`; the second has a number for every slot, of which those behind the last expert's
-rows are nothing.  So are rows of what follows that no slot has.  Then x in E4M3 and its scales, in BF16 no rows of them."""
-quantize_weights = _stage(
-    "quantize_weights(Tensor w, bool transposed, str recipe) -> (Tensor, Tensor)", _quantize_weights, device_gradients.new_weights
-)
-"""E4M3 of bfloat16 [E, N, K], N and K multiples of 128: [E, N, K], or transposed [E, K, N]; and scales, for 128 x 128 or `scale_words`."""
-preactivations = _stage(
-    f"preactivations(Tensor x, Tensor x_sf, Tensor w1, Tensor w1_sf, {_ROWS}) -> Tensor",
+quantize_weights = define_stage("moe_quantize_weights", device_gradients.quantize_weights, _quantize_weights, device_gradients.new_weights)
+preactivations = define_stage(
+    "moe_preactivations",
+    device_gradients.preactivations,
     _preactivations,
     lambda x, x_sf, w1, w1_sf, ends, sources: x.new_empty((len(sources), w1.shape[1]), dtype=torch.bfloat16),
 )
-"""Gate and up, bfloat16 [tokens * topk, 2I], as the forward pass stores them."""
-row_gradients = _stage(
-    f"row_gradients(Tensor dy, Tensor dy_sf, Tensor topk_weights, Tensor w2, Tensor w2_sf, Tensor stored, {_ROWS}, Tensor positions,"
-    " str gate_up, str activation) -> (Tensor, Tensor, Tensor)",
+row_gradients = define_stage(
+    "moe_row_gradients",
+    device_gradients.row_gradients,
     _row_gradients,
     lambda dy, sf, weights, w2, w2_sf, stored, *_: (
         torch.empty_like(stored),
@@ -239,20 +223,15 @@ row_gradients = _stage(
         torch.empty_like(weights),
     ),
 )
-"""dH, bfloat16 [tokens * topk, 2I], w A, bfloat16 [tokens * topk, I], and dw, float32 [tokens, topk]; w2 is transposed, [E, I, H]."""
-token_gradients = _stage(
-    "token_gradients(Tensor rows, Tensor rows_sf, Tensor w1, Tensor w1_sf, Tensor ends, Tensor positions) -> Tensor",
+token_gradients = define_stage(
+    "moe_token_gradients",
+    device_gradients.token_gradients,
     _token_gradients,
     lambda rows, rows_sf, w1, w1_sf, ends, positions: rows.new_empty((len(positions), w1.shape[1]), dtype=torch.bfloat16),
 )
-"""dX, bfloat16 [tokens, H], of rows dH; w1 is transposed, [E, H, 2I].  Rows in E4M3 are those of `padded_rows`."""
-weight_gradients = _stage(
-    f"weight_gradients(Tensor(a!) total, Tensor rows, Tensor tokens, {_ROWS}, bool tokens_first, str kind='packed') -> ()",
-    _weight_gradients,
-    lambda *_: None,
+weight_gradients = define_stage(
+    "moe_weight_gradients", device_gradients.weight_gradients, _weight_gradients, lambda *_: None, writes=("total",)
 )
-"""The sum of rows^T tokens over the rows of each expert, with `tokens_first` its transpose, into bfloat16 [E, M, N]; or added to float32
-without being rounded to BF16.  `ends` are of a packed or of an aligned problem (blocks/gemm/problem.py)."""
 
 
 MADE = 8  # tensors of `QuantizedExperts`

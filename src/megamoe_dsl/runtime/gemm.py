@@ -22,7 +22,7 @@ from ..quant.weights import TORCH_DTYPES
 from ..recipe import RECIPES
 from .buffers import check_dims
 from .call_plan import CallPlans
-from .custom_op import asks_for_gradients, is_plain_call, takes_tensors
+from .custom_op import asks_for_gradients, define, is_plain_call, takes_tensors
 from .device_gemm import check_current, gemm_kernel
 from .gemm_scales import SCALE_DTYPES, given_scales
 from .gemm_tensors import OUTPUTS, GemmTensors
@@ -184,17 +184,16 @@ def _call(
         raise ProblemError("batch_invariant", batch_invariant, "True or False")
     if is_plain_call(a) and not asks_for_gradients((out, a_sf, b, b_sf, factors)):
         return launch(out, operands, kind, out_dtype, accumulate, batch_invariant)
-    *scaled, factors = Operands.given(*operands)
     if out is None:
-        return gemm_op(*scaled, kind, out_dtype, factors, batch_invariant)
-    gemm_out_op(out, *scaled, kind, accumulate, factors, batch_invariant)
+        return cast(torch.Tensor, gemm_op(*Operands.given(*operands), kind, out_dtype, batch_invariant))
+    gemm_out_op(out, *Operands.given(*operands), kind, accumulate, batch_invariant)
     return out
 
 
 def launch(
     out: torch.Tensor | None, operands: tuple[Any, ...], kind: str, out_dtype: torch.dtype, accumulate: bool, batch_invariant: bool = False
 ) -> torch.Tensor:
-    """A GEMM, as an operator or without one; `out_dtype` where there is no `out`."""
+    """A GEMM, as an operator or without one; `out_dtype` counts where there is no `out`."""
     tensors = (out, *operands)
     return _PLANS.of(tensors, (kind, out_dtype, accumulate, batch_invariant))(*tensors)
 
@@ -214,33 +213,20 @@ def _plan(tensors: Sequence[torch.Tensor | None], others: tuple[Any, ...]) -> Ge
 _PLANS = CallPlans(_plan)
 
 
-_OPERANDS = "Tensor a, Tensor a_sf, Tensor b, Tensor b_sf, Tensor? groups, str kind"
-_OTHERS = "Tensor? factors=None, bool batch_invariant=False"
-
-
-def _operands(given: Sequence[Any]) -> Operands:
-    return Operands(*given[:5], *given[7:8])
-
-
-def _gemm(*given: Any) -> torch.Tensor:
-    return launch(*(None, _operands(given), *given[5:7], False, *given[8:]))
-
-
 def _gemm_out(out: torch.Tensor, *given: Any) -> None:
-    launch(*(out, _operands(given), given[5], out.dtype, given[6], *given[8:]))
+    launch(out, given[:6], given[6], out.dtype, *given[7:])
 
 
-gemm_op = torch.library.custom_op(
-    "megamoe_dsl::gemm", _gemm, mutates_args=(), schema=f"({_OPERANDS}, ScalarType out_dtype, {_OTHERS}) -> Tensor"
+_OPERANDS = "Tensor a, Tensor a_sf, Tensor b, Tensor b_sf, Tensor? groups, Tensor? factors, str kind"
+gemm_op = define(
+    "gemm",
+    f"({_OPERANDS}, ScalarType out_dtype, bool batch_invariant) -> Tensor",
+    lambda *given: launch(None, given[:6], given[6], given[7], False, given[8]),
+    lambda *given: Operands(*given[:6]).new_result(*given[6:8]),
 )
 """A new D; rows of no group are not written."""
-gemm_op.register_fake(lambda *given: _operands(given).new_result(*given[5:7]))
-
-gemm_out_op = torch.library.custom_op(
-    "megamoe_dsl::gemm_out", _gemm_out, mutates_args=("out",), schema=f"(Tensor(a!) out, {_OPERANDS}, bool accumulate, {_OTHERS}) -> ()"
-)
+gemm_out_op = define("gemm_out", f"(Tensor(a!) out, {_OPERANDS}, bool accumulate, bool batch_invariant) -> ()", _gemm_out, lambda *_: None)
 """Writes D into `out`; rows of no group are left alone."""
-gemm_out_op.register_fake(lambda *given: None)
 
 
 __all__ = ["gemm", "grouped_gemm"]

@@ -24,11 +24,14 @@ from ..recipe import RECIPES
 from ..reference import scaled_matmul
 from ..reference.promoted import promoted_sums
 from .buffers import check_dims, check_tensor
-from .custom_op import check_no_gradient, define, takes_tensors
+from .custom_op import check_no_gradient, define_stage, takes_tensors
 from .device_gemm import check_current, loaded_kernel
 from .device_gradients import FP8, launch_kernel, recipe_of, run_gemm
 from .gemm_scales import TMA_ALIGNMENT, scale_bytes, scale_words
 from .gemm_tensors import OUTPUTS, GemmTensors
+
+Quantized = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Codes and scales along channels, then along rows."""
 
 
 class QuantizedBoth(NamedTuple):
@@ -115,7 +118,7 @@ def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows:
 
 def quantized(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str = FP8) -> QuantizedBoth:
     """`quantize_both` of tensors that have been checked."""
-    codes, scales, codes_t, scales_t = _quantize_both(x, sources, rows, recipe)
+    codes, scales, codes_t, scales_t = quantize_columns(x, sources, rows, recipe)
     own = scales.T if recipe == FP8 else scales
     return QuantizedBoth(codes, own, codes_t, scales_t) if rows else QuantizedBoth(None, None, codes_t, scales_t)
 
@@ -163,39 +166,34 @@ def _problem(out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right
     )
 
 
-def _new_both(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> tuple[torch.Tensor, ...]:
+def _new_both(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> Quantized:
     count, hidden = len(x) if sources is None else sources.numel(), x.shape[1]
-    blocks, of_rows, scales = count // SCALE_BLOCK, count if rows else 0, torch.float32 if recipe == FP8 else torch.int32
+    of_rows, scales = count if rows else 0, torch.float32 if recipe == FP8 else torch.int32
     return (
         x.new_empty((of_rows, hidden), dtype=torch.float8_e4m3fn),
         x.new_empty((hidden // SCALE_BLOCK, of_rows), dtype=scales),
         x.new_empty((hidden, count), dtype=torch.float8_e4m3fn),
-        x.new_empty((blocks, hidden), dtype=scales),
+        x.new_empty((count // SCALE_BLOCK, hidden), dtype=scales),
     )
 
 
-def _on_cpu(tensor: torch.Tensor) -> bool:
-    """Whether the reference computes."""
-    return tensor.device.type == "cpu"
+def _quantize_on_cpu(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> Quantized:
+    if sources is not None and len(sources) and not -1 <= int(sources.min()) <= int(sources.max()) < len(x):
+        raise ProblemError("sources", [int(sources.min()), int(sources.max())], f"-1, or tokens below {len(x)}")
+    taken = x if sources is None else torch.nn.functional.pad(x, (0, 0, 0, 1))[sources.long()]  # a row of zeros for -1
+    form, sides = RECIPES[recipe].activations, (taken if rows else taken[:0], taken.T.contiguous())
+    found = [quantize(one, form, check=False) for one in sides]
+    scales = [(sf.T if recipe == FP8 else scale_words(sf)[:, : len(one)]).contiguous() for one, sf in found]
+    return found[0][0], scales[0], found[1][0], scales[1]
 
 
-def _run_quantize(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> tuple[torch.Tensor, ...]:
-    if _on_cpu(x):
-        if sources is not None and len(sources) and not -1 <= int(sources.min()) <= int(sources.max()) < len(x):
-            raise ProblemError("sources", [int(sources.min()), int(sources.max())], f"-1, or tokens below {len(x)}")
-        taken = x if sources is None else torch.nn.functional.pad(x, (0, 0, 0, 1))[sources.long()]  # the row behind all is one of zeros
-        form, sides = RECIPES[recipe].activations, (taken if rows else taken[:0], taken.T.contiguous())
-        found = [quantize(one, form, check=False) for one in sides]
-        scales = [(sf.T if recipe == FP8 else scale_words(sf)[:, : len(one)]).contiguous() for one, sf in found]
-        return found[0][0], scales[0], found[1][0], scales[1]
+def _quantize_on_gpu(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, recipe: str) -> Quantized:
     check_current(x.device, "x.device")
     made = _new_both(x, sources, rows, recipe)
-    count = made[2].shape[1]
-    if count:
-        named = dict(zip(("codes", "scales", "codes_t", "scales_t"), made, strict=True))
-        given = {"x": x} if sources is None else {"x": x, "sources": sources}
+    if count := made[2].shape[1]:
+        given = {"x": x, **dict(zip(("codes", "scales", "codes_t", "scales_t"), made, strict=True))}
         kernel = loaded_kernel(x.device, QuantizeProblem, x.shape[1], sources is not None, rows, recipe)
-        launch_kernel(kernel, {**given, **named}, {"sources": 0, "num_rows": count})
+        launch_kernel(kernel, given if sources is None else {**given, "sources": sources}, {"sources": 0, "num_rows": count})
     return made
 
 
@@ -212,20 +210,22 @@ def micro_scaled_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterato
         yield one, other
 
 
-def _run_gemm(
+def _add_on_cpu(out: torch.Tensor, *given: torch.Tensor) -> None:
+    left, left_sf, right, right_sf, ends = given
+    columns, listed = left.shape[1], ends.tolist()
+    if columns and any(not first <= end <= columns or end % SCALE_BLOCK for first, end in pairwise([0, *listed])):
+        raise ProblemError("ends", listed, f"multiples of {SCALE_BLOCK} in ascending order, at most left.shape[1] = {columns}")
+    if left_sf.dtype == torch.int32:
+        empty, groups = torch.zeros(out.shape[1:]), micro_scaled_groups((left, left_sf), (right, right_sf), listed)
+        sums = torch.stack([scaled_matmul(*one, *other) if one[0].shape[1] else empty for one, other in groups])
+    else:
+        sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), listed, "hopper"))
+    out.copy_(out + sums if out.dtype == torch.float32 else sums)
+
+
+def _add_on_gpu(
     out: torch.Tensor, left: torch.Tensor, left_sf: torch.Tensor, right: torch.Tensor, right_sf: torch.Tensor, ends: torch.Tensor
 ) -> None:
-    if _on_cpu(out):
-        columns, listed = left.shape[1], ends.tolist()
-        if columns and any(not first <= end <= columns or end % SCALE_BLOCK for first, end in pairwise([0, *listed])):
-            raise ProblemError("ends", listed, f"multiples of {SCALE_BLOCK} in ascending order, at most left.shape[1] = {columns}")
-        if left_sf.dtype == torch.int32:
-            empty, groups = torch.zeros(out.shape[1:]), micro_scaled_groups((left, left_sf), (right, right_sf), listed)
-            sums = torch.stack([scaled_matmul(*one, *other) if one[0].shape[1] else empty for one, other in groups])
-        else:
-            sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), listed, "hopper"))
-        out.copy_(out + sums if out.dtype == torch.float32 else sums)
-        return
     check_current(out.device, "left.device")
     if left.shape[1]:
         run_gemm(_problem(out, left, left_sf, right), GemmTensors(left, left_sf, right, right_sf, out, ends))
@@ -233,13 +233,6 @@ def _run_gemm(
         out.zero_()
 
 
-_quantize_both = define(
-    "quantize_both", "(Tensor x, Tensor? sources, bool rows, str recipe) -> (Tensor, Tensor, Tensor, Tensor)", _run_quantize, _new_both
-)
-add_columns = define(
-    "k_grouped_gemm",
-    "(Tensor(a!) out, Tensor left, Tensor left_sf, Tensor right, Tensor right_sf, Tensor ends) -> ()",
-    _run_gemm,
-    lambda *_: None,
-)
+quantize_columns = define_stage("quantize_both", _quantize_on_gpu, _quantize_on_cpu, _new_both)
+add_columns = define_stage("k_grouped_gemm", _add_on_gpu, _add_on_cpu, lambda *_: None, writes=("out",))
 """`k_grouped_gemm` of tensors that have been checked."""
