@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from megamoe_dsl.cli import simulations
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.quant import quantize_e4m3
+from megamoe_dsl.quant import MICRO_SCALING, quantize_e4m3
 from megamoe_dsl.recipe import E4M3
 
 SMALL = ["simulate", "--kernel", "pre_dispatch", "--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2"]
@@ -31,12 +31,12 @@ def test_the_symmetric_buffers_bytes_are_those_of_quant(arch: str, recipe: list[
 
 
 def test_wrong_bytes_are_counted_in_their_field_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def wrong(x: torch.Tensor, **_: bool) -> tuple[torch.Tensor, torch.Tensor]:
         codes, sf = quantize_e4m3(x)
         sf[:1, :5] += 1
         return codes, sf
 
-    monkeypatch.setitem(simulations.MICRO_SCALING, E4M3, replace(simulations.MICRO_SCALING[E4M3], quantize=wrong))
+    monkeypatch.setitem(MICRO_SCALING, E4M3, replace(MICRO_SCALING[E4M3], quantize=wrong))
     result = runner.invoke(app, [*TINY, "--no-race", "--arch", "sm_100a"])
     assert result.exit_code == 1
     assert re.findall(r"0 +3 +(\w+) .* (\d+) mismatches", result.output) == [("x_sf", "5")]

@@ -31,9 +31,8 @@ from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back
 from megamoe_dsl.kernels.moe.halves.config import HALVES, EpConfig
 from megamoe_dsl.kernels.moe.halves.family import tuned_fields
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.quant import ExpertWeights, quantize_weight_e4m3
+from megamoe_dsl.quant import ExpertWeights, quantize, quantize_weight_e4m3
 from megamoe_dsl.runtime.buffers import Inputs
-from megamoe_dsl.runtime.ep.buffers import quantize_rows
 from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
@@ -65,7 +64,7 @@ def unscaled_point(
     configs = point_configs(point, target, variants)
     x, x_sf, *routing = point.draw(SEED)
     inputs = {point.recipe: Inputs(x, x_sf, *routing)}
-    inputs[FP8] = Inputs(*quantize_rows(x, replace(problem, recipe=FP8).formats.activations), *routing)
+    inputs[FP8] = Inputs(*quantize(x, replace(problem, recipe=FP8).formats.activations, check=False), *routing)
     weights = {point.recipe: layer.weights, FP8: quantized(layer.weights)}
     ys = {name: torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda") for name in (*inputs, TORCH)}
     layers = {}

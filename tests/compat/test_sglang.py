@@ -284,7 +284,7 @@ def test_a_load_into_the_same_parameters_keeps_the_layer(arch: Arch, monkeypatch
     """Graphs hold its addresses."""
     made, adopted = [], []
     monkeypatch.setattr(sglang, "layer_of", lambda problem, device: made.append((problem, device)) or object())
-    monkeypatch.setattr(sglang, "adopt", lambda layer, parameters: adopted.append((layer, sorted(parameters))))
+    monkeypatch.setattr(shared_parts, "adopt", lambda layer, parameters: adopted.append((layer, sorted(parameters))))
     experts = sglang_experts(PROBLEM, random_weights(PROBLEM, 0, 1))
     for _ in range(2):
         sglang.build(experts, sglang.FP8_NAMES)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_name import METHODS
 from engine_stand_in import arguments_of
 from record import Record
 
@@ -19,7 +20,7 @@ from engines import Inputs3, call_sequence
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.compat.engines import shared_parts
-from megamoe_dsl.compat.engines.vllm import FP8, LAYERS, METHODS, MXFP4, ExpertsMethod
+from megamoe_dsl.compat.engines.vllm import FP8, LAYERS, MXFP4, ExpertsMethod
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights, new_weights
 from megamoe_dsl.runtime import symmetric_memory
@@ -248,7 +249,7 @@ def test_a_load_into_the_same_parameters_keeps_the_layer(engine: dict[str, type]
     """Graphs hold its addresses."""
     made, adopted = [], []
     monkeypatch.setattr(vllm, "layer_of", lambda problem, device: made.append((problem, device)) or object())
-    monkeypatch.setattr(vllm, "adopt", lambda layer, parameters: adopted.append((layer, sorted(parameters))))
+    monkeypatch.setattr(shared_parts, "adopt", lambda layer, parameters: adopted.append((layer, sorted(parameters))))
     method, experts = ExpertsMethod(vllm_method(FP8), routed_experts(), moe_config(PROBLEM)), torch.nn.Module()
     for name in method.names.values():
         experts.register_parameter(name, torch.nn.Parameter(torch.zeros(1)))

@@ -35,8 +35,9 @@ class Wheel:
 
     @property
     def adapter(self) -> list[Path]:
-        """The modules of this package that plug into it: those that begin with its name."""
-        return sorted((ROOT / "src" / "megamoe_dsl" / "compat" / "engines").glob(f"{self.name}*.py"))
+        """The modules of this package that plug into it, those that begin with its name, and what they name without a statement."""
+        modules = (ROOT / "src" / "megamoe_dsl" / "compat" / "engines").glob(f"{self.name}*.py")
+        return [*sorted(modules), Path(__file__).with_name("by_name.py")]
 
     @property
     def sources(self) -> Path:

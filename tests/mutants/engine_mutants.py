@@ -37,7 +37,7 @@ ENGINES = (
     Host(
         "vLLM's constants of an activation are not read",
         "missing check",
-        "vllm:activation_of",
+        "shared_parts:require_constants",
         "tuple(mine if one is None else one for one, mine in zip(found, constants, strict=True)) != constants",
         "False",
         (f"{VLLM}::test_what_is_refused",),

@@ -5,7 +5,7 @@ import math
 import torch
 
 from megamoe_dsl.problem import Problem
-from megamoe_dsl.quant import quantize, quantize_nvfp4
+from megamoe_dsl.quant import quantize
 from megamoe_dsl.reference import requantize
 from megamoe_dsl.reference.moe import ExpertInputs
 
@@ -45,7 +45,7 @@ def normal_x(problem: Problem, count: int, generator: torch.Generator) -> tuple[
     """Normal tokens in the problem's formats, and their scales."""
     form = problem.formats.activations
     x = normal((count, problem.hidden), form.channels if form.scale else UNSCALED_BLOCK, generator)
-    return quantize_nvfp4(x, torch.tensor(NORMAL_FACTOR)) if form.factor else quantize(x, form)
+    return quantize(x, form, torch.tensor(NORMAL_FACTOR))
 
 
 def assert_sums_exact(job: ExpertInputs, left: torch.Tensor, right: torch.Tensor, unit: float) -> None:

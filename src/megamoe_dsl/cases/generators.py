@@ -23,15 +23,15 @@ from megamoe_dsl.reference.moe import ExpertInputs
 Scaled = tuple[torch.Tensor, torch.Tensor]
 
 _INTEGERS = {
-    "fp8xfp4": (15, None),  # 15: the largest run of integers that E4M3 holds
-    "mxf4xmxf4": (None, None),
-    "nvfp4xnvfp4": (None, None),
+    "fp8xfp4": (15, 0),  # 15: the largest run of integers that E4M3 holds
+    "mxf4xmxf4": (0, 0),
+    "nvfp4xnvfp4": (0, 0),
     "mxfp8xmxfp8": (15, 10),
     "fp8xfp8": (4, 4),
-    "fp8xmxfp4": (4, None),
+    "fp8xmxfp4": (4, 0),
     "bf16xbf16": (31, 31),
 }
-"""The largest magnitude of the integers that exact tokens and weights of Linear1 are; None for all 16 values of E2M1, equally likely."""
+"""The largest magnitude of the integers that exact tokens and weights of Linear1 are; 0 for all 16 values of E2M1, equally likely."""
 _E2M1_RMS = 2.9
 _STEPS = 4  # neighboring scales within an exact operand: a factor of 8
 _TOKEN_SCALE, _WEIGHT_SCALE, _DECODED_SCALE = 0.29, 4.6, 7.3  # root mean squares, of weights in units of the smallest
@@ -44,8 +44,8 @@ _WIDEST = 13  # binades between the scales of normal weights that kernels decode
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
     """Tokens whose sums in Linear1 are exact, and their scales."""
     form, (largest, _) = problem.formats.activations, _INTEGERS[problem.recipe]
-    codes = _elements(form, (count, problem.hidden), largest, generator)
-    return codes, _scales(form, (count, form.scales_of(problem.hidden)), -_STEPS, generator)
+    codes = elements(form, (count, problem.hidden), largest, generator)
+    return codes, scales(form, (count, form.scales_of(problem.hidden)), -_STEPS, generator)
 
 
 def exact_weights(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
@@ -53,7 +53,7 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> quant.ExpertW
     form, el, h, i = problem.formats.weights, problem.experts_per_rank, problem.hidden, problem.intermediate
     low, low2 = _exponent(problem), -7 if form.element == E2M1 else -11  # of the smallest scales
     width = i // _FC2_ENTRIES if problem.formats.scales_in_mma else quant.FP32_SCALE_BLOCK
-    fc1 = [_elements(form, (2 * i, h), _INTEGERS[problem.recipe][1], generator) for _ in range(el)]
+    fc1 = [elements(form, (2 * i, h), _INTEGERS[problem.recipe][1], generator) for _ in range(el)]
     fc2 = [_sparse(form, h, i, width, generator) for _ in range(el)]
     weights = [torch.stack([one.view(torch.uint8) for one in drawn]).view(drawn[0].dtype) for drawn in (fc1, fc2)]
     if form.scale is None:
@@ -65,12 +65,12 @@ def exact_weights(problem: Problem, generator: torch.Generator) -> quant.ExpertW
         near = torch.rand(el, len(sizes), generator=generator, device=generator.device) / 2 + 0.75
         near[:, 0] = 1.0
         factors, low, low2 = near * torch.tensor(sizes, device=near.device), 0, 0
-    fc1_sf = _scales(form, shapes[0], low, generator)
+    fc1_sf = scales(form, shapes[0], low, generator)
     if problem.formats.decodes:  # within 128 of K a factor of two apart
         each = quant.FP32_SCALE_BLOCK // form.channels
-        wide = _scales(form, (*shapes[0][:2], -(-shapes[0][2] // each)), low, generator).repeat_interleave(each, dim=2)
+        wide = scales(form, (*shapes[0][:2], -(-shapes[0][2] // each)), low, generator).repeat_interleave(each, dim=2)
         fc1_sf = wide[..., : shapes[0][2]] + _bytes(shapes[0], 0, 2, generator)
-    return quant.ExpertWeights(weights[0], fc1_sf, weights[1], _scales(form, shapes[1], low2, generator), factors=factors)
+    return quant.ExpertWeights(weights[0], fc1_sf, weights[1], scales(form, shapes[1], low2, generator), factors=factors)
 
 
 def normal_weights(problem: Problem, generator: torch.Generator) -> quant.ExpertWeights:
@@ -99,7 +99,7 @@ def normal_weights(problem: Problem, generator: torch.Generator) -> quant.Expert
 def check_linear1(problem: Problem, job: ExpertInputs) -> None:
     """Raises `CaseError` unless the FP32 sums of Linear1 are exact in any order."""
     x, w = quant.dequantize(job.x, job.x_sf), quant.dequantize(job.own.fc1, job.own.fc1_sf, parts=2)
-    unit = math.prod(0.5 if largest is None else 1.0 for largest in _INTEGERS[problem.recipe])
+    unit = math.prod(1.0 if largest else 0.5 for largest in _INTEGERS[problem.recipe])
     unit *= _smallest(job.x_sf) * _smallest(job.own.fc1_sf) if problem.formats.scaled else 2.0 ** _exponent(problem)
     assert_sums_exact(job, x, w, unit)
 
@@ -120,15 +120,15 @@ def _bytes(shape: tuple[int, ...], low: int, high: int, generator: torch.Generat
     return draw_integers(shape, low, high, generator).to(torch.uint8)
 
 
-def _elements(form: Format, shape: tuple[int, int], largest: int | None, generator: torch.Generator) -> torch.Tensor:
-    """Codes of integers up to `largest`, or any of E2M1."""
-    if largest is None:
+def elements(form: Format, shape: tuple[int, int], largest: int, generator: torch.Generator) -> torch.Tensor:
+    """Codes of integers of magnitudes up to `largest`; of E2M1 any codes, two in a byte."""
+    if form.element == E2M1:
         return _bytes((shape[0], shape[1] // 2), 0, 256, generator)
     values = draw_integers(shape, -largest, largest + 1, generator).float()
     return values.bfloat16() if form.element == BF16 else quant.encode_e4m3(values)
 
 
-def _scales(form: Format, shape: tuple[int, ...], low: int, generator: torch.Generator) -> torch.Tensor:
+def scales(form: Format, shape: tuple[int, ...], low: int, generator: torch.Generator) -> torch.Tensor:
     """Powers of two from 2^low to 2^(low + 3), as the format stores scales."""
     exponents = draw_integers(shape, low, low + _STEPS, generator)
     if form.scale in (UE8M0, None):
@@ -153,7 +153,7 @@ def _sparse(form: Format, rows: int, columns: int, width: int, generator: torch.
 
 def _exponent(problem: Problem) -> int:
     """Of the smallest scale of Linear1's weights, with which sums of `hidden` products make gate and up of the size of 4."""
-    rms = (_E2M1_RMS if largest is None else (largest * (largest + 1) / 3) ** 0.5 for largest in _INTEGERS[problem.recipe])
+    rms = ((largest * (largest + 1) / 3) ** 0.5 if largest else _E2M1_RMS for largest in _INTEGERS[problem.recipe])
     scales = _TOKEN_SCALE * (_DECODED_SCALE if problem.formats.decodes else _WEIGHT_SCALE) if problem.formats.scaled else 1.0
     return round(math.log2(_SIZE / (problem.hidden**0.5 * math.prod(rms) * scales)))
 

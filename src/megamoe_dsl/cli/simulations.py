@@ -21,8 +21,7 @@ from ..kernels.moe.halves.config import EpConfig
 from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
 from ..options.option import numbers
 from ..problem import Problem, ProblemError
-from ..quant import MICRO_SCALING, input_layout, quantize_e4m3_f32
-from ..recipe import UE8M0
+from ..quant import input_layout, quantize
 from ..reference import Accumulate
 from ..runtime.buffers import Inputs
 from ..runtime.ep.simulated import SimulatedEp
@@ -194,9 +193,7 @@ def expected_buffer(config: PreDispatchConfig, inputs: Tokens) -> torch.Tensor:
     problem, count = config.problem, len(inputs["x"])
     region = config.symmetric
     sym = torch.full((region.size,), UNTOUCHED, dtype=torch.uint8)
-    activations = problem.formats.activations
-    quantize = MICRO_SCALING[activations.element].quantize if activations.scale == UE8M0 else quantize_e4m3_f32
-    codes, sf = quantize(inputs["x"])
+    codes, sf = quantize(inputs["x"], problem.formats.activations)
     region.view(sym, "topk_idx").fill_(-1)
     region.view(sym, "topk_weights").fill_(0.0)
     for name, tensor in zip(FIELDS, (codes, sf, inputs["topk_idx"], inputs["topk_weights"]), strict=True):

@@ -16,9 +16,9 @@ from ..arch import SM90, Arch
 from ..blocks.gemm.problem import GATHERED, INTERLEAVED, PACKED, ROW_BLOCK, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem, GemmProblem
 from ..layouts.arith import align
 from ..problem import ProblemError
-from ..quant import no_scales
+from ..quant import no_scales, quantize
 from ..quant.weights import TORCH_DTYPES, stored_row
-from ..reference import activate, requantize
+from ..reference import activate
 from ..reference.promoted import Accumulate
 from ..runtime.cpu_experts import gate_then_up
 from ..runtime.gemm_scales import gate_up_words, scales_by_column
@@ -44,7 +44,7 @@ class GatherCase:
         t, p = self.tensors, self.problem
         halves = gate_then_up(self.packed.reference(accumulate).float(), p.gate_up)
         values = activate(p, halves, torch.ones(len(halves)))
-        d, d_sf = requantize(values, p.recipe, self.hidden_factors()) if p.hidden.scale else (values.to(t.d.dtype), no_scales(values))
+        d, d_sf = quantize(values, p.hidden, self.hidden_factors())
         scales = no_scales(t.d) if t.d_sf is None else t.d_sf
         return self.with_rows(t.d.view(torch.uint8), d.view(torch.uint8)).view(t.d.dtype), self.with_rows(scales, d_sf)
 

@@ -50,17 +50,14 @@ class GemmCase:
         return self.problem.formats.sums_known and not self.arch.has_tensor_memory
 
     def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
-        """D, of the result's type and shape, from what D holds now; sums as `scaled_matmul` forms them, of so many K blocks at a time,
-        which are then added, or of all."""
+        """D, of the result's type and shape, from what D holds now.  `k_blocks` of K are summed at a time, as `scaled_matmul` does it, and
+        these sums are added in FP32; 0 sums all of K at once."""
         p, d = self.problem, self.tensors.d.flatten(0, -2).clone()
-        for part, factor, (a, a_sf, b, b_sf) in self.products():
-            if p.formats.promoted:
-                found = in_parts(a, a_sf, b, b_sf, accumulate, k_blocks or p.k_blocks)
-            elif p.formats.scaled:
-                found = scaled_matmul(a, a_sf, b, b_sf, accumulate)
-            else:
-                parts = zip(*(values.split(p.k_block * (k_blocks or p.k_blocks), dim=1) for values in (a, b)), strict=True)
-                found = torch.stack([scaled_matmul(x, a_sf, w, b_sf, accumulate) for x, w in parts]).sum(dim=0)
+        for part, factor, operands in self.products():
+            found, step = torch.zeros(part.stop - part.start, p.n), (k_blocks or p.k_blocks) * p.k_block
+            for first in range(0, p.k, step):
+                own = (one[:, first * one.shape[1] // p.k : (first + step) * one.shape[1] // p.k].contiguous() for one in operands)
+                found += scaled_matmul(*own, accumulate)
             found *= factor
             d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
         return d.view(self.tensors.d.shape)
@@ -95,29 +92,12 @@ class GemmCase:
         return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
 
 
-def in_parts(
-    a: torch.Tensor, a_sf: torch.Tensor, b: torch.Tensor, b_sf: torch.Tensor, accumulate: Accumulate, k_blocks: int
-) -> torch.Tensor:
-    """The promoted product, as the sum of those of so many K blocks each, FP32."""
-    found = torch.zeros(len(a), len(b))
-    blocks = a_sf.shape[1]
-    for first in range(0, blocks, k_blocks):
+def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> GemmCase:
+    """Operands drawn for `counts` rows of each group (one count of a dense problem).  Groups of a masked problem have room for the highest
+    count, rounded up to what the kernel takes.
 
-        def own(values: torch.Tensor, first: int = first) -> torch.Tensor:
-            return values.unflatten(1, (blocks, -1))[:, first : first + k_blocks].flatten(1).contiguous()
-
-        found += scaled_matmul(own(a), own(a_sf), own(b), own(b_sf), accumulate)
-    return found
-
-
-def gemm_case(
-    problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, capacity: int = 0, arch: Arch = SM90
-) -> GemmCase:
-    """Operands drawn for `counts` rows of each group (one count of a dense problem).
-
-    exact     small integers with powers of two as scales: every sum is exact
-    capacity  rows of each group of a masked problem; by default the highest count rounded up to what the kernel takes
-    arch      whose tensor core forms the sums
+    exact  small integers with powers of two as scales: every sum is exact
+    arch   whose tensor core forms the sums
 
     Raises `ProblemError` for a list of another length or a bad count.
     """
@@ -127,7 +107,7 @@ def gemm_case(
         if (number := as_integer(count)) is None or number < 0:
             raise ProblemError("rows", count, "a number of rows, 0 or more")
     step = capacity_step(problem)
-    capacity = max(capacity, -(-max(1, *counts) // step) * step)
+    capacity = -(-max(1, *counts) // step) * step
     rows, spans, groups = place_rows(problem, counts, capacity)
     generator = torch.Generator().manual_seed(seed)
     a, a_sf, b, b_sf = drawing_of(problem, exact)(problem, rows, generator)

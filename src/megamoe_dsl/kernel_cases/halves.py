@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from ..cases import Case
+from ..cases.generators import elements, scales
 from ..kernels.moe.halves.layouts.symmetric import first_rows, pool_rows
 from ..problem import Problem
-from ..quant import MICRO_SCALING, encode_ue8m0
-from ..recipe import F32
-from ..reference import Accumulate, Routing, route, scaled_matmul
+from ..reference import Accumulate, Routing, combine, route, scaled_matmul
 from ..runtime.ep.buffers import RowActivations
 
 
@@ -36,39 +35,25 @@ def linear1_rows(case: Case, rank: int, accumulate: Accumulate = torch.float64) 
 
 
 def combined(case: Case, acts: Sequence[RowActivations], accumulate: Accumulate = torch.float64) -> list[torch.Tensor]:
-    """y of every rank: Linear2 of every row rounded to BF16, then for each slot in ascending order a fused multiplication and addition in
-    FP32, rounded to BF16 once."""
+    """y of every rank: Linear2 of every row rounded to BF16, then `reference.combine` with the top-k weights."""
     moe, routing = case.problem, route(case.problem, case.topk_idx)
-    results: dict[tuple[int, int, int], torch.Tensor] = {}
+    outputs = [torch.zeros(moe.topk, len(idx), moe.hidden, dtype=torch.bfloat16, device=idx.device) for idx in case.topk_idx]
     for rank, (one, weights) in enumerate(zip(acts, case.weights, strict=True)):
-        scales = one.row_scales
+        row_scales = one.row_scales
         for local, place in enumerate(expert_places(case, rank, routing)):
-            operands = (one.values[place], scales[place], weights.fc2[local], weights.fc2_sf[local])
-            rows = scaled_matmul(*operands, accumulate).bfloat16()
+            operands = (one.values[place], row_scales[place], weights.fc2[local], weights.fc2_sf[local])
             pairs = routing.slots[rank * moe.experts_per_rank + local]
-            sources = [(source, token, slot) for source, some in enumerate(pairs) for token, slot in some.tolist()]
-            results.update(zip(sources, rows, strict=True))
-    ys = []
-    for rank, weights_of_slots in enumerate(case.topk_weights):
-        y = torch.zeros(len(weights_of_slots), moe.hidden, device=weights_of_slots.device)
-        for token, slot in (case.topk_idx[rank] >= 0).nonzero().tolist():
-            product = results[rank, token, slot].double() * weights_of_slots[token, slot].double()
-            y[token] = (product + y[token].double()).float()
-        ys.append(y.bfloat16())
-    return ys
+            rows = scaled_matmul(*operands, accumulate).bfloat16().split([len(some) for some in pairs])
+            for output, some, own in zip(outputs, pairs, rows, strict=True):
+                output[some[:, 1], some[:, 0]] = own
+    return [combine(*one) for one in zip(outputs, case.topk_idx, case.topk_weights, strict=True)]
+
+
+def draw_rows(problem: Problem, generator: torch.Generator) -> RowActivations:
+    """Activations of all rows of a rank's pool: small numbers with powers of two as scales, whose sums with exact weights are exact."""
+    shape, form = (pool_rows(problem), problem.intermediate), problem.formats.activations
+    return RowActivations.ordered(elements(form, shape, 2, generator), scales(form, (shape[0], form.scales_of(shape[1])), -2, generator))
 
 
 def draw_activations(case: Case, rank: int) -> RowActivations:
     return draw_rows(case.problem, torch.Generator().manual_seed(rank))
-
-
-def draw_rows(problem: Problem, generator: torch.Generator) -> RowActivations:
-    """Small integers, with scales that are powers of two where there are any, of all rows of the pool."""
-    shape, form = (pool_rows(problem), problem.intermediate), problem.formats.activations
-    values = torch.randint(-2, 3, shape, generator=generator).float()
-    if form.scale is None:
-        return RowActivations.of(values.bfloat16(), form)
-    scales = torch.exp2(torch.randint(-2, 2, (shape[0], form.scales_of(shape[1])), generator=generator).float())
-    if form.scale == F32:
-        return RowActivations.ordered(values.to(torch.float8_e4m3fn), scales)
-    return RowActivations.ordered(MICRO_SCALING[form.element].encode(values), encode_ue8m0(scales))

@@ -10,7 +10,7 @@ or value.
 import torch
 
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.quant.formats import E4M3_MAX, _require_dtype, _require_finite, blocks_of, e4m3_scale_byte, encode_e4m3, require_floats
+from megamoe_dsl.quant.formats import E4M3_MAX, _require_dtype, _require_scales, e4m3_scale_byte, encode_e4m3, float_blocks, require_floats
 
 FP32_SCALE_BLOCK = 128
 """Values of K, and rows of weights, that share one FP32 scale; the tensor core's partial sums are promoted to FP32 as often."""
@@ -24,13 +24,6 @@ def _scales(amax: torch.Tensor) -> torch.Tensor:
     return amax.clamp(min=_SMALLEST_AMAX) / torch.full((), E4M3_MAX, dtype=torch.float32, device=amax.device)
 
 
-def _float_blocks(name: str, x: torch.Tensor, block: int, check: bool = True) -> torch.Tensor:
-    require_floats(name, x)
-    if check:
-        _require_finite(name, x)
-    return blocks_of(x.to(torch.float32), block)
-
-
 def _joined(blocks: torch.Tensor, values: int) -> torch.Tensor:
     return blocks.flatten(-2)[..., :values].contiguous()
 
@@ -42,19 +35,19 @@ def quantize_e4m3_f32(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: 
     the scale, its reciprocal, the product value * reciprocal; then E4M3, to nearest even, saturating. What is not float32 is cast to it
     first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
     """
-    blocks = _float_blocks("x", x, block, check)
+    blocks = float_blocks("x", x, block, check=check)
     sf = _scales(blocks.abs().amax(dim=-1))
     return _joined(encode_e4m3(blocks * sf.reciprocal().unsqueeze(-1)), x.shape[-1]), sf
 
 
-def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize to E4M3 with one power of two per `block` values of the last dimension: what the Linear1 epilogue does.
 
     The exponent byte e is `e4m3_scale_byte` of the block's amax; the scale is the float32 with bits e << 23, which is 2^(e - 127), and 0
-    for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23. Shapes and errors
-    are those of `quantize_e4m3_f32`.
+    for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23. All else is as of
+    `quantize_e4m3_f32`.
     """
-    blocks = _float_blocks("x", x, block)
+    blocks = float_blocks("x", x, block, check=check)
     byte = e4m3_scale_byte(blocks.abs().amax(dim=-1)).to(torch.int32)
     sf = (byte << _MANTISSA_BITS).view(torch.float32)
     inverse = ((254 - byte) << _MANTISSA_BITS).view(torch.float32)
@@ -64,10 +57,7 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> tuple[
 def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:
     """Exact values, float64, of E4M3 [..., K] with one FP32 scale per `block` values, [..., ceil(K / block)]."""
     _require_dtype("x", x, torch.float8_e4m3fn)
-    _require_dtype("sf", sf, torch.float32)
-    expected = (*x.shape[:-1], -(-x.shape[-1] // block))
-    if tuple(sf.shape) != expected:
-        raise ProblemError("sf.shape", tuple(sf.shape), f"{expected}, a scale for {block} values")
+    _require_scales("sf", x, sf, block, torch.float32)
     return x.to(torch.float64) * sf.to(torch.float64).repeat_interleave(block, dim=-1)[..., : x.shape[-1]]
 
 
@@ -77,7 +67,7 @@ def quantize_weight_e4m3(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     require_floats("w", w, 2)
     block, (rows, k) = FP32_SCALE_BLOCK, w.shape[-2:]
     filled = torch.nn.functional.pad(w, (0, 0, 0, -rows % block)) if rows % block else w
-    blocks = _float_blocks("w", filled, block).unflatten(-3, (-1, block))  # [..., rows / 128, 128, K / 128, 128]
+    blocks = float_blocks("w", filled, block).unflatten(-3, (-1, block))  # [..., rows / 128, 128, K / 128, 128]
     sf = _scales(blocks.abs().amax(dim=(-3, -1)))
     codes = encode_e4m3(blocks * sf.reciprocal()[..., :, None, :, None])
     return codes.flatten(-4, -3).flatten(-2)[..., :rows, :k].contiguous(), sf

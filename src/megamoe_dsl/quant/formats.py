@@ -46,16 +46,30 @@ def blocks_of(x: torch.Tensor, block: int) -> torch.Tensor:
     return (torch.nn.functional.pad(x, (0, short)) if short else x).unflatten(-1, (-1, block))
 
 
+def float_blocks(name: str, x: torch.Tensor, block: int, *, whole: bool = False, check: bool = True) -> torch.Tensor:
+    """`blocks_of` x in float32.  Raises `ProblemError` for what is not floating point, with `check` for NaN and infinities, which waits for
+    the device, and with `whole` for a K that is no multiple of the block."""
+    require_floats(name, x)
+    if whole:
+        _require_blocks(name, x.shape[-1], block)
+    if check:
+        _require_finite(name, x)
+    return blocks_of(x.to(torch.float32), block)
+
+
 def _require_finite(name: str, tensor: torch.Tensor) -> None:
     if not bool(torch.isfinite(tensor).all()):
         raise ProblemError(name, "NaN or an infinity", "finite")
 
 
-def _require_scales(name: str, values: torch.Tensor, sf: torch.Tensor, block: int) -> None:
-    _require_dtype(name, sf, torch.uint8, torch.float8_e8m0fnu)
-    expected = (*values.shape[:-1], values.shape[-1] // block)
+_UE8M0 = (torch.uint8, torch.float8_e8m0fnu)
+
+
+def _require_scales(name: str, values: torch.Tensor, sf: torch.Tensor, block: int, *dtypes: torch.dtype) -> None:
+    _require_dtype(name, sf, *(dtypes or _UE8M0))
+    expected = (*values.shape[:-1], -(-values.shape[-1] // block))
     if tuple(sf.shape) != expected:
-        raise ProblemError(f"{name}.shape", tuple(sf.shape), f"{expected}, a byte for {block} values")
+        raise ProblemError(f"{name}.shape", tuple(sf.shape), f"{expected}, a scale for {block} values")
 
 
 # --- UE8M0 -----------------------------------------------------------------------------------------------------------------------
@@ -132,11 +146,7 @@ def _least_scale(amax: torch.Tensor, largest: float) -> torch.Tensor:
 
 def _scaled_blocks(name: str, x: torch.Tensor, block: int, largest: float, check: bool) -> tuple[torch.Tensor, torch.Tensor]:
     # Blocks divided by their scales, float32 [..., K / block, block], and the scales' bytes.  All that may refuse a value comes first.
-    require_floats(name, x)
-    _require_blocks(name, x.shape[-1], block)
-    if check:
-        _require_finite(name, x)
-    blocks = x.to(torch.float32).unflatten(-1, (-1, block))
+    blocks = float_blocks(name, x, block, whole=True, check=check)
     sf = _byte_not_below(_least_scale(blocks.abs().amax(dim=-1), largest))
     return blocks * _power_of_two(_SCALE_BIAS - sf.to(torch.int32)).to(torch.float32).unsqueeze(-1), sf
 
@@ -278,10 +288,7 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
     is rounded to FP32.  Where a scale is zero the codes are, with the values' signs.  `factor` is float32 and positive: one, or [...] of
     leading dimensions as `nvfp4_factor` gives it for each.
     """
-    require_floats("x", x)
-    _require_blocks("x", x.shape[-1], NVFP4_BLOCK)
-    _require_finite("x", x)
-    blocks = x.to(torch.float32).unflatten(-1, (-1, NVFP4_BLOCK))
+    blocks = float_blocks("x", x, NVFP4_BLOCK, whole=True)
     whole = factor.to(torch.float32).reshape(*factor.shape, *[1] * (blocks.ndim - factor.ndim))
     if not bool(((whole > 0) & (whole < torch.inf)).all()):
         raise ProblemError("factor", whole.flatten()[:4].tolist(), "positive and finite")
@@ -293,6 +300,5 @@ def quantize_nvfp4(x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor,
 def dequantize_nvfp4(packed: torch.Tensor, sf: torch.Tensor) -> torch.Tensor:
     """Exact values without the factor of the matrix: uint8 [..., K / 2] and float8_e4m3fn [..., K / 16] to float64 [..., K]."""
     codes = unpack_e2m1(packed)
-    if codes.shape != (*sf.shape[:-1], sf.shape[-1] * NVFP4_BLOCK):
-        raise ProblemError("sf.shape", tuple(sf.shape), str((*codes.shape[:-1], codes.shape[-1] // NVFP4_BLOCK)))
+    _require_scales("sf", codes, sf, NVFP4_BLOCK, torch.float8_e4m3fn)
     return (decode_e2m1(codes).unflatten(-1, (-1, NVFP4_BLOCK)) * decode_e4m3(sf).unsqueeze(-1)).flatten(-2)

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from megamoe_dsl.quant import formats
-from megamoe_dsl.quant.block128 import dequantize_e4m3_f32, dequantize_weight_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
+from megamoe_dsl.quant.block128 import (
+    dequantize_e4m3_f32,
+    dequantize_weight_e4m3,
+    quantize_e4m3_f32,
+    quantize_e4m3_pow2,
+    quantize_weight_e4m3,
+)
 from megamoe_dsl.recipe import E2M1, E4M3, F32, Format
 
 Scaled = tuple[torch.Tensor, torch.Tensor]
@@ -17,7 +23,6 @@ Scaled = tuple[torch.Tensor, torch.Tensor]
 class MicroScaling:
     """A block-scaled element type.
 
-    dtype        of its codes in memory; E2M1 has two in a byte
     scale_byte   float32 largest magnitudes of blocks to the bytes of their scales, uint8; `scale` is what such a byte stands for, float64
     encode       float32 [..., K], already divided by their scale, to codes of the nearest ones
     decode       codes to float64 [..., K]
@@ -27,7 +32,6 @@ class MicroScaling:
     smallest     half a step next to zero
     """
 
-    dtype: torch.dtype
     scale_byte: Callable[[torch.Tensor], torch.Tensor]
     scale: Callable[[torch.Tensor], torch.Tensor]
     encode: Callable[[torch.Tensor], torch.Tensor]
@@ -44,7 +48,6 @@ class MicroScaling:
 
 MICRO_SCALING = {
     E4M3: MicroScaling(
-        torch.float8_e4m3fn,
         formats.e4m3_scale_byte,
         formats.decode_ue8m0,
         formats.encode_e4m3,
@@ -55,7 +58,6 @@ MICRO_SCALING = {
         2.0**-10,
     ),
     E2M1: MicroScaling(
-        torch.uint8,
         formats.e2m1_scale_byte,
         formats.decode_ue8m0,
         lambda x: formats.pack_e2m1(formats.encode_e2m1(x)),
@@ -71,8 +73,6 @@ NVFP4_SCALING = replace(
     MICRO_SCALING[E2M1],
     scale_byte=lambda amax: formats.encode_e4m3(amax / formats.E2M1_MAX).view(torch.uint8),
     scale=lambda byte: formats.decode_e4m3(byte.view(torch.float8_e4m3fn)),
-    quantize=lambda values: formats.quantize_nvfp4(values, torch.ones(())),
-    dequantize=formats.dequantize_nvfp4,
 )
 """Of values that have been divided by their factor."""
 
@@ -82,16 +82,21 @@ def micro_scaling_of(codes: torch.Tensor) -> MicroScaling:
     return MICRO_SCALING[E2M1 if codes.dtype == torch.uint8 else E4M3]
 
 
-def quantize(values: torch.Tensor, form: Format, *, check: bool = True) -> Scaled:
-    """Codes and scales of floating point [..., rows, K] in a format; of one that has a factor, with the factor of all these values.
-    Without `check` rows without a factor may hold what is not finite, which nobody looks for."""
+def quantize(values: torch.Tensor, form: Format, factor: torch.Tensor | None = None, *, check: bool = True) -> Scaled:
+    """Codes and scales of floating point [..., rows, K] in a format.
+
+    factor  float32, one or [...], of a format that has one; by default that of all these values
+    check   whether to look for NaN and infinities, which waits for the device; always where there is a factor
+    """
     if form.scale is None:
-        return values.bfloat16(), formats.no_scales(values)
-    if form.scale == F32:
-        return quantize_e4m3_f32(values, form.channels, check=check) if form.rows == 1 else quantize_weight_e4m3(values)
+        return values.bfloat16().contiguous(), formats.no_scales(values)
     if form.factor:
-        return formats.quantize_nvfp4(values, formats.nvfp4_factor(values))
-    return MICRO_SCALING[form.element].quantize(values, check=check)
+        return formats.quantize_nvfp4(values, formats.nvfp4_factor(values) if factor is None else factor)
+    if form.scale != F32:
+        return MICRO_SCALING[form.element].quantize(values, check=check)
+    if form.rows > 1:
+        return quantize_weight_e4m3(values)
+    return (quantize_e4m3_pow2 if form.power_of_two else quantize_e4m3_f32)(values, form.channels, check=check)
 
 
 def dequantize(codes: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:

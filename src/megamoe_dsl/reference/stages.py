@@ -10,18 +10,10 @@ agree bit for bit.  For other data `bounds.error_bound` says how far they may di
 
 import torch
 
-from megamoe_dsl.quant import (
-    MICRO_SCALING,
-    blocks_of,
-    dequantize,
-    dequantize_e4m3,
-    no_scales,
-    quantize_e4m3,
-    quantize_e4m3_pow2,
-    quantize_nvfp4,
-)
-from megamoe_dsl.recipe import BF16, COMBINE, F32, RECIPES, ExpertFactors
+from megamoe_dsl.quant import blocks_of, dequantize, dequantize_e4m3, quantize, quantize_e4m3
+from megamoe_dsl.recipe import BF16, COMBINE, RECIPES, ExpertFactors
 from megamoe_dsl.reference.promoted import Accumulate, hopper_dot, promoted_matmul
+from megamoe_dsl.reference.router import weighted_sum
 
 
 def scaled_matmul(
@@ -89,13 +81,7 @@ def requantize(values: torch.Tensor, recipe: str = "fp8xfp4", factor: torch.Tens
     (bfloat16 [n, I], uint8 [n, 0]); nvfp4xnvfp4: packed E2M1 and float8_e4m3fn [n, I/16].  `factor`, float32, one or [n], is that of
     formats which have one.
     """
-    hidden = RECIPES[recipe].hidden
-    if hidden.scale is None:
-        return values.to(torch.bfloat16), no_scales(values)
-    if hidden.factor:
-        assert factor is not None
-        return quantize_nvfp4(values, factor)
-    return quantize_e4m3_pow2(values) if hidden.scale == F32 else MICRO_SCALING[hidden.element].quantize(values)
+    return quantize(values, RECIPES[recipe].hidden, factor)
 
 
 def linear2(
@@ -140,10 +126,6 @@ def combine(outputs: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor
     """
     if outputs.ndim != 3 or tuple(topk_idx.shape) != (outputs.shape[1], outputs.shape[0]):
         raise ValueError(f"topk_idx: shape {tuple(topk_idx.shape)}, allowed: (T, topk) of outputs {tuple(outputs.shape)} [topk, T, H]")
-    total = torch.zeros(outputs.shape[1:], dtype=torch.float32, device=outputs.device)
-    for slot in range(outputs.shape[0]):
-        added = total + outputs[slot].float()
-        if weights is not None:
-            added = (total.double() + outputs[slot].double() * weights[:, slot, None].double()).float()
-        total = torch.where(topk_idx[:, slot, None] >= 0, added, total)
-    return total.to(torch.bfloat16)
+    rows = torch.arange(topk_idx.numel(), device=outputs.device).view(outputs.shape[:2]).T
+    weights = torch.ones(topk_idx.shape, device=outputs.device) if weights is None else weights
+    return weighted_sum(outputs.flatten(0, 1).float(), rows.where(topk_idx >= 0, -1), weights).bfloat16()

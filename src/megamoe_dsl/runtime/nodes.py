@@ -19,13 +19,12 @@ import torch
 import torch.distributed as dist
 
 from ..problem import Problem, ProblemError
-from ..quant import ExpertWeights, blocks_of, dequantize_e4m3, quantize_e4m3
+from ..quant import ExpertWeights, blocks_of, dequantize_e4m3, quantize, quantize_e4m3
 from ..recipe import BF16
 from .buffers import check_layout
 from .call_plan import Numbers, Tensors
 from .custom_op import asks_for_gradients, check_no_gradient, is_plain_call, register
 from .custom_op import mega_moe as mega_moe_op
-from .ep.buffers import quantize_rows
 from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
 
 Exchange = Callable[[], torch.Tensor]
@@ -273,7 +272,7 @@ class NodeLayer(torch.nn.Module):
         """What a call does, as an operator or without one."""
         x, _, topk_idx, topk_weights = tensors
         check_layout(self.problem, "", x, None, topk_idx, topk_weights)
-        rows = quantize_rows(x, self.problem.formats.activations) if self.takes_scales else (x,)
+        rows = quantize(x, self.problem.formats.activations, check=False) if self.takes_scales else (x,)
         parts = (*rows, topk_idx.int() + 1, topk_weights)  # a row of zeros, which stands for no token, has masked slots
         plan, sent = self.plan(topk_idx, numbers[0]), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
         there, back = [self.dispatch(plan, sent, 0)], []

@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
-from ...activation import ACTIVATIONS
 from ...problem import Problem, ProblemError
 from ...runtime import symmetric_memory
 from ...runtime.layer import MegaMoE
-from .shared_parts import Parameters, adopt, combine_element, new_layer, recipe_of, require_values
+from .shared_parts import LAYERS, Parameters, combine_element, load, new_layer, recipe_of, require_constants, require_values
 
 VARIABLE = "MEGAMOE_SGLANG"
 ACTIVATION_NAMES = {"swiglu": "silu", "swigluoai": "swigluoai", "situ": "situ"}
@@ -36,27 +34,12 @@ Experts = Annotated[Any, "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"
 Settings = Annotated[Any, "sglang.srt.arg_groups.fields.device.Device"]
 Environment = Annotated[Any, "sglang.srt.environ.Envs"]
 """Objects of SGLang's classes: `make engines` finds there which of their attributes this module names."""
-BY_NAME = (
-    "sglang.srt.layers.quantization.fp8.Fp8MoEMethod.w13_weight_scale_inv",
-    "sglang.srt.layers.quantization.fp8.Fp8MoEMethod.w2_weight_scale_inv",
-    "sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod.w13_weight_scale",
-    "sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod.w2_weight_scale",
-    "sglang.srt.models.minimax_m3.MiniMaxM3MoE._minimax_activation",
-)
-"""What is read of experts by its name: parameters that a method makes, and what a model adds."""
-
-
-LAYERS: WeakKeyDictionary[Any, MegaMoE] = WeakKeyDictionary()
-"""Experts that run here.  Not their attributes: a module's attributes are its submodules."""
 
 
 def build(experts: Experts, names: dict[str, str]) -> None:
-    """Makes the layer of some experts, or loads it anew, and moves their parameters to its memory.  Raises `ProblemError` for a format, a
-    shape, an activation or a parallelism that no kernel here has."""
-    parameters = {field: getattr(experts, name) for field, name in names.items()}
-    if experts not in LAYERS:
-        LAYERS[experts] = layer_of(problem_of(experts, parameters), parameters["fc1"].device)
-    adopt(LAYERS[experts], parameters)
+    """Has `load` take over some experts.  Raises `ProblemError` for a format, a shape, an activation or a parallelism that no kernel here
+    has."""
+    load(experts, names, lambda parameters: layer_of(problem_of(experts, parameters), parameters["fc1"].device))
     experts._mega_moe_weights_built = True
 
 
@@ -97,16 +80,11 @@ def activation_of(experts: Experts) -> str:
     name = "situ" if config.activation == "situ" else name
     if name not in ACTIVATION_NAMES:
         raise ProblemError("activation", name, ", ".join(ACTIVATION_NAMES))
-    ours = ACTIVATIONS[ACTIVATION_NAMES[name]]
     if name == "swigluoai" and config.gate_up_interleaved:
         raise ProblemError("gate_up_interleaved", True, "False: rows of w13 are gate, then up")
-    found, known = {
-        "swiglu": ((), ()),
-        "swigluoai": ((config.gemm1_alpha, config.gemm1_beta), (ours.slope, ours.up_offset)),
-        "situ": ((config.gemm1_alpha, config.gemm1_clamp_limit), (ours.gate_limit, ours.up_limit)),
-    }[name]
-    if found != known:
-        raise ProblemError(f"constants of {name}", found, str(known))
+    if name != "swiglu":
+        second = config.gemm1_beta if name == "swigluoai" else config.gemm1_clamp_limit
+        require_constants(name, ACTIVATION_NAMES[name], config.gemm1_alpha, second)
     return name
 
 

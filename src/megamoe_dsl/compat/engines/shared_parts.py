@@ -8,12 +8,14 @@ Engines balance experts by moving slices of a layer's parameters, and load new w
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
+from ...activation import ACTIVATIONS
 from ...arch import Arch
 from ...artifact.cache import require_writable
 from ...artifact.store import one_process
@@ -34,6 +36,15 @@ def require_values(why: str, *given: tuple[str, object, object]) -> None:
     for name, value, allowed in given:
         if value != allowed:
             raise ProblemError(name, value, f"{allowed} {why}")
+
+
+def require_constants(name: str, activation: str, *found: float | None) -> None:
+    """Raises `ProblemError` unless two constants of an engine's activation are None or those of this project: the limits of a tanh on gate
+    and up, or the slope of the sigmoid and the offset of up."""
+    ours = ACTIVATIONS[activation]
+    constants = (ours.slope, ours.up_offset) if ours.gate_limit is None else (ours.gate_limit, ours.up_limit)
+    if tuple(mine if one is None else one for one, mine in zip(found, constants, strict=True)) != constants:
+        raise ProblemError(f"constants of {name}", found, f"None or {constants}")
 
 
 def recipe_of(arch: Arch, packed: bool, w4a4: bool) -> str:
@@ -104,6 +115,19 @@ def exact_ue8m0(name: str, scales: torch.Tensor) -> torch.Tensor:
     if len(wrong):
         raise ProblemError(name, wrong[0].item(), "powers of two: scales of E2M1 weights are UE8M0")
     return codes
+
+
+LAYERS: WeakKeyDictionary[Any, MegaMoE] = WeakKeyDictionary()
+"""Layers by an engine's experts.  Not an attribute of these: a module's attributes are its submodules."""
+
+
+def load(experts: Any, names: Mapping[str, str], make: Callable[[Parameters], MegaMoE]) -> None:
+    """Makes the layer of an engine's experts, or loads it anew, and moves their parameters to its memory.  `names` are those of the
+    parameters, by field of `ExpertWeights`."""
+    parameters = {field: getattr(experts, name) for field, name in names.items()}
+    if experts not in LAYERS:
+        LAYERS[experts] = make(parameters)
+    adopt(LAYERS[experts], parameters)
 
 
 def adopt(layer: MegaMoE, parameters: Parameters) -> None:

@@ -10,32 +10,18 @@ import logging
 import os
 from functools import lru_cache
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
-from ...activation import ACTIVATIONS
 from ...problem import Problem, ProblemError
 from ...runtime import symmetric_memory
 from ...runtime.layer import MegaMoE
-from .shared_parts import adopt, combine_element, new_layer, recipe_of, require_values
+from .shared_parts import LAYERS, combine_element, load, new_layer, recipe_of, require_constants, require_values
 
 VARIABLE, RESERVED, W4A4 = "MEGAMOE_VLLM", "MEGAMOE_RESERVED_SMS", "MEGAMOE_W4A4"
 FP8 = "vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod"
 MXFP4 = "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod"
 SCALE_BLOCK = (128, 128)
-METHODS = (
-    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.apply",
-    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.create_weights",
-    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.get_fused_moe_quant_config",
-    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.is_monolithic",
-    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.maybe_roundup_sizes",
-    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.supports_eplb",
-    "vllm.model_executor.layers.fused_moe.fused_moe_method_base.FusedMoEMethodBase.topk_indices_dtype",
-    "vllm.model_executor.layers.quantization.base_config.QuantizeMethodBase.process_weights_after_loading",
-)
-"""What vLLM calls of a method: `ExpertsMethod` has it."""
-
 
 VllmEnvironment = Annotated[Any, "vllm.envs"]
 VllmSettings = Annotated[Any, "vllm.config.parallel.ParallelConfig"]
@@ -45,16 +31,6 @@ Config = Annotated[Any, "vllm.model_executor.layers.fused_moe.config.FusedMoECon
 RoutedExperts = Annotated[Any, "vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts"]
 VllmFp8Method = Annotated[Any, "vllm.model_executor.layers.quantization.fp8.Fp8MoEMethod"]
 """Objects of vLLM's classes: `make engines` finds there which of their attributes this module names."""
-BY_NAME = (
-    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w13_weight",
-    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w13_weight_scale",
-    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w2_weight",
-    "vllm.model_executor.layers.quantization.mxfp4.Mxfp4MoEMethod.w2_weight_scale",
-)
-"""What is read of experts by its name: parameters that a method makes."""
-
-LAYERS: WeakKeyDictionary[Any, MegaMoE] = WeakKeyDictionary()
-"""Experts that run here.  Not their attributes: a module's attributes are its submodules."""
 
 
 class WholeLayer:
@@ -101,11 +77,7 @@ class ExpertsMethod:
         return FusedMoEQuantConfig.make()
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Makes the layer of these experts, or loads it anew, and moves their parameters to its memory."""
-        parameters = {field: getattr(layer, name) for field, name in self.names.items()}
-        if layer not in LAYERS:
-            LAYERS[layer] = layer_of(self.problem, parameters["fc1"].device)
-        adopt(LAYERS[layer], parameters)
+        load(layer, self.names, lambda parameters: layer_of(self.problem, parameters["fc1"].device))
 
     def apply(self, layer: Any, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         """y of all ranks' experts for this rank's tokens, of which there may be none; vLLM itself computes shared experts."""
@@ -176,10 +148,7 @@ def activation_of(moe: Config) -> str:
     if value not in known:
         raise ProblemError("activation", value, " or ".join(known))
     name, found = known[value]
-    ours = ACTIVATIONS[name]
-    constants = (ours.gate_limit, ours.up_limit) if name == "situ" else (ours.slope, ours.up_offset)
-    if tuple(mine if one is None else one for one, mine in zip(found, constants, strict=True)) != constants:
-        raise ProblemError(f"constants of {value}", found, f"None or {constants}")
+    require_constants(value, name, *found)
     return name
 
 

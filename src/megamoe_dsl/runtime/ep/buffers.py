@@ -13,9 +13,9 @@ from ...kernels.moe.halves.config import EpConfig, RoutingTablesConfig
 from ...kernels.moe.halves.layouts.symmetric import WAITS, Kept, first_rows, pool_rows, symmetric_buffer
 from ...layouts.records import trace_buffer
 from ...problem import Problem
-from ...quant import MICRO_SCALING, ExpertWeights, inverse_utccp_scale_order, no_scales, quantize_e4m3_f32
+from ...quant import ExpertWeights, inverse_utccp_scale_order, quantize
 from ...quant.weights import TORCH_DTYPES, stored_row
-from ...recipe import F32, RECIPES, UE8M0, Format
+from ...recipe import RECIPES, UE8M0, Format
 from ..buffers import Inputs, check_tensor
 from ..gemm_scales import kernel_scales, scale_words
 from ..watchdog import new_record
@@ -40,8 +40,8 @@ class RowActivations:
     @classmethod
     def of(cls, rows: torch.Tensor, form: Format = RECIPES["fp8xfp8"].activations) -> RowActivations:
         """Of the activation's result, bf16 [pool rows, intermediate], in the format of a recipe's activations: a scale of amax / 448 for
-        each row and 128 channels, or a power of two for 32; BF16 as it is."""
-        return cls.ordered(*quantize_rows(rows, form))
+        each row and 128 channels, or a power of two for 32; BF16 as it is.  A graph may hold it: nothing waits for the device."""
+        return cls.ordered(*quantize(rows, form, check=False))
 
     @classmethod
     def ordered(cls, values: torch.Tensor, scales: torch.Tensor) -> RowActivations:
@@ -78,13 +78,6 @@ class RowActivations:
         """Raises `ProblemError` for a dtype or a shape."""
         for name, (dtype, shape) in self.layout(problem).items():
             check_tensor(f"{owner}{name}", getattr(self, name), dtype, shape)
-
-
-def quantize_rows(rows: torch.Tensor, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and scales in rows.  Nothing waits for the device, so a graph may hold it: what is not finite stays in its block."""
-    if form.scale is None:
-        return rows.contiguous(), no_scales(rows)
-    return quantize_e4m3_f32(rows, check=False) if form.scale == F32 else MICRO_SCALING[form.element].quantize(rows, check=False)
 
 
 class EpBuffers:

@@ -22,7 +22,7 @@ from ...kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
 from ...kernels.moe.halves.gemm_part import ACTIVATED, STORED
 from ...kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from ...problem import Problem, ProblemError
-from ...quant import ExpertWeights
+from ...quant import ExpertWeights, quantize
 from ...target import Target
 from ..buffers import Inputs, check_device, check_output, check_weights
 from ..cuda_kernel import CudaKernel, encode_tensor_map
@@ -33,7 +33,7 @@ from ..preparation import compile_ahead, grid_target, halves_kernels
 from ..rank_kernel import WATCHDOG_NS
 from ..symmetric_memory import SymmetricBuffer
 from ..watchdog import check_watchdog_ns
-from .buffers import Activation, EpBuffers, RowActivations, quantize_rows
+from .buffers import Activation, EpBuffers, RowActivations
 from .routing import check_scatter_indices
 from .training import NO_TOTALS, Gradients, Routed, Tensors, train
 
@@ -183,7 +183,7 @@ class EpMoE(torch.nn.Module):
         if x_sf is None:
             if x.dtype != torch.bfloat16:
                 raise ProblemError("x.dtype", x.dtype, f"{torch.bfloat16} without x_sf")
-            x, x_sf = quantize_rows(x, self.problem.formats.activations)
+            x, x_sf = quantize(x, self.problem.formats.activations, check=False)
         inputs = Inputs(x, x_sf, topk_idx, topk_weights)
         inputs.check_layout(self.problem, device=x.device)
         if x.is_cuda:
