@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,9 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.inspect.inspection import register_use
 from megamoe_dsl.kernel_cases.gather import GatherCase, gather_case
+from megamoe_dsl.kernel_cases.gemm import Compared
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.reference.promoted import Accumulate
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
@@ -49,19 +50,19 @@ def test_every_row_is_exact(name: str) -> None:
     """Rows of no expert stay as they were; a second launch finds the counter of tiles as the first did."""
     run = GATHER_BY_NAME[name]
     case = run.case(exact=True)
-    expected = case.reference()
+    ((d, expected, _),) = case.compared(exact=True).values()
     report = simulate_gemm(artifact(run.config), case.tensors, launches=1 + (name in TWICE))
     assert not report.findings
-    assert torch.equal(case.tensors.d, expected)
+    assert torch.equal(d, expected)
 
 
 @pytest.mark.parametrize("name", [rarely("gather-rows-64-ahead"), "gather-swapped-24", "gather-bf16-gathered-blocked"])
 def test_rounding_is_the_tensor_cores(name: str) -> None:
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)
-    expected = case.reference("hopper")
+    ((d, expected, _),) = case.compared(exact=False).values()
     assert not simulate_gemm(artifact(run.config), case.tensors, seed=1).findings
-    assert torch.equal(case.tensors.d, expected)
+    assert torch.equal(d, expected)
 
 
 @sample("up-first", "stored-interleaved")
@@ -70,13 +71,10 @@ def test_gate_and_up_are_activated_and_quantized(name: str) -> None:
     """And stored, where they are asked for."""
     run = GATHER_BY_NAME[name]
     case = run.case(exact=False)
-    expected, scales = case.activated("hopper")
-    stored = case.preactivations("hopper") if name in STORED else None
+    compared = case.compared(exact=False)
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
-    assert case.tensors.d_sf is not None and torch.equal(case.tensors.d_sf, scales)
-    assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
-    if stored is not None:
-        assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
+    assert list(compared) == ["D", "scales of D", *(["gate and up"] if name in STORED else [])]
+    assert all(torch.equal(written, expected) for written, expected, _ in compared.values())
 
 
 @sample("bf16-up-first")
@@ -114,7 +112,7 @@ def test_rows_that_d_has_not_are_cut_off(name: str) -> None:
     assert 0 < few < len(case.tensors.d)
     t = replace(case.tensors, d=case.tensors.d[:few].clone())
     assert not simulate_gemm(artifact(run.config), t).findings
-    assert torch.equal(t.d, case.reference()[:few])
+    assert torch.equal(t.d, case.compared(exact=True)["D"][1][:few])
 
 
 @sample("config1")
@@ -245,14 +243,14 @@ def test_scales_of_gate_and_up_lie_as_tma_stores_them() -> None:
 
 def test_the_command_compares_everything_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gate and up with an element of the reference changed, codes and scales as they are."""
-    right = GatherCase.preactivations
+    right = GatherCase.compared
 
-    def changed(case: GatherCase, accumulate: Accumulate) -> torch.Tensor:
-        found = right(case, accumulate)
-        found[-1, -1] += 1
+    def changed(case: GatherCase, **options: Any) -> dict[str, Compared]:
+        found = right(case, **options)
+        found["gate and up"][1][-1, -1] += 1
         return found
 
-    monkeypatch.setattr(GatherCase, "preactivations", changed)
+    monkeypatch.setattr(GatherCase, "compared", changed)
     fields = "n=256,k=128,num_groups=2,gate_up=up_first,output=e4m3,preactivations=true"
     command = ["simulate", "--kernel", "gather_gemm", "--fields", fields, "--tokens", "1,2", "--sms", "1"]
     result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, command)

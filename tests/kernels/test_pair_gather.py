@@ -19,7 +19,7 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, GemmProblem
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernel_cases.gather import as_integers, gather_case
+from megamoe_dsl.kernel_cases.gather import gather_case
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.gemm_tensors import GemmTensors
@@ -59,10 +59,10 @@ WIDE = Sm100GemmConfig(GatherGemmProblem(4096, 7168, num_groups=256, recipe="fp8
 def run_within(run: PairGatherRun, *, exact: bool, launches: int = 1, seed: int = 0) -> None:
     """D lies between its ends; no finding, no warning."""
     case = run.case(exact=exact)
-    low, high = case.ends(exact=exact)
+    ((d, low, high),) = case.compared(exact=exact).values()
     report = simulate_gemm(artifact(run.config), case.tensors, launches=launches, seed=seed)
     assert not report.findings and [text for text in report.warnings if PADDING not in text] == []
-    assert bool(((low <= case.tensors.d) & (case.tensors.d <= high)).all())
+    assert bool(((low <= d) & (d <= high)).all())
 
 
 @sample("packed-packed", "two-consumers", "two-pairs-sorted", "nvfp4")
@@ -84,16 +84,13 @@ def test_gate_and_up_are_activated_and_quantized(name: str) -> None:
     """And stored where they are asked for; to the bit on exact sums; rows of no expert and their scales stay as they were."""
     run = PAIR_GATHER_BY_NAME[name]
     case = run.case(exact=True)
-    expected, scales = case.activated()
-    stored = case.preactivations() if run.config.problem.preactivations else None
+    compared = case.compared(exact=True)
     assert not simulate_gemm(artifact(run.config), case.tensors).findings
-    if case.tensors.d_sf is None:
-        assert scales.numel() == 0
-    else:
-        assert torch.equal(as_integers(case.tensors.d_sf), as_integers(scales))
-    assert torch.equal(case.tensors.d.view(torch.uint8), expected.view(torch.uint8))
-    if stored is not None:
-        assert case.tensors.preactivations is not None and torch.equal(case.tensors.preactivations, stored)
+    assert ("gate and up" in compared, "scales of D" in compared) == (
+        run.config.problem.preactivations,
+        run.config.problem.hidden.scale is not None,
+    )
+    assert all(torch.equal(written, expected) for written, expected, _ in compared.values())
 
 
 def test_rows_that_are_not_there_are_those_that_are() -> None:
@@ -221,9 +218,9 @@ def test_the_tile_that_is_chosen_for_many_rows_is_exact() -> None:
     config = choose(problem, Target.typical("sm_100a", 4), 300)
     assert config.pairs == 2
     case = gather_case(problem, (300,))
-    expected = case.reference()
+    ((d, expected, _),) = case.compared(exact=True).values()
     assert not simulate_gemm(artifact(config), case.tensors, launches=2).findings
-    assert torch.equal(case.tensors.d, expected)
+    assert torch.equal(d, expected)
 
 
 def test_bad_configurations_are_refused() -> None:

@@ -16,10 +16,9 @@ from ..arch import SM90, Arch
 from ..blocks.gemm.problem import GATHERED, INTERLEAVED, PACKED, ROW_BLOCK, SORTED_BLOCKED, UP_FIRST, GatherGemmProblem, GemmProblem
 from ..layouts.arith import align
 from ..problem import ProblemError
-from ..quant import no_scales, quantize
+from ..quant import quantize
 from ..quant.weights import TORCH_DTYPES, stored_row
 from ..reference import activate
-from ..reference.promoted import Accumulate
 from ..runtime.cpu_experts import gate_then_up
 from ..runtime.gemm_scales import gate_up_words, scales_by_column
 from ..runtime.gemm_tensors import GemmTensors
@@ -39,15 +38,6 @@ class GatherCase:
     packed: GemmCase
     placed: torch.Tensor
 
-    def activated(self, accumulate: Accumulate = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
-        """D of gate and up, and its scales, likewise."""
-        t, p = self.tensors, self.problem
-        halves = gate_then_up(self.packed.reference(accumulate).float(), p.gate_up)
-        values = activate(p, halves, torch.ones(len(halves)))
-        d, d_sf = quantize(values, p.hidden, self.hidden_factors())
-        scales = no_scales(t.d) if t.d_sf is None else t.d_sf
-        return self.with_rows(t.d.view(torch.uint8), d.view(torch.uint8)).view(t.d.dtype), self.with_rows(scales, d_sf)
-
     def with_rows(self, written: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """What a launch writes into, with these rows in the places of D's; other rows are as they are."""
         found = written.clone()
@@ -59,34 +49,28 @@ class GatherCase:
         factors = self.tensors.hidden_factors
         return None if factors is None else torch.cat([factors[group].expand(rows) for group, _, rows in self.packed.spans])
 
-    def preactivations(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
-        assert self.tensors.preactivations is not None
-        return self.with_rows(self.tensors.preactivations, self.packed.reference(accumulate))
-
-    def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lowest and highest D that a kernel may give, as of the packed GEMM; a CTA has all of K."""
-        low, high = (self.with_rows(self.tensors.d, rows) for rows in self.packed.ends(exact=exact))
-        return low, high
-
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
-        """What a launch writes, by name, with `ends`; of gate and up codes and their scales, and gate and up where they are stored.
-        Raises `ProblemError` where it would not know their bits: of normal numbers that a tensor core has scaled."""
-        if not self.problem.gate_up:
-            return {"D": (self.tensors.d, *self.ends(exact=exact, k_blocks=k_blocks))}
-        if not (exact or self.packed.sums_known):
-            raise ProblemError("data", "normal", f"exact with gate_up of {self.problem.recipe}: how its sums are rounded is not known")
-        accumulate: Accumulate = torch.float64 if exact else "hopper"
-        codes, scales = self.activated(accumulate)
-        found = {"D": (self.tensors.d.view(torch.uint8), codes.view(torch.uint8))}
-        if self.tensors.d_sf is not None:
-            found["scales of D"] = as_integers(self.tensors.d_sf), as_integers(scales)
-        if self.tensors.preactivations is not None:
-            found["gate and up"] = self.tensors.preactivations, self.preactivations(accumulate)
-        return {name: (written, expected, expected) for name, (written, expected) in found.items()}
+        """What a launch writes, by name, with the lowest and highest values that it may write: D; with `gate_up` also its scales, and gate
+        and up, where they are stored.  Rows of no expert are to stay as they are now.
 
-    def reference(self, accumulate: Accumulate = torch.float64) -> torch.Tensor:
-        """D, of which rows of no expert are as they are; partial sums formed as `promoted_matmul` says."""
-        return self.with_rows(self.tensors.d, self.packed.reference(accumulate))
+        Raises `ProblemError` for `gate_up` of normal numbers that a tensor core scales: how it rounds their sums is not known.
+        """
+        t, p = self.tensors, self.problem
+        if not p.gate_up:
+            low, high = (self.with_rows(t.d, rows) for rows in self.packed.ends(exact=exact))  # a CTA has all of K
+            return {"D": (t.d, low, high)}
+        if not (exact or self.packed.sums_known):
+            raise ProblemError("data", "normal", f"exact with gate_up of {p.recipe}: how its sums are rounded is not known")
+        gate_up = self.packed.reference(torch.float64 if exact else "hopper")
+        halves = gate_then_up(gate_up.float(), p.gate_up)
+        d, d_sf = quantize(activate(p, halves, torch.ones(len(halves))), p.hidden, self.hidden_factors())
+        found = {"D": (t.d, d)}
+        if t.d_sf is not None:
+            found["scales of D"] = t.d_sf, d_sf
+        if t.preactivations is not None:
+            found["gate and up"] = t.preactivations, gate_up
+        expected = {name: as_integers(self.with_rows(written, rows)) for name, (written, rows) in found.items()}
+        return {name: (as_integers(written), expected[name], expected[name]) for name, (written, _) in found.items()}
 
 
 def sorted_rows(counts: Sequence[int], block: int = 1) -> tuple[torch.Tensor, int]:

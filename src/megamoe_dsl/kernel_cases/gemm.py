@@ -56,8 +56,8 @@ class GemmCase:
         for part, factor, operands in self.products():
             found, step = torch.zeros(part.stop - part.start, p.n), (k_blocks or p.k_blocks) * p.k_block
             for first in range(0, p.k, step):
-                own = (one[:, first * one.shape[1] // p.k : (first + step) * one.shape[1] // p.k].contiguous() for one in operands)
-                found += scaled_matmul(*own, accumulate)
+                a, a_sf, b, b_sf = (one[:, first * one.shape[1] // p.k : (first + step) * one.shape[1] // p.k] for one in operands)
+                found += scaled_matmul(a.contiguous(), a_sf.contiguous(), b.contiguous(), b_sf.contiguous(), accumulate)
             found *= factor
             d[part] = (found + d[part] if p.accumulate else found).to(d.dtype)
         return d.view(self.tensors.d.shape)
