@@ -60,10 +60,10 @@ def words(count, seed=0):
 
 
 @pytest.mark.parametrize("space", ["cta", "cluster"])
-@pytest.mark.parametrize("seed", range(3))
-def test_load(space, seed):
+@pytest.mark.parametrize(("seed", "race"), [(0, True), (1, True), (2, False)])
+def test_load(space, seed, race):
     source, out = words(128, seed), np.zeros(128, np.uint32)
-    report = run(SETUP + LOAD.format(size=512, space=space) + WAIT + COPY_OUT, [source, out], shared=SHARED, seed=seed)
+    report = run(SETUP + LOAD.format(size=512, space=space) + WAIT + COPY_OUT, [source, out], shared=SHARED, seed=seed, race=race)
     np.testing.assert_array_equal(out, source)
     assert (report.findings, dict(report.warnings)) == ([], {})
 
@@ -78,11 +78,11 @@ def test_reading_without_waiting_is_a_race_or_uninitialized():
     assert report.findings
 
 
-@pytest.mark.parametrize("read", ["", ".read"])
-def test_store(read):
+@pytest.mark.parametrize(("read", "race"), [("", True), (".read", True), (".read", False)])
+def test_store(read, race):
     source, out = words(32), np.zeros(32, np.uint32)
     body = SETUP + FILL + STORE.format(fence="fence.proxy.async.shared::cta;", opcode=COPY, read=read)
-    report = run(body, [source, out], shared=SHARED)
+    report = run(body, [source, out], shared=SHARED, race=race)
     np.testing.assert_array_equal(out, source)
     assert not report.findings
 
@@ -247,7 +247,8 @@ def test_copies_that_have_completed_are_remembered_as_one():
     assert groups.ready(0, read=False) and not groups.committed
 
 
-def test_cp_async_arrives_on_an_mbarrier():
+@pytest.mark.parametrize("race", [True, False])
+def test_cp_async_arrives_on_an_mbarrier(race):
     body = (
         SETUP.replace("[%r1], 1;", "[%r1], 32;")
         + """
@@ -262,12 +263,13 @@ def test_cp_async_arrives_on_an_mbarrier():
         + COPY_OUT
     )
     source, out = words(128), np.zeros(128, np.uint32)
-    report = run(body, [source, out], shared=SHARED)
+    report = run(body, [source, out], shared=SHARED, race=race)
     np.testing.assert_array_equal(out, source)
     assert not report.findings
 
 
-def test_st_async_to_the_other_cta():
+@pytest.mark.parametrize("race", [True, False])
+def test_st_async_to_the_other_cta(race):
     body = (
         SETUP
         + """
@@ -296,7 +298,7 @@ def test_st_async_to_the_other_cta():
     """
     )
     out = np.zeros(64, np.uint32)
-    report = run(body, [out], grid=2, cluster=2, shared=SHARED)
+    report = run(body, [out], grid=2, cluster=2, shared=SHARED, race=race)
     assert out.tolist() == [100 + i for i in range(32)] + list(range(32))
     assert not report.findings
 

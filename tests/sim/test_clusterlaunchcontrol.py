@@ -33,18 +33,18 @@ fence.proxy.async.shared::cta;
 ALONE = {"sync": "bar.sync 0;", "cluster": "", "asks": "%p1", "multicast": "", "offset": "", "count": "red.global.add.u32 [%rd1], 1"}
 
 
-def grid_run(text, grid, cluster=1, resident=None, seed=0):
+def grid_run(text, grid, cluster=1, resident=None, seed=0, race=True):
     counts, memory = np.zeros(grid[0] * grid[1], np.uint32), GlobalMemory()
     ptx = module("ld.param.b64 %rd50, [a]; mov.u32 %r50, %tid.x;" + text, [".param .u64 a"], SHARED)
     launch = Launch((*grid, 1), (32, 1, 1), (cluster, 1, 1), args=(memory.add(counts, "counts"),))
-    report = Simulator(ptx, memory, seed=seed, resident=resident).run([launch])
+    report = Simulator(ptx, memory, seed=seed, resident=resident, race=race).run([launch])
     return counts, report
 
 
 @pytest.mark.parametrize("resident", [1, 2, 3, None])
-@pytest.mark.parametrize("seed", range(3))
-def test_every_cluster_of_the_grid_is_run_once(resident, seed):
-    counts, report = grid_run(LOOP.format(**ALONE), (4, 3), resident=resident, seed=seed)
+@pytest.mark.parametrize(("seed", "race"), [(0, True), (1, True), (2, False)])
+def test_every_cluster_of_the_grid_is_run_once(resident, seed, race):
+    counts, report = grid_run(LOOP.format(**ALONE), (4, 3), resident=resident, seed=seed, race=race)
     assert counts.tolist() == [1] * 12
     assert report.findings == []
 

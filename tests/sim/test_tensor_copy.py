@@ -196,8 +196,8 @@ def store(tensor, start, values, operation=None, **options):
 
 
 @pytest.mark.parametrize("start", [(3, 16), (-2, -8), (18, 80), (30, 0)])
-@pytest.mark.parametrize("seed", range(2))
-def test_store_clips_at_the_edges(start, seed):
+@pytest.mark.parametrize(("seed", "race"), [(0, True), (1, False)])
+def test_store_clips_at_the_edges(start, seed, race):
     tensor = Tensor((20, 96), (4, 32), span=32)
     values = np.random.default_rng(9).integers(0, 255, (4, 32), np.uint8)
     expected, pitch_before = tensor.view.copy(), tensor.bytes.copy().reshape(20, -1)[:, 96:]
@@ -205,7 +205,7 @@ def test_store_clips_at_the_edges(start, seed):
         for c in range(32):
             if 0 <= start[0] + r < 20 and 0 <= start[1] + c < 96:
                 expected[start[0] + r, start[1] + c] = values[r, c]
-    report = store(tensor, start, values, seed=seed)
+    report = store(tensor, start, values, seed=seed, race=race)
     np.testing.assert_array_equal(tensor.view, expected)
     np.testing.assert_array_equal(tensor.bytes.reshape(20, -1)[:, 96:], pitch_before)
     assert not report.findings

@@ -82,9 +82,10 @@ def launch(body, **options):
     return out.tolist(), {f.kind for f in report.findings}
 
 
-def test_a_changed_map_is_used():
+@pytest.mark.parametrize("race", [True, False])
+def test_a_changed_map_is_used(race):
     expected = [*range(10, 18)] + [0] * 8
-    assert launch(COPY_IN + PUBLISH + ACQUIRE + LOAD) == (expected, set())
+    assert launch(COPY_IN + PUBLISH + ACQUIRE + LOAD, race=race) == (expected, set())
 
 
 def test_a_map_is_published_when_its_change_is_known():

@@ -90,11 +90,11 @@ def execute(body, image, n, **options):
 
 
 @pytest.mark.parametrize("types", [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("f16", "f16"), ("bf16", "bf16")])
-@pytest.mark.parametrize("n", [8, 64, 128])
-def test_products(types, n):
+@pytest.mark.parametrize(("n", "race"), [(8, False), (64, True), (128, True)])
+def test_products(types, n, race):
     rng = np.random.default_rng(n)
     (a_raw, a), (b_raw, b) = operand(types[0], 64, 128, rng), operand(types[1], n, 128, rng)
-    result, report = execute(body_of(n, types, "" if "m" in types[0] else ", 0, 0"), image_of(a_raw, b_raw), n, seed=n)
+    result, report = execute(body_of(n, types, "" if "m" in types[0] else ", 0, 0"), image_of(a_raw, b_raw), n, seed=n, race=race)
     expected = np.zeros((64, n), np.float32)
     k = a.shape[1] // 4
     for step in range(4):

@@ -17,7 +17,7 @@ from .lane_order import LaneOrder
 from .lanes import LANE, Lanes, Mask
 from .loads_in_flight import LoadsInFlight
 from .memory import SMEM_RESERVED, ByteStore, SharedMemory
-from .race import Race
+from .race import UNWATCHED, Race
 from .sync import BarrierState
 
 
@@ -97,17 +97,16 @@ class Grid:
         self.unfinished -= 1
         self._holding -= prod(self.launch.cluster)
 
-    def left(self, ctas: Iterable[Cta], clocks: Iterable[Clock], race: Race | None) -> None:
+    def left(self, ctas: Iterable[Cta], clocks: Iterable[Clock], race: Race) -> None:
         """A cluster of these CTAs has ended; `clocks` are those of its warps."""
         self.unfinished -= 1
         for cta in ctas:
             self.let_next(cta, cta in self._waited)
-        if race:
-            self.end = self.end or race.clock()
-            for clock in clocks:
-                self.end.join(clock)
-            if not self.unfinished:
-                race.complete(self.end, self.ctas)
+        self.end = self.end or race.clock()
+        for clock in clocks:
+            self.end.join(clock)
+        if not self.unfinished:
+            race.complete(self.end, self.ctas)
 
 
 class Cta:
@@ -191,18 +190,14 @@ class Warp:
         self.poll: tuple[int, bytes] = (-1, b"")
         self.state: dict[Any, Any] = {}
         self.local: ByteStore | None = None
-        self.agent = 0
-        self.order: LaneOrder
-        if world.race:
-            self.order = LaneOrder(f"{cta} warp {index}", self, world.race)
-            self.agent = self.order.agents.agent
+        self.order: LaneOrder = LaneOrder(f"{cta} warp {index}", self, world.race) if world.race else UNWATCHED
+        self.agent = self.order.agents.agent
 
     def forget(self) -> None:
         self.wake = self.why = self.local = None
         self.R.clear()
         self.state.clear()
-        if self.world.race:
-            del self.order
+        del self.order
 
     def __repr__(self) -> str:
         return f"{self.cta} warp {self.index}"

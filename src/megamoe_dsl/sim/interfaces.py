@@ -63,7 +63,7 @@ class RunState:
 
     memory: GlobalMemory
     seed: int
-    race: Race | None
+    race: Race  # `UNWATCHED` in a run without the detector
     max_delay: int
     kernels: dict[ParsedKernel, str]
     assumptions: Assumptions

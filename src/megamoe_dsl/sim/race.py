@@ -8,7 +8,7 @@ Findings are grouped by kind, kind of memory or buffer, and the two lines: the f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,11 +65,13 @@ class Race:
     def clock(self) -> Clock:
         return Clock(np.zeros((ROWS, self.width), np.int32))
 
-    def engine(self, warp: Thread, name: str) -> tuple[int, int]:
-        """The agent of an engine that works for a warp, made when it is first used, and its operations, this one included."""
+    def engine(self, warp: Thread, name: str, clock: Clock, asynchronous: bool = True, rows: Any = slice(None)) -> Actor:
+        """The next operation of an engine that works for a warp, which knows what `clock` does; that counts the operation in these rows."""
         agent, count = warp.state.get(("engine", name)) or (self.agent(f"{self.names[warp.agent]} {name}", warp.cta), 0)
         warp.state["engine", name] = agent, count + 1
-        return agent, count + 1
+        clock.fit(self.width)
+        clock.own()[rows, agent] = count + 1
+        return Actor(agent, clock, warp.line, asynchronous)
 
     def complete(self, clock: Clock, ctas: Collection[Place]) -> None:
         """The end of a launch of these CTAs: all that their agents have done is visible to both proxies before the next launch."""
@@ -96,6 +98,11 @@ class Race:
         """Write of `size` bytes at each offset in `where`, of a byte slice, or of chunks; lanes as in `read_bytes`."""
         shadow = store.shadow or self.shadow_of(store)
         self.write(shadow, shadow.index(where, size), actor, code_of(where, parts))
+
+    def strong_bytes(self, store: ByteStore, where: Places, size: int, actor: Accessor, **options: Any) -> None:
+        """A strong access of `size` bytes at each offset in `where`; options as of `strong`."""
+        shadow = self.shadow_of(store)
+        self.strong(shadow, shadow.index(where, size), actor, **options)
 
     def shadow_of(self, store: ByteStore) -> Shadow:
         if store.shadow is None:
@@ -292,3 +299,22 @@ class Race:
             kind, name, own_name, where, first_line, actor.line,
             other.sources.get(first_line, ""), own.sources.get(actor.line, ""), self.kernels[other], self.kernels[own],
         )  # fmt: skip
+
+
+class Unwatched:
+    """Stands for the detector of a run without one, and for its clocks and lane orders: false, empty, and any call of it does nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
+
+
+UNWATCHED: Any = Unwatched()

@@ -23,7 +23,7 @@ from .geometry import Dim3, Launch
 from .interfaces import STRICT, Action, Assumptions, Origin, RunState
 from .memory import SMEM_RESERVED, GlobalMemory
 from .program import load
-from .race import Race
+from .race import UNWATCHED, Race
 from .report import Report, describe_line, kernel_names
 from .simt import run_warp
 
@@ -58,7 +58,7 @@ class World(RunState):
             cluster.ctas.append(cta)
             grid.ctas.add(cta)
         cluster.barrier.expected = launch.threads * len(cluster.ctas)
-        if self.race and (known := grid.begins_with()):
+        if known := grid.begins_with():
             for warp in (w for cta in cluster.ctas for w in cta.warps):
                 warp.order.learn(known, FULL)
         return cluster
@@ -227,7 +227,7 @@ class Simulator:
         if uses := [text for program in programs for text in program.binder.unwaited if not self.assumptions.tensor_waits]:
             raise SimError(f"{uses[0]} (to run it all the same: Assumptions(tensor_waits=True))")
         kernels = kernel_names(program.kernel for program in programs)
-        race = Race(self.memory, kernels, self.assumptions.lockstep) if self.race else None
+        race = Race(self.memory, kernels, self.assumptions.lockstep) if self.race else UNWATCHED
         world = World(self.memory, self.seed, race, self.max_delay, kernels, self.assumptions)
         for program in set(programs):
             for name, line in program.kernel.unwritten.items():
@@ -245,7 +245,5 @@ class Simulator:
         finally:
             gc.set_threshold(first, *others)
             world.forget()
-            if race:
-                race.forget()
-        findings = list(race.findings.values()) if race else []
-        return Report(world.instructions, time.perf_counter() - start, findings, world.warnings, world.copied)
+            race.forget()
+        return Report(world.instructions, time.perf_counter() - start, list(race.findings.values()), world.warnings, world.copied)

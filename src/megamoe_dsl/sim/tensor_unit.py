@@ -22,6 +22,7 @@ from .clock import Actor, Clock, LaneAgents
 from .cta import Cta, Warp, kept
 from .errors import SimError
 from .interfaces import Action, Origin
+from .race import UNWATCHED
 from .shadow import TENSOR, Shadow
 from .tma_engine import Pipe
 
@@ -121,12 +122,11 @@ class PipeIssue:
 
     def __init__(self, w: Warp) -> None:
         self.line = w.line
-        race = w.world.race
-        self.shared: Clock | None = w.order.snapshot() if race else None
+        self.shared = w.order.snapshot()
         thread = tensor_thread(w)
         if w.world.assumptions.tensor_fences:
             thread.after_thread_sync()
-        self.tensor: Clock | None = thread.clock.copy() if race else None
+        self.tensor = thread.clock.copy()
 
 
 class TensorUnit:
@@ -138,12 +138,10 @@ class TensorUnit:
         self.pipe = Pipe(cta.world)
         self.count = self.working = 0
         race = cta.world.race
-        self.shadow: Shadow | None = None
-        if race:
-            self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
-            self.agent = race.agent(f"{cta} tensor pipe", cta)
-            self.shared_clock, self.tensor_clock = race.clock(), race.clock()
-            self._told: tuple[object, object] = None, None  # what was known when the last operation that has begun was issued
+        self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
+        self.agent = race.agent(f"{cta} tensor pipe", cta)
+        self.shared_clock, self.tensor_clock = race.clock(), race.clock()
+        self._told: tuple[object, object] = None, None  # what was known when the last operation that has begun was issued
         cta.exit_checks["tensor memory"] = self._exit_check
 
     def work(self, action: Action, origin: Origin) -> None:
@@ -155,25 +153,20 @@ class TensorUnit:
 
         self.pipe.push(run, origin)
 
-    def begin(self, issue: PipeIssue) -> tuple[Actor, Actor] | None:
-        """The pipe starts an operation: actors for shared and for tensor memory, None when the detector is off."""
-        race = self.cta.world.race
-        if race is None or issue.shared is None or issue.tensor is None:
-            return None
+    def begin(self, issue: PipeIssue) -> tuple[Actor, Actor]:
+        """The pipe starts an operation: actors for shared and for tensor memory."""
         self.count += 1
         clocks, known = (self.shared_clock, self.tensor_clock), (issue.shared, issue.tensor)
         for clock, now, before in zip(clocks, known, self._told, strict=True):
             if now.rows is not before:
                 clock.join(now)
-            clock.fit(race.width)
+            clock.fit(self.cta.world.race.width)
             clock.set(self.agent, self.count)
         self._told = issue.shared.rows, issue.tensor.rows
         return Actor(self.agent, self.shared_clock, issue.line), Actor(self.agent, self.tensor_clock, issue.line)
 
-    def committed(self, issue: PipeIssue) -> Clock | None:
+    def committed(self, issue: PipeIssue) -> Clock:
         """What a `tcgen05.commit` publishes: everything the pipe has done and was told."""
-        if issue.shared is None:
-            return None
         self.begin(issue)
         clock = self.shared_clock.copy()
         clock.join(self.tensor_clock)
@@ -199,36 +192,29 @@ class TensorThread:
         self.stores: list[Any] = []
         self.count = 0
         race = w.world.race
-        if race:
-            self.lanes = LaneAgents(race, f"{w} tcgen05.ld/st", w.cta)
-            self.agent = self.lanes.agent
-            self.clock = race.clock()
+        self.lanes = LaneAgents(race, f"{w} tcgen05.ld/st", w.cta) if race else UNWATCHED
+        self.clock = race.clock()
 
-    def actor(self, line: int) -> Actor | None:
+    def actor(self, line: int) -> Actor:
         """Accessor for one ld or st of the warp."""
-        race = self.warp.world.race
-        if race is None:
-            return None
         self.count += 1
         if self.warp.world.assumptions.tensor_fences:
             self.after_thread_sync()
             self.before_thread_sync()
-        self.clock.fit(race.width)
-        self.clock.set(self.agent, self.count)
-        return Actor(self.agent, self.clock, line, asynchronous=False, code=SEVERAL)
+        self.clock.fit(self.warp.world.race.width)
+        self.clock.set(self.lanes.agent, self.count)
+        return Actor(self.lanes.agent, self.clock, line, asynchronous=False, code=SEVERAL)
 
     def before_thread_sync(self) -> None:
-        if self.warp.world.race:
-            self.warp.order.has_done(self.lanes, self.count)
-            self.warp.order.release_agent(self.lanes, self.count)
+        self.warp.order.has_done(self.lanes, self.count)
+        self.warp.order.release_agent(self.lanes, self.count)
 
     def after_thread_sync(self) -> None:
         """Later tensor operations of the warp rely on all it has learned, from relaxed waits too."""
-        if self.warp.world.race:
-            order = self.warp.order
-            put_off = (clock for (_, lanes), clock in order.pending.items() if lanes & order.lanes())
-            for clock in (order.released(), *put_off):
-                self.clock.join(clock)
+        order = self.warp.order
+        put_off = (clock for (_, lanes), clock in order.pending.items() if lanes & order.lanes())
+        for clock in (order.released(), *put_off):
+            self.clock.join(clock)
 
 
 def tensor_unit(cta: Cta) -> TensorUnit:

@@ -27,8 +27,8 @@ from .ops.mbarrier import Mbarrier
 class AsyncCopy:
     """One asynchronous operation. `clock` is what a waiter learns; `destination` the agent it must not learn from a `.read` wait."""
 
-    clock: Clock | None
-    destination: int = -1
+    clock: Clock
+    destination: int | None = None
     work: Callable[[], None] | None = None  # what is done at once
     read_done: bool = False
     done: bool = False
@@ -56,10 +56,9 @@ class AsyncGroups:
         """All operations that the thread has not waited for. Of an open group those that have completed become one."""
         done = [copy for copy in self.open if copy.done]
         if len(done) > 1:
-            clocks = [copy.clock for copy in done if copy.clock is not None]
-            together = AsyncCopy(clocks[0].copy() if clocks else None, read_done=True, done=True)
-            for clock in clocks[1:]:
-                together.clock.join(clock)  # type: ignore[union-attr]
+            together = AsyncCopy(done[0].clock.copy(), read_done=True, done=True)
+            for copy in done[1:]:
+                together.clock.join(copy.clock)
             self.open = [together, *(copy for copy in self.open if not copy.done)]
         return [copy for group in (*self.committed, self.open) for copy in group]
 
@@ -73,14 +72,14 @@ class AsyncGroups:
         if read:
             groups = list(self.committed)[self.reads_waited : count]
             self.reads_waited = max(self.reads_waited, count)
-            learned = [(copy.clock.copy(), copy.destination) for group in groups for copy in group if copy.clock is not None]
+            learned = [(copy.clock.copy(), copy.destination) for group in groups for copy in group]
             for clock, destination in learned:
-                if destination >= 0:
+                if destination is not None:
                     clock.set(destination, 0)
             return [clock for clock, _ in learned]
         self.reads_waited = max(0, self.reads_waited - count)
         groups = [self.committed.popleft() for _ in range(count)]
-        return [copy.clock for group in groups for copy in group if copy.clock is not None]
+        return [copy.clock for group in groups for copy in group]
 
 
 def groups_of(w: Warp, kind: str, lane: int) -> AsyncGroups:
@@ -115,15 +114,12 @@ class Pipe:
 TMA_STORE = "TMA store"
 
 
-def load_actor(w: Warp, lane: int) -> Callable[[Mbarrier], Actor | None]:
+def load_actor(w: Warp, lane: int) -> Callable[[Mbarrier], Actor]:
     """What gives the load engine behind a barrier, about to make one more copy of those that a lane issues now."""
-    race, line = w.world.race, w.line
-    known = w.order.snapshot(w.order.whole(1 << lane)) if race else None
+    race, line, known = w.world.race, w.line, w.order.snapshot(w.order.whole(1 << lane))
 
-    def actor(barrier: Mbarrier) -> Actor | None:
-        if race is None or known is None:
-            return None
-        if barrier.agent < 0:
+    def actor(barrier: Mbarrier) -> Actor:
+        if barrier.agent is None:
             barrier.agent = race.agent(f"TMA load for {barrier!r}", barrier.cta)
         barrier.accesses += 1
         clock = known.copy()
@@ -134,18 +130,7 @@ def load_actor(w: Warp, lane: int) -> Callable[[Mbarrier], Actor | None]:
     return actor
 
 
-def store_actors(w: Warp, lane: int) -> tuple[Actor, Actor] | tuple[None, None]:
-    """The source and the destination of a store; their clock is what completing it tells a waiter."""
-    if (race := w.world.race) is None:
-        return None, None
-    (source, count), (destination, _) = (race.engine(w, f"bulk store {side}") for side in ("source", "destination"))
-    clock = w.order.snapshot(w.order.whole(1 << lane))
-    for agent in (source, destination):
-        clock.set(agent, count)
-    return Actor(source, clock, w.line), Actor(destination, clock, w.line)
-
-
-def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:
+def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor) -> Bytes:
     """Their bytes, shaped (rows, width), for a CTA."""
     world = cta.world
     allocation, offset = world.memory.find(rows.low, rows.end - rows.low)
@@ -153,26 +138,22 @@ def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor | None) -> Bytes:
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
         raise SimError(f"read of uninitialized {allocation.where(offset + int(rows.steps[row]) + column)}")
-    if actor is not None and world.race:
-        world.race.read_bytes(allocation, *rows.places(offset), actor)
+    world.race.read_bytes(allocation, *rows.places(offset), actor)
     return np.array(rows.of(allocation.data, offset))
 
 
-def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Combination | None, actor: Actor | None) -> None:
+def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Combination | None, actor: Actor) -> None:
     """Store (rows, width) bytes of a CTA, or combine them with what is there: then every element is one relaxed atomic."""
     world = cta.world
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if reduce is None:
-        if actor is not None and world.race:
-            world.race.write_bytes(allocation, *rows.places(offset), actor)
+        world.race.write_bytes(allocation, *rows.places(offset), actor)
         rows.store(allocation.data, offset, values)
         if allocation.valid is not None:
             rows.store(allocation.valid, offset, True)
         return
-    if actor is not None and world.race:
-        shadow = world.race.shadow_of(allocation)
-        world.race.strong(shadow, shadow.index(*rows.places(offset)), actor)
+    world.race.strong_bytes(allocation, *rows.places(offset), actor)
     if allocation.valid is not None and not rows.of(allocation.valid, offset).all():
         raise SimError(f"reduction into uninitialized global memory {allocation}")
     old = np.ascontiguousarray(rows.of(allocation.data, offset))
@@ -191,17 +172,16 @@ def read_shared_chunks(cta: Cta, chunks: Chunks, what: str, actor: Actor | None)
             if what != TMA_STORE or not cta.world.assumptions.store_uninitialized:
                 raise SimError(text)
             cta.world.warnings[text] += 1
-    if actor is not None and cta.world.race:
-        cta.world.race.read_bytes(cta.shared, chunks, CHUNK, actor)
+    if actor:
+        cta.world.race.read_bytes(shared, chunks, CHUNK, actor)
     return shared.rows(CHUNK, 1).take(chunks.numbers).view(np.uint8).reshape(-1, CHUNK)  # type: ignore[no-any-return]
 
 
-def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor | None) -> None:
+def write_shared_chunks(cta: Cta, chunks: Chunks, values: Bytes, actor: Actor) -> None:
     """Store bytes, in this order, as the chunks."""
     shared = cta.shared
     shared.check(chunks.low, chunks.end)
-    if actor is not None and cta.world.race:
-        cta.world.race.write_bytes(cta.shared, chunks, CHUNK, actor)
+    cta.world.race.write_bytes(shared, chunks, CHUNK, actor)
     shared.rows(CHUNK, 1)[chunks.numbers] = np.ascontiguousarray(values).reshape(-1).view(B128)
     if chunks not in shared.initialized:
         shared.mark(chunks.numbers, CHUNK)

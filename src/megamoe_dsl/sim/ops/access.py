@@ -148,10 +148,10 @@ def gather(
             if (bad := store.first_uninitialized(index, total)) is not None:
                 _uninitialized(w, store, bad, seen)
             values = store.rows(size, count).take(index, 0)
-        if race is not None and not seen and isinstance(store, Allocation | SharedMemory):
+        if race and not seen and isinstance(store, Allocation | SharedMemory):
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
-                race.strong(race.shadow_of(store), race.shadow_of(store).index(offsets, total), w, writes=False)
+                race.strong_bytes(store, offsets, total, w, writes=False)
             else:
                 race.read_bytes(store, offsets, total, w, parts)
         if isinstance(lanes, slice):
@@ -169,7 +169,7 @@ def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: b
     store, offset = find(w, space, address, total)
     if store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes():
         _uninitialized(w, store, offset, seen)
-    if race is not None and not seen and isinstance(store, Allocation | SharedMemory):
+    if race and not seen and isinstance(store, Allocation | SharedMemory):
         race.read_bytes(store, slice(offset, offset + total), total, w, parts)
     row = _row(store, offset, total)
     return store.rows(size, count)[row : row + 1]
@@ -188,10 +188,10 @@ def scatter(
             raise SimError(f"write to read-only buffer {store}+{int(offsets[0])}")
         if not isinstance(store, Allocation | SharedMemory) and store is not w.local:
             raise SimError("store to parameter memory")
-        if race is not None and store is not w.local:
+        if race and store is not w.local:
             w.mask = mask if isinstance(lanes, slice) else _some(w, mask, lanes)
             if strong:
-                race.strong(race.shadow_of(store), race.shadow_of(store).index(offsets, total), w, writes=True)
+                race.strong_bytes(store, offsets, total, w, writes=True)
             else:
                 race.write_bytes(store, offsets, total, w, parts)
         w.mask = mask

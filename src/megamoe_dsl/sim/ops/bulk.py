@@ -33,9 +33,7 @@ def _chunks(offset: int, size: int) -> Chunks:
     return Chunks(np.arange(offset, offset + size, CHUNK))
 
 
-def post_load(
-    w: Warp, lane: int, target: Cta, chunks: Chunks, read: Callable[[Actor | None], Bytes], barrier: Mbarrier, count: int
-) -> None:
+def post_load(w: Warp, lane: int, target: Cta, chunks: Chunks, read: Callable[[Actor], Bytes], barrier: Mbarrier, count: int) -> None:
     """A load that a lane has issued: what `read` gives goes to the chunks, if any, and then the barrier learns of `count` bytes."""
     actor_for = tma.load_actor(w, lane)
 
@@ -48,11 +46,11 @@ def post_load(
     w.world.post(run, origin(w))
 
 
-def post_store(w: Warp, lanes: list[int], chunks: Chunks, what: str, write: Callable[[Bytes, Actor | None], None]) -> None:
+def post_store(w: Warp, lanes: list[int], chunks: Chunks, what: str, write: Callable[[Bytes, Actor], None]) -> None:
     """A store that lanes have issued, once, in two steps: its source in shared memory is read, and `write` gets it."""
-    world, label = w.world, origin(w)
-    source, destination = tma.store_actors(w, lanes[0])
-    copy = tma.AsyncCopy(destination.clock, destination.agent) if destination else tma.AsyncCopy(None)
+    world, label, clock = w.world, origin(w), w.order.snapshot(w.order.whole(1 << lanes[0]))
+    source, destination = (world.race.engine(w, f"bulk store {side}", clock) for side in ("source", "destination"))
+    copy = tma.AsyncCopy(clock, destination.agent)
     for lane in lanes:
         tma.groups_of(w, "bulk", lane).open.append(copy)
 
@@ -112,7 +110,7 @@ def _store(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, coun
         raise SimError(f"bulk store from the shared memory of {cta}")
     cta.shared.check(offset, offset + count)
 
-    def write(values: Bytes, actor: Actor | None) -> None:
+    def write(values: Bytes, actor: Actor) -> None:
         tma.write_global_rows(cta, GlobalRows(np.array([start]), count), values.reshape(1, -1), reduction, actor)
 
     post_store(w, [lane], _chunks(offset, count), "bulk store", write)
@@ -148,18 +146,12 @@ def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
     return None
 
 
-def _engine_actor(w: Warp, kind: str) -> Actor | None:
-    """A generic-proxy agent of the warp that performs its asynchronous operations of one kind."""
-    race = w.world.race
-    if race is None:
-        return None
-    agent, count = race.engine(w, kind)
-    clock = w.order.snapshot()
-    clock.own()[HAPPENED, agent] = count
-    return Actor(agent, clock, w.line, asynchronous=False)
+def _generic_actor(w: Warp, kind: str) -> Actor:
+    """What performs a warp's asynchronous operations of one kind, in the generic proxy."""
+    return w.world.race.engine(w, kind, w.order.snapshot(), asynchronous=False, rows=HAPPENED)
 
 
-def _copy_lanes(cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: Actor | None) -> None:
+def _copy_lanes(cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: Actor) -> None:
     """One cp.async instruction: per active lane a destination offset, a source address and a number of bytes to read."""
     world, race = cta.world, cta.world.race
     read: dict[tuple[Allocation, int], list[int]] = {}
@@ -170,14 +162,13 @@ def _copy_lanes(cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: 
             allocation, at = world.memory.find(source, count)
             read.setdefault((allocation, count), []).append(at)
         cta.shared.write(offset, values)
-    if actor and race:
-        for (allocation, count), places in read.items():
-            if count == size and not allocation.base % count:
-                race.read_bytes(allocation, np.array(places), count, actor)
-            else:
-                for at in places:
-                    race.read_bytes(allocation, slice(at, at + count), 1, actor)
-        race.write_bytes(cta.shared, np.array([offset for offset, _, _ in pieces]), size, actor)
+    for (allocation, count), places in read.items():
+        if count == size and not allocation.base % count:
+            race.read_bytes(allocation, np.array(places), count, actor)
+        else:
+            for at in places:
+                race.read_bytes(allocation, slice(at, at + count), 1, actor)
+    race.write_bytes(cta.shared, np.array([offset for offset, _, _ in pieces]), size, actor)
     world.progress += 1
 
 
@@ -201,8 +192,8 @@ def build_cp_async(ins: PtxInstruction, b: Binder) -> Straight:
                 place = f"from {int(sources[lane]):#x} to {cta} smem+{offset - SMEM_RESERVED}"
                 raise SimError(f"cp.async of {count}/{size} bytes {place}: misaligned, too long or not local")
             pieces.append((offset, int(sources[lane]), count))
-        actor = _engine_actor(w, "cp.async")
-        copy = tma.AsyncCopy(actor.clock if actor else None, work=partial(_copy_lanes, w.cta, pieces, size, actor))
+        actor = _generic_actor(w, "cp.async")
+        copy = tma.AsyncCopy(actor.clock, work=partial(_copy_lanes, w.cta, pieces, size, actor))
         for lane in lanes:
             tma.groups_of(w, "cp.async", lane).open.append(copy)
         w.world.post(copy.perform, origin(w))
@@ -215,15 +206,13 @@ def arrive(ins: PtxInstruction, w: Warp, lane: int, where: int) -> None:
     """cp.async.mbarrier.arrive[.noinc] [address]: arrive when all earlier cp.async of the lane have completed."""
     barrier, copies = mbarrier_at(*shared_target(w, where)), tma.groups_of(w, "cp.async", lane).so_far()
     barrier.pending += "noinc" not in ins.parts
-    clock: Clock | None = w.world.race.clock() if w.world.race else None
+    clock = w.world.race.clock()
 
     def run() -> None:
         for copy in copies:
             copy.perform()
-            if clock is not None and copy.clock is not None:
-                clock.join(copy.clock)
-        if clock is not None:
-            barrier.point.release(clock, w.cta, 0)
+            clock.join(copy.clock)
+        barrier.point.release(clock, w.cta, 0)
         barrier.arrive(1)
 
     w.world.post(run, origin(w))
@@ -238,16 +227,15 @@ def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
     address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
     values = [b.read(text, ELEMENTS[size]) for text in vector(ins.operands[1])]
 
-    def store(cta: Cta, offset: int, values: Bytes, barrier: Mbarrier, actor: Actor | None) -> None:
-        if actor and cta.world.race:
-            cta.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
+    def store(cta: Cta, offset: int, values: Bytes, barrier: Mbarrier, actor: Actor) -> None:
+        cta.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
         cta.shared.write(offset, values)
         barrier.finish(len(values), actor)
 
     def run(w: Warp, mask: Mask) -> None:
         where, barriers = address(w), barrier_address(w)
         data = np.stack([value(w) for value in values], axis=1)
-        actor = _engine_actor(w, "st.async")
+        actor = _generic_actor(w, "st.async")
         for lane in w.lanes(mask):
             cta, offset = shared_target(w, int(where[lane]))
             barrier_cta, barrier_offset = shared_target(w, int(barriers[lane]))
@@ -266,7 +254,6 @@ def zero(ins: PtxInstruction, w: Warp, lane: int, where: int, count: int) -> Non
     cta, offset = shared_target(w, where)
     if offset % 8 or count % 8 or cta is not w.cta:
         raise SimError(f"st.bulk of {count} bytes at {cta} smem+{offset - SMEM_RESERVED}: multiples of 8 in the CTA's own memory")
-    if w.world.race:
-        w.world.race.write_bytes(cta.shared, slice(offset, offset + count), 1, w)
+    w.world.race.write_bytes(cta.shared, slice(offset, offset + count), 1, w)
     cta.shared.write(offset, np.zeros(count, np.uint8))
     w.world.progress += 1

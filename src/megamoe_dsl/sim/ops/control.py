@@ -14,7 +14,6 @@ import numpy as np
 
 from ..access_record import ASYNC
 from ..chunks import CHUNK, Chunks
-from ..clock import Clock
 from ..cta import EXIT, PARK
 from ..lanes import Lanes
 from ..memory import B128
@@ -56,8 +55,7 @@ def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
     grid = w.cta.cluster.grid
     if grid.must_wait():
         return w.block("the end of the launch before", lambda: not grid.must_wait())
-    known = grid.waited(w.cta)
-    if w.world.race is not None and known is not None:
+    if known := grid.waited(w.cta):
         w.order.learn(known)
     w.state[WAITED] = True
     return None
@@ -106,7 +104,7 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
             if bar.arrived + threads > expected:
                 raise SimError(f"barrier: {bar.arrived + threads} threads arrived, {expected} expected")
             votes = () if predicate is None else predicate(w) if mask is None else predicate(w)[mask]
-            bar.arrive(threads, [w.order.released()] if w.world.race else [], votes)
+            bar.arrive(threads, [w.order.released()], votes)
             w.world.progress += 1
             if parts[0] == "arrive":
                 return None
@@ -136,12 +134,10 @@ def cluster_arrive(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     here, arrived = _executing(w, mask), w.state.setdefault("cluster generation", np.full(32, NOT_ARRIVED))
     if (arrived[here] != NOT_ARRIVED).any():
         raise SimError("barrier.cluster.arrive twice without a wait")
-    bar, told = w.cta.cluster.barrier, list[Clock]()
-    if w.world.race is not None:
-        fenced = [clock for level, clock in w.order.fenced() if level >= SCOPES["cluster"]]
-        told = [*fenced, *w.order.light_fences()] if "relaxed" in ins.parts else [w.order.released()]
+    fenced = [clock for level, clock in w.order.fenced() if level >= SCOPES["cluster"]]
+    bar = w.cta.cluster.barrier
     arrived[here] = bar.generation
-    bar.arrive(int(here.sum()), told)
+    bar.arrive(int(here.sum()), [*fenced, *w.order.light_fences()] if "relaxed" in ins.parts else [w.order.released()])
     w.world.progress += 1
 
 
@@ -163,22 +159,20 @@ def cluster_wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
 @plain("fence.acq_rel", "fence.sc", "fence.acquire", "fence.release", "membar")
 def fence(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Memory fences; `membar.cta/.gl/.sys` are fence.sc at CTA, GPU and system scope. One-sided fences act as both sides."""
-    if w.world.race is not None:
-        w.order.fence(SCOPES["gpu"] if "gl" in ins.parts else scope(ins.parts, "gpu"))
+    w.order.fence(SCOPES["gpu"] if "gl" in ins.parts else scope(ins.parts, "gpu"))
 
 
 @plain("fence.proxy.async", "fence.proxy.async::generic", "membar.proxy")
 def fence_async(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Makes what the thread knows of visible to the async proxy, in one space or, unqualified, in both."""
-    if w.world.race is not None:
-        spaces = {part.split("::")[0] for part in ins.parts[3:] if part.startswith(("global", "shared"))} or ASYNC
-        w.order.publish_to_async(tuple(ASYNC[space] for space in spaces))
+    spaces = {part.split("::")[0] for part in ins.parts[3:] if part.startswith(("global", "shared"))} or ASYNC
+    w.order.publish_to_async(tuple(ASYNC[space] for space in spaces))
 
 
 @plain("fence.mbarrier_init")
 def fence_barrier_init(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """`fence.mbarrier_init.release.cluster`: a light fence: a later relaxed cluster arrive publishes the warp's `mbarrier.init`s."""
-    if w.world.race is not None and (engine := w.state.get(("engine", INIT))) is not None:
+    if (engine := w.state.get(("engine", INIT))) is not None:
         w.order.release_agent(engine[0], w.order.known().at(engine[0]))
 
 

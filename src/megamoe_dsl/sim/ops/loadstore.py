@@ -56,7 +56,7 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
         where = address(w)
-        if strong and w.world.race is not None:
+        if strong:
             for (a,), lanes in by_value(w.lanes(mask), where):
                 w.world.race.observe(flag_key(w, space, a), w, semantic, level, w.order.whole(mask_of(lanes)))
         values = gather(w, space, where, size, n, mask, strong)
@@ -101,7 +101,7 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
         where = address(w)
         values = readers[0](w) if n == 1 and mask is None else stacked([r(w) for r in readers], mask)
         scatter(w, space, where, size, n, values, mask, strong)
-        if strong and w.world.race is not None:
+        if strong:
             for (a,), lanes in by_value(w.lanes(mask), where):
                 w.world.race.publish(flag_key(w, space, a), w, semantic, level, True, w.order.whole(mask_of(lanes)))
 
@@ -170,20 +170,18 @@ def atomic(ins: PtxInstruction, b: Binder) -> Any:
         where, sources = address(w), [v(w) for v in values]
         second = third(w) if third else None
         old: list[Lanes] = [np.zeros(32, u) for _ in sources]
-        changed = False
+        changed, race = False, w.world.race
         for lane in w.lanes(mask):
             a = int(where[lane])
-            if (race := w.world.race) is not None:
-                key = flag_key(w, space, a)
-                if returns:
-                    race.observe(key, w, semantic, level, w.order.whole(1 << lane))
+            key = flag_key(w, space, a)
+            if returns:
+                race.observe(key, w, semantic, level, w.order.whole(1 << lane))
             for k, source in enumerate(sources):
                 extra = None if second is None else second[lane : lane + 1]
                 before, after = _apply(w, lane, space, a + k * size, size, update, source[lane : lane + 1], extra)
                 old[k][lane] = before
                 changed |= bool(before != after)
-            if race is not None:
-                race.publish(key, w, semantic, level, False, w.order.whole(1 << lane))
+            race.publish(key, w, semantic, level, False, w.order.whole(1 << lane))
         w.world.progress += changed
         for write, column in zip(writers, old, strict=True) if returns else ():
             write(w, column, mask)
@@ -196,9 +194,7 @@ def _apply(w: Warp, lane: int, space: str, address: int, size: int, update: Upda
     store, offset = find(w, space, address, size)
     if store.read_only:
         raise SimError(f"atomic on read-only buffer {store}+{offset}")
-    if (race := w.world.race) is not None:
-        shadow = race.shadow_of(store)
-        race.strong(shadow, shadow.index(np.array([offset]), size), w, writes=True, lane=lane)
+    w.world.race.strong_bytes(store, np.array([offset]), size, w, writes=True, lane=lane)
     index = np.array([offset // size])
     if store.first_uninitialized(index, size) is not None:
         raise SimError(f"atomic on uninitialized memory at {address:#x}")

@@ -31,7 +31,7 @@ class Mbarrier:
         self.transactions = self.phase = 0  # bytes expected minus bytes that arrived; number of completed phases
         self.point, self.done = SyncPoint(), SyncPoint()  # what arrivals of this phase, and of completed ones, tell who observes the end
         self.checked: set[tuple[Warp, int]] = set()  # warps and lanes whose access was checked against the initialization
-        self.agent = -1  # the TMA engine behind this barrier, registered at its first load
+        self.agent: int | None = None  # the TMA engine behind this barrier, registered at its first load
         self.accesses = 0
 
     def __repr__(self) -> str:
@@ -53,10 +53,9 @@ class Mbarrier:
         self.expect(-count)
         self._check()
 
-    def finish(self, count: int, actor: Actor | None) -> None:
+    def finish(self, count: int, actor: Actor) -> None:
         """A `complete_tx` that follows an asynchronous copy: release at cluster scope in the CTA of the barrier."""
-        if actor is not None:
-            self.point.release(actor.clock, self.cta, SCOPES["cluster"])
+        self.point.release(actor.clock, self.cta, SCOPES["cluster"])
         self.complete(count)
 
     def expect(self, count: int) -> None:
@@ -68,8 +67,7 @@ class Mbarrier:
         if self.pending == 0 and self.transactions == 0:
             self.phase += 1
             self.pending = self.count
-            if self.cta.world.race:
-                self.done = self.point.copy()
+            self.done = self.point.copy()
             self.cta.world.progress += 1
 
 
@@ -88,12 +86,9 @@ _SUSPEND_SWEEPS = 16  # How long a try_wait may suspend before it answers false:
 
 def _barrier(w: Warp, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
-    race = w.world.race
-    if race and (key := (w, w.order.lanes())) not in barrier.checked:
+    if (key := (w, w.order.lanes())) not in barrier.checked:
         barrier.checked.add(key)
-        shadow = barrier.cta.shared.shadow
-        if shadow is not None:
-            race.strong(shadow, shadow.index(np.array([barrier.offset]), BYTES), w)
+        w.world.race.strong_bytes(barrier.cta.shared, np.array([barrier.offset]), BYTES, w)
     return barrier
 
 
@@ -103,10 +98,9 @@ def initialize(ins: PtxInstruction, w: Warp, lane: int, where: int, arrivals: in
     cta, offset = shared_target(w, where)
     if offset % BYTES:
         raise SimError(f"mbarrier.init at smem address {where:#x}: must be 8-byte aligned")
-    if race := w.world.race:  # an agent of its own, because `fence.mbarrier_init` releases these writes and no others
-        agent, count = race.engine(w, INIT)
-        w.order.know(agent, count)
-        race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, Actor(agent, w.order.known(), w.line, asynchronous=False))
+    actor = w.world.race.engine(w, INIT, w.order.known(), asynchronous=False)  # `fence.mbarrier_init` releases its writes and no others
+    w.order.know(actor.agent, actor.clock.at(actor.agent))
+    w.world.race.write_bytes(cta.shared, slice(offset, offset + BYTES), BYTES, actor)
     cta.shared.write(offset, np.zeros(BYTES, np.uint8))
     cta.exit_checks["mbarriers"] = _exit_check
     cta.mbarriers[offset] = Mbarrier(cta, offset, arrivals)
@@ -123,8 +117,7 @@ def _exit_check(cta: Cta) -> None:
 def invalidate(ins: PtxInstruction, w: Warp, lane: int, where: int) -> None:
     """mbarrier.inval [address]: the bytes are memory again."""
     barrier = _barrier(w, where)
-    if w.world.race:
-        w.world.race.write_bytes(barrier.cta.shared, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
+    w.world.race.write_bytes(barrier.cta.shared, slice(barrier.offset, barrier.offset + BYTES), BYTES, w)
     del barrier.cta.mbarriers[barrier.offset]
 
 
@@ -145,11 +138,10 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
             barrier = _barrier(w, target)
             if token is not None:
                 token[lanes] = barrier.phase
-            if w.world.race:
-                arriving = w.order.whole(mask_of(lanes))
-                barrier.point.publish(w.order, w.cta, level, arriving, relaxed)
-                for clock in w.order.light_fences(arriving) if relaxed else ():
-                    barrier.point.release(clock, w.cta, level)
+            arriving = w.order.whole(mask_of(lanes))
+            barrier.point.publish(w.order, w.cta, level, arriving, relaxed)
+            for clock in w.order.light_fences(arriving) if relaxed else ():
+                barrier.point.release(clock, w.cta, level)
             total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
             if expect:
                 barrier.arrive(len(lanes), expected_bytes=total)
@@ -190,12 +182,11 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
                 blocker = (barrier, barrier.phase)
                 continue
             result[asking] = True
-            if w.world.race:  # the lanes learn what the completed phases released; a relaxed wait takes effect at a later fence
-                whole = w.order.whole(mask_of(asking))
-                if relaxed:
-                    barrier.done.put_off(w.order, w.cta, level, whole, barrier.cta)
-                elif (missed := barrier.done.acquire(w.order, w.cta, level, whole)) is not None:
-                    w.world.race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, w)
+            whole = w.order.whole(mask_of(asking))
+            if relaxed:  # the lanes learn at a later fence what the completed phases released
+                barrier.done.put_off(w.order, w.cta, level, whole, barrier.cta)
+            elif (missed := barrier.done.acquire(w.order, w.cta, level, whole)) is not None:
+                w.world.race.report("insufficient mbarrier scope", missed, "mbarrier", repr(barrier), 0, w)
         if blocker is None:
             w.state.pop(key, None)
         elif suspends:

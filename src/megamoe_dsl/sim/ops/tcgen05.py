@@ -76,8 +76,7 @@ def allocate(ins: PtxInstruction, w: Warp, destination: int, count: int) -> Outc
     if (start := tensor_unit(w.cta).memory.allocate(count)) is None:
         return w.block(f"tcgen05.alloc of {count} columns: no room")
     cta, offset = shared_target(w, destination)
-    if w.world.race:
-        w.world.race.write_bytes(cta.shared, slice(offset, offset + 4), 4, w)
+    w.world.race.write_bytes(cta.shared, slice(offset, offset + 4), 4, w)
     cta.shared.write(offset, np.array([start], np.uint32).view(np.uint8))
     w.world.progress += 1
     return None
@@ -123,8 +122,7 @@ def commit(ins: PtxInstruction, w: Warp, lane: int, where: int, mask: int = 0) -
     def arrive() -> None:
         clock = unit.committed(issue)
         for barrier in barriers:
-            if clock is not None:
-                barrier.point.release(clock, barrier.cta, SCOPES["cluster"])
+            barrier.point.release(clock, barrier.cta, SCOPES["cluster"])
             barrier.arrive(1)
 
     unit.pipe.push(arrive, origin(w))
@@ -164,9 +162,7 @@ def _issue(
 
     def perform() -> None:
         unit.memory.check(column, layout.columns, name)
-        actor = thread.actor(line)
-        if race and actor and unit.shadow:
-            (race.read if loads else race.write)(unit.shadow, granules((quarter,), column, layout.columns), actor)
+        (race.read if loads else race.write)(unit.shadow, granules((quarter,), column, layout.columns), thread.actor(line))
         access(w, where, line)
 
     if w.world.assumptions.tensor_waits:

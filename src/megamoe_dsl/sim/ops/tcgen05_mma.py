@@ -6,7 +6,7 @@ Source: PTX ISA, "tcgen05.mma", "tcgen05.cp", "Data path layout organization" (w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -26,7 +26,6 @@ _ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits
 _PADDING = 0xEEEE0000
 _ACCUMULATOR = "tcgen05.mma accumulator"
 _LONG_BLOCKS = (3, 6)  # scale factors of a row of 96 elements
-Actors = tuple[Actor, Actor] | None
 
 
 @dataclass(slots=True)
@@ -79,7 +78,7 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
             a, b_operand = a_value if a_in_tmem else SmemDescriptor.decode_sm100(a_value), SmemDescriptor.decode_sm100(int(b_word(w)[lane]))
             mma = _Mma(kind, qualifiers, fields, target, a, b_operand, a_scales, b_scales, bool(enable(w)[lane]), shift, ctas)
             unit, issue = tensor_unit(w.cta), PipeIssue(w)
-            unit.work(lambda unit=unit, mma=mma, issue=issue: _multiply(unit, mma, unit.begin(issue)), origin(w))  # type: ignore[misc]
+            unit.work(partial(_multiply, unit, mma, issue), origin(w))
 
     return Straight(run)
 
@@ -111,14 +110,15 @@ def fetch_operand(
     return umma.decode_operand(raw.reshape(rows, k_bytes) if inside is None else raw.reshape(-1)[inside], name)
 
 
-def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
+def _multiply(unit: TensorUnit, mma: _Mma, issue: PipeIssue) -> None:
     fields, ctas = mma.fields, mma.ctas
-    shared_actor, tensor_actor = actors if actors else (None, None)
+    shared, tensor_actor = unit.begin(issue)
+    shared_actor: Actor | None = shared
     rows, columns = fields.m // len(ctas), fields.n // len(ctas)
     k_bytes = fields.k_bytes
-    if shared_actor and isinstance(mma.a, SmemDescriptor) and (race := ctas[0].world.race):
+    if isinstance(mma.a, SmemDescriptor):
         a_and_b = _both_chunks(mma.a, mma.b, rows, columns, fields)
-        if all(race.read_shared_if_known(cta, a_and_b, shared_actor) for cta in ctas):
+        if all(cta.world.race.read_shared_if_known(cta, a_and_b, shared) for cta in ctas):
             shared_actor = None  # who has read it all
     b = np.concatenate([fetch_operand(cta, mma.b, columns, fields.b_format, fields.b_mn_major, shared_actor, k_bytes) for cta in ctas])
     if fields.b_negate:
@@ -144,17 +144,16 @@ def _multiply(unit: TensorUnit, mma: _Mma, actors: Actors) -> None:
         _accumulate(cta, mma, a, scaled_b, tensor_actor)
 
 
-def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor | None) -> np.ndarray:
+def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor) -> np.ndarray:
     unit = tensor_unit(cta)
     if (words := unit.memory.read(lanes, column, count, what)) is None:
         raise SimError(f"{what} reads uninitialized TMEM: {cta} columns [{column}, {column + count})")
-    if actor is not None and unit.shadow and cta.world.race:
-        quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
-        cta.world.race.read(unit.shadow, granules(quarters, column, count), actor)
+    quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
+    cta.world.race.read(unit.shadow, granules(quarters, column, count), actor)
     return words
 
 
-def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor | None) -> Float64Array:
+def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, name: str, folded: bool, actor: Actor) -> Float64Array:
     """Scale factors (rows, blocks): row r in lane r % 32, column r // 32, bytes from `first_byte` on; those of K = 96 go on in later
     columns. `folded` (M = 128 over a pair): the second half of the rows is in lanes 64 and up, at the same columns."""
     sets = -(-(first_byte + blocks) // 4)
@@ -184,7 +183,7 @@ def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
     return [(slice(32 * q, 32 * q + 16), slice(0, n), 0) for q in range(QUARTERS)]  # M = 64: 16 rows per lane quarter
 
 
-def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor | None) -> None:
+def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor) -> None:
     memory, unit, n = tensor_unit(cta).memory, tensor_unit(cta), mma.fields.n
     column, lane_base = mma.accumulator & 0xFFFF, mma.accumulator >> 16 & 0x7F
     blocks = _blocks(mma.fields.m, n, len(mma.ctas))
@@ -207,8 +206,7 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
     result = values.view(np.uint16) | np.uint32(_PADDING) if halves else values.view(np.uint32)
     for k, lanes in enumerate(where):
         memory.write(lanes, column, result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]], _ACCUMULATOR)
-    if actor is not None and unit.shadow and cta.world.race:
-        cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
+    cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
 
 
 _COPY_SHAPES = {"32x128b": (32, 16), "64x128b": (64, 16), "128x128b": (128, 16), "128x256b": (128, 32)}
@@ -232,15 +230,14 @@ def copy(ins: PtxInstruction, w: Warp, lane: int, target: int, fields: int) -> N
     chunks = operand_chunks(SmemDescriptor.decode_sm100(fields), rows, row_bytes, 1, False)[0]
 
     def run() -> None:
-        actors = unit.begin(issue)
+        shared, tensor = unit.begin(issue)
         for cta in ctas:
-            values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", actors[0] if actors else None)
+            values: Bytes = read_shared_chunks(cta, chunks, "tcgen05.cp", shared)
             values = values.reshape(rows, row_bytes)
             words = np.ascontiguousarray(umma.expand(values, source) if source else values).view(np.uint32)
             there, count = tensor_unit(cta), words.shape[1]
             words = words.reshape(-1, 32, count).take(quarters, 0).reshape(128, count)
             there.memory.write(slice(0, 128), target, words, "tcgen05.cp")
-            if actors and there.shadow and cta.world.race:
-                cta.world.race.write(there.shadow, granules(_ALL_QUARTERS, target, count), actors[1])
+            cta.world.race.write(there.shadow, granules(_ALL_QUARTERS, target, count), tensor)
 
     unit.work(run, origin(w))

@@ -89,7 +89,7 @@ def _checked_chunks(cta: Cta, offset: int, tensor_map: TensorMap, place: Coordin
     return shared_chunks(offset, num_bytes, tensor_map.swizzle)
 
 
-def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Actor | None) -> Bytes:
+def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Actor) -> Bytes:
     """What a load reads, as shared memory holds it."""
     boxes = boxes_at(tensor_map, place)
     if len(boxes) == 1 and boxes[0].whole:
@@ -181,9 +181,7 @@ def _build_store(ins: PtxInstruction, b: Binder) -> Straight:
     return Straight(run)
 
 
-def _write_boxes(
-    cta: Cta, tensor_map: TensorMap, place: Coordinates, reduction: Combination | None, values: Bytes, actor: Actor | None
-) -> None:
+def _write_boxes(cta: Cta, tensor_map: TensorMap, place: Coordinates, reduction: Combination | None, values: Bytes, actor: Actor) -> None:
     boxes = boxes_at(tensor_map, place)
     for piece, box in zip(values.reshape(len(boxes), boxes[0].row_count, boxes[0].row_bytes), boxes, strict=True):
         if not box.empty:

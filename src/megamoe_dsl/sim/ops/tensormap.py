@@ -68,16 +68,14 @@ def _size(text: str) -> None:
 
 
 def _changes(w: Warp) -> dict[int, MapChange]:
-    assert w.world.race is not None
     return w.world.race.state.setdefault(_CHANGES, {})  # type: ignore[no-any-return]
 
 
 def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
     """Store a whole map, and remember who did."""
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
-    if race := w.world.race:
-        race.write_bytes(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
-        _changes(w)[address] = MapChange(w.cta, w.order.agents, w.order.now(), released)
+    w.world.race.write_bytes(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
+    _changes(w).update({address: MapChange(w.cta, w.order.agents, w.order.now(), released)})
     w.world.memory.write(address, values)
 
 
@@ -101,8 +99,7 @@ def replace(ins: PtxInstruction, w: Warp, lane: int, at: int, *values: int) -> N
     if space == "shared" or (space == "generic" and at >= SHARED_BASE):
         shared, piece = _shared(w, at)
         changed = replace_field(shared.data[piece], name, ordinal, values[-1])
-        if w.world.race:
-            w.world.race.write_bytes(shared, piece, 1, w)
+        w.world.race.write_bytes(shared, piece, 1, w)
         shared.write(piece.start, changed)
     else:
         _write_global(w, at, replace_field(w.world.memory.read(at, DESCRIPTOR_BYTES), name, ordinal, values[-1]), released=False)
@@ -113,8 +110,7 @@ def copy_and_release(ins: PtxInstruction, w: Warp, destination: int, source: int
     """Copy and release: tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [global], [shared], 128"""
     _size(ins.operands[2])
     shared, piece = _shared(w, source)
-    if w.world.race:
-        w.world.race.read_bytes(shared, piece, 1, w)
+    w.world.race.read_bytes(shared, piece, 1, w)
     _write_global(w, destination, shared.data[piece], released=True)
 
 
@@ -127,8 +123,6 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
         address = b.address(ins.operands[0])
 
     def run(w: Warp, mask: Mask) -> None:
-        if w.world.race is None:
-            return
         if address is None:
             for own in _changes(w).values():
                 if own.by is w.order.agents:
@@ -149,7 +143,7 @@ def build_fence(ins: PtxInstruction, b: Binder) -> Straight:
 def check_acquired(w: Warp, address: int) -> None:
     """A finding if no fence of this CTA for the map at `address` happened before, and after its last change."""
     race = w.world.race
-    if race is None or address >= SHARED_BASE:
+    if not race or address >= SHARED_BASE:
         return
     change = _changes(w).get(address)
     known = w.state.setdefault("acquired maps", {})  # what lanes have seen acquired stays so until the next change

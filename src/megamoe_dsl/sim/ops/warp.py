@@ -45,8 +45,7 @@ def gathered(operand: str, b: Binder) -> Callable[[Handler], Handler]:
                     raise SimError(f"lane executes a .sync instruction whose mask {names:#x} does not name it")
                 if b"\1" in (named & ~mask & ~w.exited).tobytes():
                     return w.block(f"lanes of member mask {names:#x}")
-            if w.world.race is not None:
-                w.order.wait()
+            w.order.wait()
             return handler(w, mask)
 
         return run
@@ -58,12 +57,7 @@ def gathered(operand: str, b: Binder) -> Callable[[Handler], Handler]:
 def warp_barrier(ins: PtxInstruction, b: Binder) -> Any:
     """Waits for the lanes of the member mask, and orders their memory accesses."""
 
-    @gathered(ins.operands[0], b)
-    def run(w: Warp, mask: Mask) -> None:
-        if w.world.race is not None:
-            w.order.sync(w.order.lanes())
-
-    return run
+    return gathered(ins.operands[0], b)(lambda w, mask: w.order.sync(w.order.lanes()))
 
 
 @register("shfl.sync")

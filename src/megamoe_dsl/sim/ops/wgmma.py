@@ -42,7 +42,7 @@ class Part:
     accumulate: bool
     a: SmemDescriptor | umma.Bytes
     b: SmemDescriptor
-    clock: Clock | None
+    clock: Clock
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Warpgroup:
         self.cta, self.name = cta, f"{cta} warpgroup {index}"
         self.pipe = Pipe(cta.world)
         self.operations: dict[int, Operation] = {}  # not issued by all warps yet
-        self.agent = cta.world.race.agent(f"{self.name} wgmma", cta) if cta.world.race else -1
+        self.agent = cta.world.race.agent(f"{self.name} wgmma", cta)
         self._known: list[Clock] = []  # what the warps knew when they issued the last operation, and with what that did
         self._acting: list[Clock] = []
         cta.exit_checks[self.name] = self._exit_check
@@ -87,12 +87,12 @@ class Warpgroup:
             self.pipe.push(lambda: execute(operation), origin)
         return operation
 
-    def actors(self, operation: Operation) -> tuple[list[Actor], Actor] | None:
-        """Who reads each warp's rows of A, and who reads B; None without the race detector."""
+    def actors(self, operation: Operation) -> list[Actor]:
+        """Who reads each warp's rows of A, and last who reads B; none without the race detector."""
         race = self.cta.world.race
-        clocks = [part.clock for _, part in sorted(operation.parts.items()) if part.clock is not None]
-        if race is None or len(clocks) != WARPS:
-            return None
+        if not race:
+            return []
+        clocks = [part.clock for _, part in sorted(operation.parts.items())]
         if [id(clock.rows) for clock in clocks] != [id(clock.rows) for clock in self._known]:
             self._known, self._acting = clocks, [clock.copy() for clock in clocks]
             for clock in self._acting:
@@ -100,8 +100,7 @@ class Warpgroup:
             self._acting.append(Clock(reduce(np.minimum, (clock.rows for clock in self._acting))))
         for clock in self._acting:
             clock.set(self.agent, operation.number)
-        *own, common = [Actor(self.agent, clock, operation.line) for clock in self._acting]
-        return own, common
+        return [Actor(self.agent, clock, operation.line) for clock in self._acting]
 
     def _exit_check(self, cta: Cta) -> None:
         for operation in self.operations.values():
@@ -158,7 +157,7 @@ class WgmmaThread:
                 accumulator.pending -= 1
                 if accumulator.pending == 0:
                     self._deliver(accumulator)
-        if last is not None and self.warp.world.race:  # those before it are done, too
+        if last is not None:  # those before it are done, too
             self.warp.order.know(self.group.agent, last.number)
         self.fenced = False
 
@@ -203,8 +202,7 @@ def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
     if not thread.ready(keep):
         return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
     thread.retire(keep)
-    if w.world.race:
-        w.order.wait()
+    w.order.wait()
     return None
 
 
@@ -234,24 +232,24 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
         combine = partial(umma.multiply_accumulate, dtype=dtype, saturate="satfinite" in ins.parts)
 
     def run(w: Warp, mask: Mask) -> None:
-        thread, lane, race = wgmma_thread(w), w.first(mask), w.world.race
+        thread, lane = wgmma_thread(w), w.first(mask)
         in_registers = [reader(w) for reader in a_registers]
         a = SmemDescriptor.decode_sm90(int(a_word(w)[lane])) if a_word else umma.row_fragment(in_registers, 2)
         accumulate = bool(enable(w)[lane])
         accumulator = thread.accumulate_into(registers, accumulate, dtype)
-        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot() if race else None)
+        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot())
         accumulator.pending += 1
         thread.issued += 1
         thread.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
 
     def execute(group: Warpgroup, operation: Operation) -> None:
         parts = [operation.parts[k] for k in range(WARPS)]
-        own, common = group.actors(operation) or (None, None)
+        actors = group.actors(operation)
         if isinstance(parts[0].a, SmemDescriptor):
-            rows = _fetch_a(group.cta, [part.a for part in parts], a_name, a_mn_major, own, common)
+            rows = _fetch_a(group.cta, [part.a for part in parts], a_name, a_mn_major, actors)
         else:
             rows = umma.decode_operand(np.concatenate([part.a for part in parts]), a_name)
-        columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, common)
+        columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, actors[-1] if actors else None)
         previous = np.concatenate([part.accumulator.values for part in parts]) if parts[0].accumulate else None
         result = combine(rows if a_sign == 1 else -rows, columns if b_sign == 1 else -columns, previous)
         for k, part in enumerate(parts):
@@ -261,14 +259,14 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor] | None, common: Actor | None) -> Float64Array:
-    """The 64 rows of A in shared memory, 16 by each warp's descriptor and actor. Where `common` knows enough, they read together."""
+def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor]) -> Float64Array:
+    """The 64 rows of A in shared memory, 16 by each warp's descriptor and actor. Where the last actor knows enough, they read together."""
     alike = descriptors.count(descriptors[0]) == len(descriptors)
-    if actors and common and (race := cta.world.race):
+    if actors:
         chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)[0]
-        if not (alike and race.read_shared_if_known(cta, chunks, common)):
-            for k, (descriptor, actor) in enumerate(zip(descriptors, actors, strict=True)):
-                race.read_bytes(cta.shared, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
+        if not (alike and cta.world.race.read_shared_if_known(cta, chunks, actors[-1])):
+            for k, (descriptor, actor) in enumerate(zip(descriptors, actors[:-1], strict=True)):
+                cta.world.race.read_bytes(cta.shared, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
     if alike:
         return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
     whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
