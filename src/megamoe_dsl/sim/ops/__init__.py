@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ..cta import YIELD, Cta, Outcome, Warp
 from ..errors import SimError
 from ..lanes import Mask
 from ..operands import Binder, Reader, vector
-from ..parser import PtxInstruction
+from ..parser import PtxInstruction, split_operands
 from ..values import Value
 
 __all__ = [
@@ -97,19 +99,33 @@ def plain(*prefixes: str, straight: bool = True) -> Add:
 
 
 def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> list[Reader]:
-    return [b.address(o) if kind is ADDRESS else b.read(o, kind) for o, kind in zip(ins.operands, kinds, strict=False)]
+    return [_listed(b, o) if kind is ADDRESS else b.read(o, kind) for o, kind in zip(ins.operands, kinds, strict=False)]
 
 
-def each_lane(*prefixes: str, reads: tuple[type | None, ...]) -> Add:
-    """Register `handler(instruction, warp, lane, *integers)` for one lane after the other; `reads` are kinds of its operands."""
+def _listed(b: Binder, operand: str) -> Reader:
+    """The addresses of an operand; of `[address, {x, y}]` a row for each lane, with integers."""
+    address, *listed = split_operands(operand[1:-1] if operand.startswith("[") else operand)
+    readers = [b.address(address), *(b.read(one, np.int32) for one in vector(listed[0]))] if listed else []
+    return (lambda w: np.stack([reader(w) for reader in readers], axis=1)) if readers else b.address(address)
+
+
+def each_lane(*prefixes: str, reads: tuple[type | None, ...], alike: bool = False) -> Add:
+    """Register `handler(instruction, warp, lane, *integers)` for one lane after the other; `reads` are kinds of its operands. With `alike`
+    it gets, instead of a lane, all lanes whose operands are the same."""
 
     def make(handler: Callable[..., None], ins: PtxInstruction, b: Binder) -> Straight:
         readers = _readers(ins, b, reads)
 
         def run(w: Warp, mask: Mask) -> None:
-            columns = [reader(w) for reader in readers]
+            columns, groups = [reader(w) for reader in readers], dict[tuple[Any, ...], list[int]]()
             for lane in w.lanes(mask):
-                handler(ins, w, lane, *(int(column[lane]) for column in columns))
+                given = [column[lane].tolist() for column in columns]
+                if alike:
+                    groups.setdefault(tuple(tuple(one) if isinstance(one, list) else one for one in given), []).append(lane)
+                else:
+                    handler(ins, w, lane, *given)
+            for same, lanes in groups.items():
+                handler(ins, w, lanes, *same)
 
         return Straight(run)
 

@@ -22,32 +22,65 @@ from .access import origin, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
 
 
-def _aligned(**values: int) -> None:
-    for name, value in values.items():
-        if value % CHUNK:
-            raise SimError(f"bulk copy: {name} {value:#x} must be a multiple of {CHUNK}")
-
-
 @lru_cache(maxsize=4096)
 def _chunks(offset: int, size: int) -> Chunks:
     return Chunks(np.arange(offset, offset + size, CHUNK))
 
 
-def post_load(w: Warp, lane: int, target: Cta, chunks: Chunks, read: Callable[[Actor], Bytes], barrier: Mbarrier, count: int) -> None:
-    """A load that a lane has issued: what `read` gives goes to the chunks, if any, and then the barrier learns of `count` bytes."""
-    actor_for = tma.load_actor(w, lane)
-
-    def run() -> None:
-        actor = actor_for(barrier)
-        if chunks:
-            tma.write_shared_chunks(target, chunks, read(actor), actor)
-        barrier.finish(count, actor)
-
-    w.world.post(run, origin(w))
+def _piece(cta: Cta, offset: int, *, size: int, address: int) -> Chunks:
+    """Where a linear copy of `size` bytes, from or to `address`, lies in shared memory."""
+    for name, value in (("shared address", offset), ("other address", address), ("size", size)):
+        if value % CHUNK:
+            raise SimError(f"bulk copy: {name} {value:#x} must be a multiple of {CHUNK}")
+    cta.shared.check(offset, offset + size)
+    return _chunks(offset, size)
 
 
-def post_store(w: Warp, lanes: list[int], chunks: Chunks, what: str, write: Callable[[Bytes, Actor], None]) -> None:
+Place = Callable[[Cta, int], Chunks]
+"""The chunks of a copy at an offset in the shared memory of a CTA, all of which it has."""
+
+
+def multicast(w: Warp, ranks: int) -> list[Cta]:
+    """The CTAs of a multicast mask."""
+    ctas = w.cta.cluster.ctas
+    if not ranks or ranks >> len(ctas):
+        raise SimError(f"multicast mask {ranks:#x} in a cluster of {len(ctas)} CTAs")
+    return [one for rank, one in enumerate(ctas) if ranks >> rank & 1]
+
+
+def post_load(
+    ins: PtxInstruction, w: Warp, lane: int, where: int, at: Place, read: Callable[[Cta, Actor], Bytes], count: int, barrier: int, mask: int
+) -> None:
+    """A load that a lane has issued: what `read` gives goes to the chunks of every target, and its barrier then learns of `count` bytes."""
+    (cta, offset), (barrier_cta, barrier_offset) = shared_target(w, where), shared_target(w, barrier)
+    pair, own, other = "cta_group::2" in ins.parts, cta.cluster_rank, barrier_cta.cluster_rank
+    if several := "multicast::cluster" in ins.parts:
+        targets = multicast(w, mask)
+    elif own != other and not (pair and own >> 1 == other >> 1):
+        raise SimError(f"load into {cta} signals an mbarrier of {barrier_cta}: only .cta_group::2 may, inside its pair")
+    else:
+        targets = [cta]
+    for target in targets:
+        signalled = target if several and not pair else w.cta.cluster.ctas[target.cluster_rank & ~1 | other & 1]
+        chunks, finished, actor_for = at(target, offset), mbarrier_at(signalled, barrier_offset), tma.load_actor(w, lane)
+        w.world.post(partial(_load, target, chunks, read, finished, count, actor_for), origin(w))
+
+
+def _load(
+    target: Cta, chunks: Chunks, read: Callable[[Cta, Actor], Bytes], barrier: Mbarrier, count: int, actor_for: Callable[[Mbarrier], Actor]
+) -> None:
+    actor = actor_for(barrier)
+    if chunks:
+        tma.write_shared_chunks(target, chunks, read(target, actor), actor)
+    barrier.finish(count, actor)
+
+
+def post_store(w: Warp, lanes: list[int], where: int, at: Place, what: str, write: Callable[[Cta, Bytes, Actor], None]) -> None:
     """A store that lanes have issued, once, in two steps: its source in shared memory is read, and `write` gets it."""
+    cta, offset = shared_target(w, where)
+    if cta is not w.cta:
+        raise SimError(f"{what} from the shared memory of {cta}")
+    chunks = at(cta, offset)
     world, label, clock = w.world, origin(w), w.order.snapshot(w.order.whole(1 << lanes[0]))
     source, destination = (world.race.engine(w, f"bulk store {side}", clock) for side in ("source", "destination"))
     copy = tma.AsyncCopy(clock, destination.agent)
@@ -55,13 +88,13 @@ def post_store(w: Warp, lanes: list[int], chunks: Chunks, what: str, write: Call
         tma.groups_of(w, "bulk", lane).open.append(copy)
 
     def first() -> None:
-        values = tma.read_shared_chunks(w.cta, chunks, what, source) if chunks else None
+        values = tma.read_shared_chunks(cta, chunks, what, source) if chunks else None
         copy.read_done = True
         world.post(lambda: second(values), label)
 
     def second(values: Bytes | None) -> None:
         if values is not None:
-            write(values, destination)
+            write(cta, values, destination)
         copy.done = True
 
     world.post(first, label)
@@ -75,20 +108,14 @@ def copy(ins: PtxInstruction, w: Warp, lane: int, where: int, start: int, count:
     if to == "global":
         _store(ins, w, lane, where, start, count)
         return
-    cta, offset = shared_target(w, where)
-    barrier_cta, barrier_offset = shared_target(w, barrier)
-    _aligned(destination=offset, source=start, size=count)
-    multicast = "multicast::cluster" in ins.parts
-    if not multicast and barrier_cta is not cta:
-        raise SimError(f"bulk load into {cta} signals an mbarrier of {barrier_cta}")
-    for target in [one for rank, one in enumerate(w.cta.cluster.ctas) if mask >> rank & 1] if multicast else [cta]:
-        target.shared.check(offset, offset + count)
+    there, first = shared_target(w, start) if source != "global" else (w.cta, 0)
+
+    def read(target: Cta, actor: Actor) -> Bytes:
         if source == "global":
-            read = partial(tma.read_global_rows, target, GlobalRows(np.array([start]), count))
-        else:
-            there, first = shared_target(w, start)
-            read = partial(tma.read_shared_chunks, there, _chunks(first, count), "bulk copy")
-        post_load(w, lane, target, _chunks(offset, count), read, mbarrier_at(target, barrier_offset), count)
+            return tma.read_global_rows(target, GlobalRows(np.array([start]), count), actor)
+        return tma.read_shared_chunks(there, _chunks(first, count), "bulk copy", actor)
+
+    post_load(ins, w, lane, where, partial(_piece, size=count, address=start), read, count, barrier, mask)
 
 
 @each_lane("cp.reduce.async.bulk", reads=(ADDRESS, ADDRESS, np.uint32))
@@ -102,18 +129,13 @@ def reduce(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, coun
 
 
 def _store(ins: PtxInstruction, w: Warp, lane: int, start: int, where: int, count: int, reduction: Combination | None = None) -> None:
-    cta, offset = shared_target(w, where)
     if "cp_mask" in ins.parts:
         raise SimError(f"{ins.opcode}: .cp_mask is not modeled")
-    _aligned(destination=start, source=offset, size=count)
-    if cta is not w.cta:
-        raise SimError(f"bulk store from the shared memory of {cta}")
-    cta.shared.check(offset, offset + count)
 
-    def write(values: Bytes, actor: Actor) -> None:
+    def write(cta: Cta, values: Bytes, actor: Actor) -> None:
         tma.write_global_rows(cta, GlobalRows(np.array([start]), count), values.reshape(1, -1), reduction, actor)
 
-    post_store(w, [lane], _chunks(offset, count), "bulk store", write)
+    post_store(w, [lane], where, partial(_piece, size=count, address=start), "bulk store", write)
 
 
 @plain("cp.async.bulk.commit_group", "cp.async.commit_group")

@@ -26,6 +26,7 @@ from ..sync import SCOPES
 from ..tensor_unit import COLUMNS, PipeIssue, cta_group, fragment, granules, tensor_thread, tensor_unit
 from . import ADDRESS, Binder, Handler, Inline, Mask, Outcome, PtxInstruction, Warp, build, each_lane, plain, register, vector, whole_warp
 from .access import line_of, origin, shared_target
+from .bulk import multicast
 from .mbarrier import mbarrier_at
 
 Copy = Callable[[Warp], Callable[[], None] | None]
@@ -111,12 +112,8 @@ def fence(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
 def commit(ins: PtxInstruction, w: Warp, lane: int, where: int, mask: int = 0) -> None:
     """Arrive after earlier work: commit.cta_group.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [mbarrier] [, mask]"""
     cta_group(w, ins.parts)
-    unit, ctas = tensor_unit(w.cta), w.cta.cluster.ctas
-    cta, offset = shared_target(w, where)
-    if mask >> len(ctas):
-        raise SimError(f"multicast mask {mask:#x} in a cluster of {len(ctas)} CTAs")
-    several = "multicast::cluster" in ins.parts
-    targets = [one for rank, one in enumerate(ctas) if mask >> rank & 1] if several else [cta]
+    unit, (cta, offset) = tensor_unit(w.cta), shared_target(w, where)
+    targets = multicast(w, mask) if "multicast::cluster" in ins.parts else [cta]
     issue, barriers = PipeIssue(w), [mbarrier_at(target, offset) for target in targets]
 
     def arrive() -> None:
