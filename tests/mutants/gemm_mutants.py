@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a tile's first row is its block's among all, not in its group",
         "wrong base",
         "tile_of",
-        "row = row + table_of(ctx).first_row(block.expert)",
+        "row = row + table_of(ctx).first_block(block.expert)",
         "",
     ),
     mutant(

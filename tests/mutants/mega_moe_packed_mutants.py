@@ -132,7 +132,7 @@ PACKED_MUTANTS = (
     mutant(
         "tokens that are loaded into registers lie by half rows, not by rows",
         "wrong base",
-        "place_of_tokens",
+        "DecodedShare.fragment_place",
         "matrix & 1",
         "matrix >> 1",
         FULL_OF_128,
@@ -217,8 +217,8 @@ PACKED_MUTANTS = (
         "every K block has the first one's tokens",
         "stale buffer",
         "multiply_decoded",
-        "me.load_tokens(following)",
-        "me.load_tokens(stage)",
+        "me.fragment(following)",
+        "me.fragment(stage)",
         IN_PAIRS,
     ),
     mutant(
@@ -232,8 +232,8 @@ PACKED_MUTANTS = (
     mutant(
         "both chunks of many tokens have the first one's weights",
         "wrong base",
-        "RowShare.operands",
-        "weights + chunk * self.chunk_bytes",
+        "multiply_decoded",
+        "weights + c * me.chunk_bytes",
         "weights",
         IN_PAIRS,
     ),

@@ -132,19 +132,20 @@ SM90_ROLES = (
     Mutant(
         "the last block of rows reads the tokens' scales again, when its products are there",
         "missing order",
-        "MathThread.multiply",
-        "partial = wgmma.wait(partial, 0, a)",
-        "partial = wgmma.wait(partial, 0, a)\n"
-        "if cutlass.const_expr(i == last): per_token = self.token_scales(stage, scale_address, block_scales)",
+        "ColumnShare.multiply",
+        "partial = wgmma.wait(partial)",
+        "partial = wgmma.wait(partial)\n"
+        "if cutlass.const_expr(b == self.blocks - 1): "
+        "per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]",
         ("tests/kernels/test_resources_sm90.py::test_tile_fits_the_chip",),
         archs=ON_SM90,
     ),
     Mutant(
         "the last block of rows reads the tokens' scales again",
         "missing order",
-        "MathThread.multiply",
-        "i == 0",
-        "i in (0, last)",
+        "ColumnShare.multiply",
+        "b == 0",
+        "b in (0, self.blocks - 1)",
         ("tests/kernels/test_resources_sm90.py::test_tile_fits_the_chip",),
         archs=ON_SM90,
         equivalent="In PTX the scales are used before the stage is given back, so this is about the assembler's order alone. Read before "

@@ -59,7 +59,7 @@ def issue(
     to be touched before `wait` either.  registers: n / 2 values that are not needed any more, whose registers become D's: without them the
     compiler moves the start of a group up, and spills.  accumulate: D += instead; `registers` are D so far.  mn_major: of descriptors.
     """
-    count, words, steps = len(registers), words_of(a), [MN_K_STEP if one else K_STEP for one in mn_major]
+    count, words, steps = len(registers), a if isinstance(a, Sequence) else (), [MN_K_STEP if one else K_STEP for one in mn_major]
     places = {"b": (b, steps[1])} if words else {"a": (a, steps[0]), "b": (b, steps[1])}
     major = "" if element == "e4m3" else ", " + ", ".join(str(int(one)) for one in mn_major)
     names = ", ".join(f"${i}" for i in range(count))
@@ -77,17 +77,12 @@ def issue(
     return _floats("\n\t".join(lines), constraints, operands, count)
 
 
-def words_of(a: Any) -> Sequence[Any]:
-    """Registers of an operand A; a descriptor has none."""
-    return a if isinstance(a, Sequence) else ()
-
-
-def wait(values: Sequence[Any], pending: int = 0, a: Any = ()) -> tuple[Any, ...]:
+def wait(values: Sequence[Any], pending: int = 0, a: Sequence[Any] = ()) -> tuple[Any, ...]:
     """Until all groups of this warp but the last `pending` are complete; the accumulator that `issue` started, ready.
 
-    a: operand A of a completed group, whose words keep their registers until here if it came from registers.
+    a: words that a completed group read, if they came from registers: until here they keep theirs.
     """
-    count, words = len(values), words_of(a)
-    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["r"] * len(words))
-    operands = [*(Float32(v).ir_value() for v in values), *(Uint32(word).ir_value() for word in words)]
+    count = len(values)
+    constraints = ",".join(["=f"] * count + [str(i) for i in range(count)] + ["r"] * len(a))
+    operands = [*(Float32(v).ir_value() for v in values), *(Uint32(word).ir_value() for word in a)]
     return _floats(f"wgmma.wait_group.sync.aligned {pending};", constraints, operands, count)

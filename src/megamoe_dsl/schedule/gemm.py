@@ -17,16 +17,14 @@ from .scheduler import OneSize, Order, place_in_bands
 class GemmBlock:
     """One tile of the result.
 
-    expert     past the last block, how many there are; a dense GEMM has one
-    m_block    row block of the expert
-    row_block  row block of the matrix in which every expert begins a block of its own
-    n_block    column block
-    valid_m    rows of the expert in it; 0 or less past the last block
+    expert   past the last block, how many there are; a dense GEMM has one
+    m_block  row block of the expert
+    n_block  column block
+    valid_m  rows of the expert in it; 0 or less past the last block
     """
 
     expert: Int
     m_block: Int
-    row_block: Int
     n_block: Int
     valid_m: Int
 
@@ -38,7 +36,6 @@ class GemmOrder(Order):
     config: Any  # cutlass.Constexpr in a kernel
 
     tokens: ClassVar[Any]  # of a step: rows of its expert, 0 past the last
-    first_block: ClassVar[Any]  # where its row blocks begin
 
     def sizes(self, part: Int) -> OneSize:
         return OneSize(ceil_div(self.tokens(part), self.config.block_m) * self.config.n_blocks)
@@ -47,7 +44,7 @@ class GemmOrder(Order):
         config, tokens = self.config, self.tokens(step)
         m_block, n_block = place_in_bands(local, config.group_m, ceil_div(tokens, config.block_m), config.n_blocks)
         valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
-        return GemmBlock(step, m_block, self.first_block(step) + m_block, n_block, valid_m)
+        return GemmBlock(step, m_block, n_block, valid_m)
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,6 @@ class DenseOrder(GemmOrder):
 
     def tokens(self, step: Int) -> Int:
         return select(step == 0, self.rows, 0)
-
-    def first_block(self, step: Int) -> Int:
-        return 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +70,3 @@ class GroupedOrder(GemmOrder):
 
     def tokens(self, step: Int) -> Int:
         return self.table.tokens(step)
-
-    def first_block(self, step: Int) -> Int:
-        return self.table.first_block(step)

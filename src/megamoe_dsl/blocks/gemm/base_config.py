@@ -37,7 +37,8 @@ class BaseGemmConfig(CheckedConfig):
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
     num_experts, tile_columns = property(attrgetter("problem.num_groups")), property(attrgetter("problem.tile_columns"))
     tile_rows = property(attrgetter("problem.tile_rows"))  # of a group where K are its rows
-    most_k_blocks, fetchers = property(attrgetter("problem.k_blocks")), property(attrgetter("cluster"))
+    k_blocks = most_k_blocks = property(attrgetter("problem.k_blocks"))
+    fetchers = property(attrgetter("cluster"))
 
     def maps(self, args: Any) -> list[MapFields]:
         """Fields of the tensor maps, in the order of `map_names`; `args` has those of the kernel's arguments."""

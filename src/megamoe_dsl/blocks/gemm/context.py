@@ -100,22 +100,20 @@ class GemmContext(TileContext):
     def first_k_block(self) -> Any:
         return self.cta_rank * self.config.most_k_blocks if self.config.split_k else 0
 
-    @property
-    def k_blocks(self) -> Any:
-        whole = self.config.problem.k_blocks
-        return cutlass.min(whole - self.first_k_block, self.config.most_k_blocks) if self.config.split_k else Int32(whole)
-
     def rows_of_group(self, tile: GemmTile) -> tuple[Int32, Int32]:
         """How many rows the tile's group has, and the first of them."""
         rows, first = load_shared_v2(self.shared("group_table", tile.group))
         return Int32(rows), Int32(first)
 
     def k_blocks_of(self, tile: GemmTile) -> Any:
-        """The same of a tile: all have as many, but where K are the rows of its group, of which even none take a stage."""
-        if not self.config.problem.sums_rows:
-            return Int32(self.config.k_blocks) if self.config.arch.has_tensor_memory else self.k_blocks
+        """K blocks of a tile that this CTA multiplies; where K are the rows of its group, even none take a stage."""
+        config = self.config
+        if config.split_k:
+            return cutlass.min(config.k_blocks - self.first_k_block, config.most_k_blocks)
+        if not config.problem.sums_rows:
+            return Int32(config.k_blocks)
         rows = Int32(load_shared_u32(self.shared("group_table", tile.group)))
-        return cutlass.max(ceil_div(rows, self.config.problem.k_block), Int32(1))
+        return cutlass.max(ceil_div(rows, config.problem.k_block), Int32(1))
 
     def first_k_block_of(self, tile: GemmTile) -> Any:
         """The first of them.  Of a group without rows it lies beyond all, where TMA reads zeros."""

@@ -133,7 +133,7 @@ def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_t
 def decode_weights(ctx: GemmContext, warp: Int32) -> None:
     """One of the four warps that decode B for math warps."""
     me, table, part = MathThread(Int32(0), warp, cute.arch.lane_idx()), ctx.shared("decoded"), PackedPart(ctx.config.block_n)
-    tiles.each_tile(ctx, None, ctx.first_stage, lambda ctx, tile, stage: decode_tile(stage, me, table, ctx.k_blocks, part))
+    tiles.each_tile(ctx, None, ctx.first_stage, lambda ctx, tile, stage: decode_tile(stage, me, table, ctx.k_blocks_of(tile), part))
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
             if share.first_token < tile.valid_m:
                 sums, stage = multiply_rows(ctx, tile, scales, share, stage)
             else:
-                stage = leave_out(ctx, stage, me)
+                stage = leave_out(ctx, tile, stage, me)
         else:
             sums, stage = multiply_rows(ctx, tile, scales, share, stage)
     ctx.stamp(Activity.MULTIPLY, tile)
@@ -105,9 +105,9 @@ def finish_parts(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any, fini
 
 
 @cute.jit
-def leave_out(ctx: GemmContext, stage: Stage, me: MathThread) -> Stage:
+def leave_out(ctx: GemmContext, tile: GemmTile, stage: Stage, me: MathThread) -> Stage:
     """A warpgroup none of whose rows of a tile are there: gives every stage back.  The ring's next stage."""
-    for _ in cutlass.range(ctx.k_blocks, unroll=1):
+    for _ in cutlass.range(ctx.k_blocks_of(tile), unroll=1):
         stage.wait_full()
         release_stage(stage, me.lane)
         stage = stage.next()

@@ -39,19 +39,7 @@ from .tile import LANES
 
 
 @dataclass(frozen=True)
-class GroupTable(SharedTable):
-    """The rows of groups, counted one by one."""
-
-    def first_row(self, expert: Any) -> Any:
-        return super().first_block(expert)
-
-    def first_block(self, expert: Any) -> Any:
-        """Not asked for: rows are counted, not blocks."""
-        return 0
-
-
-@dataclass(frozen=True)
-class EqualGroups(GroupTable):
+class EqualGroups(SharedTable):
     """Where K are the rows of a group: all `groups` have as many `rows` of tiles; those that would add nothing have none."""
 
     rows: cutlass.Constexpr[int]
@@ -62,7 +50,7 @@ class EqualGroups(GroupTable):
         there = super().tokens(expert) > 0 if self.adds else expert < self.groups
         return select(there, Int32(self.rows), Int32(0))
 
-    def first_row(self, expert: Any) -> Any:
+    def first_block(self, expert: Any) -> Any:
         return expert * self.rows
 
 
@@ -125,12 +113,12 @@ def place_rows(ctx: GemmContext):
     sync_warp()
 
 
-def table_of(ctx: GemmContext) -> GroupTable:
-    """Rows of tiles of each group."""
+def table_of(ctx: GemmContext) -> SharedTable:
+    """Rows of tiles of each group, which count one by one."""
     problem, address = ctx.config.problem, ctx.shared("group_table")
     if problem.sums_rows:
         return EqualGroups(address, ctx.config.tile_rows, problem.num_groups, problem.accumulate)
-    return GroupTable(address)
+    return SharedTable(address)
 
 
 def order_of(ctx: GemmContext) -> Any:
@@ -218,7 +206,7 @@ def tile_of(ctx: GemmContext, blocks: Walk) -> tuple[Int32, Int32, Int32, Int32]
     row, group, valid_m = block.m_block * config.block_m, Int32(0), block.valid_m
     if cutlass.const_expr(config.problem.has_table):
         group = minimum(block.expert, Int32(config.num_experts - 1))
-        row = row + table_of(ctx).first_row(block.expert)
+        row = row + table_of(ctx).first_block(block.expert)
     if cutlass.const_expr(config.problem.kind == CONTIGUOUS):
         if blocks.valid():
             group = load_u32(ctx.args.groups + Int64(div(row, ROW_BLOCK)) * 4)

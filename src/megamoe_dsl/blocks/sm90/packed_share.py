@@ -15,7 +15,7 @@ What is left of the scales, a power of two per weight row, is applied once at th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -152,14 +152,53 @@ ONES = 0x7F7F7F7F  # four exponents of powers of two that are 1
 class DecodedShare(RowShare):
     """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale."""
 
-    @classmethod
-    def of(cls, me: MathThread, half: bool) -> Self:  # type: ignore[override]
-        """The share of two chunks of 128 weight rows, or one of a half tile."""
-        return super().of(me, half, split=TILE_ROWS)
+    place: Any = None  # of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
+
+    @staticmethod
+    def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
+        """The share of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
+        share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, wgmma.K_MAJOR)
+        return replace(share, place=share.fragment_place()) if in_registers and not half else share
+
+    def fragment_place(self) -> Any:
+        """Where the first 32 of K of its tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
+        first of which are 16 bytes of rows 0 to 7 and of rows 8 to 15, then the 16 bytes beside them."""
+        matrix, row = self.lane >> 3, self.lane & 7
+        token = self.warp_token + ((matrix & 1) * 8 + row)
+        # From here on it is nothing that ptxas could compute again in each K block, while the tensor core waits.
+        return shuffle(token * ROW_BYTES + ((matrix >> 1 ^ row) << 4), self.lane)
+
+    def fragment(self, stage: Stage) -> tuple[Any, ...]:
+        """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
+        first = stage.shared("tokens") + self.place
+        return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
 
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32) -> tuple[Any, Stage]:
         sums, following = RowShare.multiply_tile(self, stage, scales, k_blocks)
         return self.scale_rows(sums, following.previous()), following
+
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
+        """One K block, as of a `RowShare`; tokens that are multiplied twice are read once."""
+        if cutlass.const_expr(self.place is None):
+            return RowShare.multiply(self, stage, acc, scales, k, more)
+        tokens, weights = self.fragment(stage), stage.shared("weights")
+        token_scale = stage.token_scales + self.token * 4
+        following = stage.next()
+        ((factor,), *_) = self.block_scales(stage, scales, k)
+        sums, partial = [], acc.partial
+        for c in cutlass.range_constexpr(self.chunks):
+            partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
+            if cutlass.const_expr(c == 0):
+                per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
+            if cutlass.const_expr(c == self.chunks - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial, 0, tokens)
+            old = acc.parts[c]
+            sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: None, k: Any) -> tuple[tuple[Any, ...], ...]:
         return ((load_shared_f32(stage.shared("sfb")),),) * self.chunks
@@ -216,53 +255,18 @@ def power_of_byte(word: Any, index: int) -> Any:
 
 
 @dataclass(frozen=True)
-class SharePerToken(DecodedShare):
-    """The same, whose factors of a K block, each of a token, are multiplied before its products are there."""
+class DecodedAhead(DecodedShare):
+    """The share of a thread: 64 tokens of its warpgroup, both chunks of weight rows.  A stage is given back when the tensor core has read
+    it, before the sums of its last product are promoted."""
 
-    def token_scales(self, stage: Stage, address: Any, block_scales: Any) -> list[Any]:
-        ((factor,), *_) = block_scales
-        return [load_shared_f32(address + 32 * h) * factor for h in range(2)]
-
-    def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
-        return tuple(old + new * token_scales[i // 2 % 2] for i, (old, new) in enumerate(zip(sums, partial, strict=True)))
-
-
-@dataclass(frozen=True)
-class RegisterShare(SharePerToken):
-    """The share of a thread: 64 tokens of its warpgroup, which are read once, 16 of a thread, and multiplied with both chunks."""
-
-    place: Any  # of what it loads of a stage's tokens
-
-    @classmethod
-    def of(cls, me: MathThread, half: bool = False) -> Self:  # type: ignore[override]
-        share = DecodedShare.of(me, half)
-        return cls(**vars(share), place=place_of_tokens(share))
-
-    def places(self, stage: Stage) -> tuple[Any, Any]:
-        return self.load_tokens(stage), stage.shared("weights")
-
-    def load_tokens(self, stage: Stage) -> tuple[Any, ...]:
-        """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
-        first = stage.shared("tokens") + self.place
-        return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
-
-
-def place_of_tokens(share: RowShare) -> Any:
-    """Where the first 32 of K of a thread's tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
-    first of which are 16 bytes of rows 0 to 7 and of rows 8 to 15, then the 16 bytes beside them."""
-    matrix, row = share.lane >> 3, share.lane & 7
-    token = share.warp_token + ((matrix & 1) * 8 + row)
-    # From here on it is nothing that ptxas could compute again in each K block, while the tensor core waits.
-    return shuffle(token * ROW_BYTES + ((matrix >> 1 ^ row) << 4), share.lane)
-
-
-@dataclass(frozen=True)
-class DecodedAhead(RegisterShare):
-    """The same; a stage is given back when the tensor core has read it, before the sums of its last product are promoted."""
+    @staticmethod
+    def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
+        share = DecodedShare.of(me, half=False, in_registers=True)
+        return DecodedAhead(**vars(share))
 
     @cute.jit
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
-        acc, tokens = self.zero(), self.load_tokens(stage)
+        acc, tokens = self.zero(), self.fragment(stage)
         for _ in cutlass.range(k_blocks - 1, unroll=1):
             acc, tokens, stage = multiply_decoded(stage, self, acc, tokens, True)
         acc, tokens, stage = multiply_decoded(stage, self, acc, tokens, False)
@@ -273,21 +277,23 @@ class DecodedAhead(RegisterShare):
 def multiply_decoded(stage: Stage, me: DecodedAhead, acc: PromotedSums, tokens: Any, more: cutlass.Constexpr[bool]):
     """One K block, whose tokens are loaded.  Returns the sums, the next stage's tokens, and that stage; if there are no `more`, this one is
     not given back."""
-    places, scale_address, following = (tokens, stage.shared("weights")), me.scale_address(stage), stage.next()
-    block_scales = me.block_scales(stage, None, 0)
+    weights, following = stage.shared("weights"), stage.next()
+    token_scale = stage.token_scales + me.token * 4
+    ((factor,), *_) = me.block_scales(stage, None, 0)
     sums, partial = [], acc.partial
     for c in cutlass.range_constexpr(CHUNKS):
         ends = c == CHUNKS - 1 and more
-        partial = wgmma.issue(*me.operands(places, c), partial)
+        partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * me.chunk_bytes) >> 4), partial)
         if cutlass.const_expr(c == 0):
-            per_token = me.token_scales(stage, scale_address, block_scales)
+            per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
         if cutlass.const_expr(ends):
             following.wait_full()
         partial = wgmma.wait(partial, 0, tokens)
         if cutlass.const_expr(ends):
             release_stage(stage, me.lane)
-            tokens = me.load_tokens(following)
-        sums.append(me.add_scaled(c, acc.parts[c], partial, per_token, None))
+            tokens = me.fragment(following)
+        old = acc.parts[c]
+        sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
     return PromotedSums(tuple(sums), partial), tokens, following
 
 
@@ -295,7 +301,7 @@ TOKEN_CHUNKS = 2
 
 
 @dataclass(frozen=True)
-class DecodedRows(SharePerToken):
+class DecodedRows(DecodedShare):
     """The share of a thread; parts of its sums are chunks of 64 tokens, of which `chunk` is the one that its addresses are of."""
 
     chunk: cutlass.Constexpr[int] = 0
@@ -310,21 +316,29 @@ class DecodedRows(SharePerToken):
     def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
         return [(replace(self, chunk=chunk), sums[chunk : chunk + 1]) for chunk in range(TOKEN_CHUNKS)]
 
-    def places(self, stage: Stage) -> tuple[Any, Any]:
-        """Shared address of the tokens, descriptor of the weights."""
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         weights = wgmma.descriptor(stage.shared("weights") >> 4)
-        return stage.shared("tokens") + self.first_token * ROW_BYTES, weights
-
-    def operands(self, places: tuple[Any, Any], chunk: int) -> tuple[Any, Any]:
-        tokens, weights = places
-        return wgmma.descriptor((tokens + chunk * (GROUP_ROWS * ROW_BYTES)) >> 4), weights
-
-    def token_scales(self, stage: Stage, address: Any, block_scales: Any) -> list[Any]:
-        ((factor,),) = block_scales
-        return [load_shared_f32(address + 4 * (GROUP_ROWS * c + 8 * h)) * factor for c in range(TOKEN_CHUNKS) for h in range(2)]
-
-    def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
-        return super().add_scaled(chunk, sums, partial, token_scales[2 * chunk :], scales)
+        tokens = stage.shared("tokens") + self.first_token * ROW_BYTES
+        token_scale = stage.token_scales + self.token * 4
+        ((factor,),) = self.block_scales(stage, scales, k)
+        following = stage.next()
+        sums, partial = [], acc.partial
+        for t in cutlass.range_constexpr(TOKEN_CHUNKS):
+            partial = wgmma.issue(wgmma.descriptor((tokens + t * (GROUP_ROWS * ROW_BYTES)) >> 4), weights, partial)
+            if cutlass.const_expr(t == 0):
+                per_token = [
+                    load_shared_f32(token_scale + 4 * (GROUP_ROWS * c + 8 * h)) * factor for c in range(TOKEN_CHUNKS) for h in range(2)
+                ]
+            if cutlass.const_expr(t == TOKEN_CHUNKS - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            old = acc.parts[t]
+            sums.append(tuple(old[i] + partial[i] * per_token[2 * t + i // 2 % 2] for i in range(len(old))))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
 
     def exponents(self, last: Stage) -> list[Any]:
         """Those of the weight rows, once for each chunk of tokens."""

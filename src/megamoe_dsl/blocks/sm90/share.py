@@ -13,7 +13,7 @@ The sum of a part over 128 of K is computed in a temporary accumulator, then sca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -62,32 +62,6 @@ class MathThread:
         for k in cutlass.range(k_blocks, unroll=1):
             acc, stage = self.multiply(stage, acc, scales, k, k + 1 < k_blocks)
         return acc.parts, stage
-
-    @cute.jit
-    def multiply(self: Any, stage: Stage, acc: PromotedSums, scales: Any, k: Int32, more: cutlass.Boolean):
-        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
-        places, scale_address, following = self.places(stage), self.scale_address(stage), stage.next()
-        block_scales = self.block_scales(stage, scales, k)
-        sums, partial, last = [], acc.partial, len(acc.parts) - 1
-        for i in cutlass.range_constexpr(last + 1):
-            a, b = self.operands(places, i)
-            partial = wgmma.issue(a, b, partial)
-            of_part = self.part_scales(stage, block_scales, i)
-            if cutlass.const_expr(i == 0):
-                # Loaded once, for all parts, and used by the first: so the loads are done when the stage is released after the last.  A
-                # load that only the last part used could still be under way then.
-                per_token = self.token_scales(stage, scale_address, block_scales)
-            if cutlass.const_expr(i == last):
-                if more:
-                    following.wait_full()
-            partial = wgmma.wait(partial, 0, a)
-            sums.append(self.add_scaled(i, acc.parts[i], partial, per_token, of_part))
-        self.release(stage, more)
-        return PromotedSums(tuple(sums), partial), following
-
-    def release(self, stage: Stage, more: Any) -> None:
-        """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
-        release_stage(stage, self.lane)
 
 
 @dataclass(frozen=True)
@@ -152,18 +126,17 @@ class RowShare(MathThread):
     split: cutlass.Constexpr[int | None]
     mn_major: cutlass.Constexpr[wgmma.MnMajor]  # operands that are: 64 columns of one take as many bytes as 64 rows of a K-major one
 
-    @classmethod
+    @staticmethod
     def of(
-        cls,
         me: MathThread,
         half: bool,
         chunk_rows: int = CHUNK_ROWS,
         chunks: int | None = None,
         split: int | None = None,
         mn_major: wgmma.MnMajor = wgmma.K_MAJOR,
-    ) -> Self:
+    ) -> RowShare:
         """The share of a thread; by default of two chunks of 128, or one of a half tile."""
-        return cls(me.group, me.warp, me.lane, half, chunks or (1 if half else CHUNKS), chunk_rows, split, mn_major)
+        return RowShare(me.group, me.warp, me.lane, half, chunks or (1 if half else CHUNKS), chunk_rows, split, mn_major)
 
     @property
     def has_own_weights(self) -> bool:
@@ -193,22 +166,32 @@ class RowShare(MathThread):
     def zero(self) -> PromotedSums:
         return PromotedSums.zero(self.chunks, self.chunk_rows // 2)
 
-    def places(self, stage: Stage) -> tuple[Any, Any]:
-        """Descriptor of the tokens, shared address of the weights."""
-        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, self.mn_major[0])
-        return tokens, stage.shared("weights") + self.first_chunk * self.chunk_bytes
-
-    def scale_address(self, stage: Stage) -> Any:
-        return stage.token_scales + self.token * stage.scale_step
-
-    def operands(self, places: tuple[Any, Any], chunk: int) -> tuple[Any, Any]:
-        tokens, weights = places
-        return tokens, wgmma.descriptor((weights + chunk * self.chunk_bytes) >> 4, self.mn_major[1])
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales | None, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
+        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
+        weights = stage.shared("weights") + self.first_chunk * self.chunk_bytes
+        token_scale = stage.token_scales + self.token * stage.scale_step
+        following = stage.next()
+        weight_scales = self.block_scales(stage, scales, k)
+        sums, partial = [], acc.partial
+        for c in cutlass.range_constexpr(self.chunks):
+            partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
+            of_chunk = self.chunk_scales(stage, weight_scales, c)
+            if cutlass.const_expr(c == 0):
+                per_token = [load_shared_f32(token_scale + 8 * stage.scale_step * h) for h in range(2)]
+            if cutlass.const_expr(c == self.chunks - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            sums.append(self.add_scaled(c, acc.parts[c], partial, per_token, of_chunk))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
 
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
         return self.scales_of_chunks(scales.at(k), scales.alternating)
 
-    def part_scales(self, stage: Stage, block_scales: Any, chunk: int) -> Any:
+    def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> Any:
         return block_scales[chunk]
 
     def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
@@ -216,12 +199,26 @@ class RowShare(MathThread):
         product = [[per_token * scale for scale in scales] for per_token in token_scales]
         return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(chunk, i // 4)] for i in range(self.chunk_rows // 2))
 
+    def release(self, stage: Stage, more: Any) -> None:
+        """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
+        release_stage(stage, self.lane)
+
     def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
         """The sums, of shares whose addresses are theirs."""
         return [(self, sums)]
 
-    def token_scales(self, stage: Stage, address: Any, block_scales: Any) -> list[Any]:
-        return [load_shared_f32(address + 8 * stage.scale_step * h) for h in range(2)]
+    def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
+        a, b = self.mn_major
+        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, a)
+        return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4, b)
+
+    def token_scales(self, stage: Stage) -> list[Any]:
+        first = stage.token_scales + self.token * stage.scale_step
+        return [load_shared_f32(first + 8 * stage.scale_step * h) for h in range(2)]
+
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+        (kinds,) = self.scales_of_chunks(rows, False)
+        return self.add_scaled(0, sums, partial, token_scales, kinds)
 
     # --- which scales
     def scales_of_chunks(self, rows: list[Any], alternating: Any) -> tuple[tuple[Any, ...], ...]:
@@ -254,7 +251,7 @@ class ColumnScaledShare(RowShare):
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
         return ()
 
-    def part_scales(self, stage: Stage, block_scales: Any, chunk: int) -> list[Any]:
+    def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> list[Any]:
         """Pairs, of the thread's two columns in every group of 8."""
         first = stage.shared("sfb") + ((self.first_chunk + chunk) * self.chunk_rows + self.pair) * 4
         return [load_shared_f32x2(first + 32 * j) for j in range(self.chunk_rows // 8)]
@@ -284,28 +281,38 @@ class ColumnShare(MathThread):
     def zero(self) -> PromotedSums:
         return PromotedSums.zero(self.blocks, self.tokens // 2)
 
-    def places(self, stage: Stage) -> tuple[Any, Any]:
-        """Shared address of the weights, descriptor of the tokens."""
+    @cute.jit
+    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
+        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
         weights = stage.shared("weights") + self.group * (self.blocks * BLOCK_BYTES)
+        tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
+        token_scales = stage.token_scales + self.pair * 4
+        row_scales = scales.at(k)
+        following = stage.next()
+        sums, partial = [], acc.partial
+        for b in cutlass.range_constexpr(self.blocks):
+            partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
+            if cutlass.const_expr(b == 0):
+                # Loaded once, for both blocks, and used by the first: so the loads are done when the stage is released after the second.  A
+                # load that only the last block used could still be under way then.
+                per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]
+            if cutlass.const_expr(b == self.blocks - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial)
+            sums.append(self.promote(acc.parts[b], partial, per_token, row_scales))
+        release_stage(stage, self.lane)
+        return PromotedSums(tuple(sums), partial), following
+
+    def operands(self, stage: Stage, block: int = 0) -> tuple[Any, Any]:
+        weights = wgmma.descriptor((stage.shared("weights") + (self.group * self.blocks + block) * BLOCK_BYTES) >> 4)
         return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
 
-    def scale_address(self, stage: Stage) -> Any:
-        return stage.token_scales + self.pair * 4
+    def token_scales(self, stage: Stage) -> list[Any]:
+        first = stage.token_scales + self.pair * 4
+        return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
 
-    def operands(self, places: tuple[Any, Any], block: int) -> tuple[Any, Any]:
-        weights, tokens = places
-        return wgmma.descriptor((weights + block * BLOCK_BYTES) >> 4), tokens
-
-    def block_scales(self, stage: Stage, scales: WeightScales, k: Any) -> list[Any]:
-        return scales.at(k)
-
-    def part_scales(self, stage: Stage, block_scales: Any, block: int) -> Any:
-        return block_scales
-
-    def token_scales(self, stage: Stage, address: Any, block_scales: Any) -> list[Any]:
-        return [load_pair(stage, address + 32 * j) for j in range(self.tokens // 8)]
-
-    def add_scaled(self, block: int, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
         """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""
         out = []
         for j, per_token in enumerate(token_scales):
@@ -346,15 +353,15 @@ def multiply_some(stage: Stage, me: Share, acc: Any, partials: Any, scales: Weig
     stages, started, token_scales, row_scales = [], [], [], []
     for i in cutlass.range_constexpr(count):
         stage.wait_full()
-        started.append(wgmma.issue(*me.operands(me.places(stage), 0), partials[i]))
-        token_scales.append(me.token_scales(stage, me.scale_address(stage), None))
-        row_scales.append(me.block_scales(stage, scales, k + i))
+        started.append(wgmma.issue(*me.operands(stage), partials[i]))
+        token_scales.append(me.token_scales(stage))
+        row_scales.append(scales.at(k + i))
         stages.append(stage)
         stage = stage.next()
     sums, done = acc[0], []
     for i in cutlass.range_constexpr(count):
         partial = wgmma.wait(started[i], count - 1 - i)
-        sums = me.add_scaled(0, sums, partial, token_scales[i], me.part_scales(stages[i], row_scales[i], 0))
+        sums = me.promote(sums, partial, token_scales[i], row_scales[i])
         release_stage(stages[i], me.lane)
         done.append(partial)
     return (sums,), (*done, *partials[count:]), stage
@@ -383,8 +390,7 @@ def accumulate_tile(stage: Stage, me: Share, k_blocks: Int32, element: cutlass.C
 
 def issue_block(stage: Stage, me: Share, sums: Any, element: str, accumulate: bool = True) -> tuple[tuple[Any, ...], ...]:
     """Starts a K block of every part, each a group of its own."""
-    places = me.places(stage)
-    return tuple(wgmma.issue(*me.operands(places, i), part, accumulate, element, me.mn_major) for i, part in enumerate(sums))
+    return tuple(wgmma.issue(*me.operands(stage, i), part, accumulate, element, me.mn_major) for i, part in enumerate(sums))
 
 
 def wait_block(sums: Any, pending: int) -> tuple[tuple[Any, ...], ...]:

@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
-from ....blocks.sm90.packed_share import DecodedAhead, DecodedShare, PackedShare, RegisterShare
+from ....blocks.sm90.packed_share import DecodedAhead, DecodedShare, PackedShare
 from ....blocks.sm90.share import ColumnShare, MathThread, RowShare, ScaleMatrix, Share, WeightScales, accumulate_tile
 from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared
@@ -76,7 +76,7 @@ def compute_tiles(ctx: Context, me: MathThread, finish: Finish):
             if ctx.is_half(tile):
                 stage, stores = compute(ctx, tile, DecodedShare.of(me, half=True), stage, stores, finish)
             else:
-                share = DecodedAhead.of(me) if config.halves_decoding else RegisterShare.of(me)
+                share = DecodedAhead.of(me) if config.halves_decoding else DecodedShare.of(me, half=False, in_registers=True)
                 stage, stores = compute(ctx, tile, share, stage, stores, finish)
         elif cutlass.const_expr(config.packed):
             stage, stores = compute(ctx, tile, PackedShare.of(me, config.block_m, ctx.shared("decoded")), stage, stores, finish)

@@ -48,7 +48,7 @@ class LinearOrder(GroupedOrder):
 
     def block(self, step: Any, local: Any, sizes: Any) -> Any:
         one = super().block(step, local, sizes)
-        return Block(self.config.part.phase, one.expert, one.m_block, one.n_block, one.row_block, one.valid_m)
+        return Block(self.config.part.phase, **vars(one), pool_block=self.table.first_block(one.expert) + one.m_block)
 
 
 schedule_linear: Any = partial(schedule_tiles, order=LinearOrder)
