@@ -3,16 +3,16 @@
 import errno
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from io import StringIO
+from operator import length_hint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -311,12 +311,11 @@ def test_handlers_that_are_not_pythons_stay(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_interrupt_takes_work_from_compiling_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     emptied = []
 
-    def feed(folder: Path, waiting: queue.SimpleQueue[int], done: Callable[[int], None]) -> None:
-        with suppress(queue.Empty):
-            if waiting.get_nowait() == 0:
-                raise KeyboardInterrupt
+    def feed(folder: Path, waiting: Iterator[int], done: Callable[[int], None]) -> None:
+        if next(waiting, None) == 0:
+            raise KeyboardInterrupt
         for _ in range(500):
-            if waiting.empty():
+            if not length_hint(waiting):
                 emptied.append(True)
                 break
             time.sleep(0.01)

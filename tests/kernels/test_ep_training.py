@@ -63,21 +63,22 @@ class TrainedEp(SimulatedEp):
         width = self.problem.intermediate
         outs = [rank.new_rows(width if self.activates or weights is None else 2 * width).fill_(torch.nan) for rank in self.ranks]
         if weights is None:
-            self.reports.append(self.run_dispatch(self.backward[0], outs))
+            self.reports.append(self.launch(self.backward[0], [{"out": one} for one in outs]))
             return outs
-        made = [{"row_weights": one.fill_(torch.nan)} for one in weights]
+        made = [{"out": out, "row_weights": one.fill_(torch.nan)} for out, one in zip(outs, weights, strict=True)]
         if self.activates:
             self.activated, gate_up = outs, [torch.empty(one.in_use, 2 * width, dtype=torch.bfloat16) for one in routed]
             made = [{**own, "preactivations": one} for own, one in zip(made, gate_up, strict=True)]
-        self.reports.append(self.run_dispatch(self.dispatch_kernel, outs, made=made))
+        self.reports.append(self.launch(self.dispatch_kernel, made))
         return gate_up if self.activates else outs
 
     def dispatch_gradients(self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
         width = self.problem.intermediate
         self.activated = [rank.new_rows() for rank in self.ranks]
-        made = [{"weighted": rank.new_rows(width), "dots": torch.empty(width // 128, len(rank.new_rows()))} for rank in self.ranks]
+        rooms = zip(self.ranks, self.activated, strict=True)
+        made = [{"out": out, "weighted": rank.new_rows(width), "dots": torch.empty(width // 128, len(out))} for rank, out in rooms]
         given = [{"gate_up": one, "row_weights": weights} for one, weights in zip(gate_up, row_weights, strict=True)]
-        self.reports.append(self.run_dispatch(self.backward[0], self.activated, made=made, given=given))
+        self.reports.append(self.launch(self.backward[0], made, given))
         found = zip(self.activated, made, gate_up, strict=True)
         return [(dh[: len(one)], own["weighted"][: len(one)], own["dots"][:, : len(one)].sum(0)) for dh, own, one in found]
 
@@ -92,8 +93,9 @@ class TrainedEp(SimulatedEp):
                 assert torch.equal(one[of_rank.pool][of_rank.places], one)
         acts = [RowActivations.of(one, self.problem.formats.activations) for one in self.activated]
         tokens = [len(one.topk_idx) for one in routed]
-        ys, report = self.run_combine(self.backward[1] if transposed else self.combine_kernel, acts, tokens)
-        self.reports.append(report)
+        ys = [torch.empty(count, self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
+        given = [{"acts": one.values, "acts_sf": one.scales} for one in acts]
+        self.reports.append(self.launch(self.backward[1] if transposed else self.combine_kernel, [{"y": y} for y in ys], given))
         return ys, [pool[: of_rank.in_use] for pool, of_rank in zip(self.activated, routed, strict=True)]
 
 

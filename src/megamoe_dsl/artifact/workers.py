@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import queue
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -44,32 +44,24 @@ def compile_into(
 
 
 def feed_all(folder: Path, configs: Sequence[KernelConfig], jobs: int, done: Callable[[KernelConfig], object]) -> None:
-    """Hands all configurations to so many processes."""
-    waiting: queue.SimpleQueue[KernelConfig] = queue.SimpleQueue()
-    for config in configs:
-        waiting.put(config)
+    """Hands all configurations to `jobs` processes."""
+    waiting = iter(list(configs))  # threads may take from a list's iterator at once
     with ThreadPoolExecutor(jobs) as threads:
         try:
             for one in [threads.submit(feed, folder, waiting, done) for _ in range(jobs)]:
                 one.result()
         except KeyboardInterrupt:
-            while not waiting.empty():  # those that are at work end with the kernel they are at
-                with suppress(queue.Empty):
-                    waiting.get_nowait()
+            deque(waiting, maxlen=0)  # every process ends after the kernel it is compiling
             raise
 
 
-def feed(folder: Path, waiting: queue.SimpleQueue[KernelConfig], done: Callable[[KernelConfig], object]) -> None:
+def feed(folder: Path, waiting: Iterator[KernelConfig], done: Callable[[KernelConfig], object]) -> None:
     """Hands waiting configurations to one process, one at a time.  A terminal's interrupt does not reach it, for it leads a group."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", __name__, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, process_group=0) as process:
         assert process.stdin is not None and process.stdout is not None
-        while not waiting.empty():
-            try:
-                config = waiting.get_nowait()
-            except queue.Empty:
-                break
+        for config in waiting:
             try:
                 process.stdin.write(json.dumps(describe_config(config)) + "\n")
                 process.stdin.flush()

@@ -5,10 +5,9 @@
     y = layer(x, topk_idx, topk_weights, x_sf=x_sf)                         x and x_sf as `quant` makes them
     y = mega_moe(layer, x, topk_idx, topk_weights)                          the same as a function
 
-A call launches on torch's current stream and neither synchronizes nor allocates (but for y when `out` is not given, and for int32 indices
-beside BF16 tokens), so it can be captured into a CUDA graph.  Every rank makes the same sequence of calls.  Layers that share a buffer run
-one after another: on one stream, or ordered by events.  Any thread may make a call, but threads take turns with one layer, and the layer's
-device must be the thread's current one.
+A call launches on torch's current stream, does not synchronize, and allocates only y without `out` and a copy of int32 indices, so a CUDA
+graph can capture it.  Every rank makes the same sequence of calls.  Order layers that share a buffer: one stream, or events.  Threads take
+turns with a layer; its device must be the thread's current one.
 """
 
 from __future__ import annotations
@@ -42,30 +41,26 @@ from .watchdog import check_watchdog_ns, naming_the_wait
 class MegaMoE(torch.nn.Module):
     """Holds the local experts' weights in kernel order, and kernels bound to a symmetric buffer.
 
-    The weights are no parameters: kernels know them by address, so `to` leaves them alone, and `load_weights`, `load_expert` and
+    The weights are no parameters, because kernels hold their addresses: `to` leaves them alone, and `load_weights`, `load_expert` and
     `load_state_dict` replace them in place.  `state_dict` has them in checkpoint order, as the fields of `ExpertWeights`.
 
-    problem       the layer
-    weights       the local experts', in checkpoint order on this rank's GPU; the layer keeps its own copy.  None leaves them zero until
-                  they are loaded, which takes the memory only once (`checkpoints.load_experts`)
-    store         folder of compiled kernels, by default the cache (cache.py); missing ones are compiled when the DSL is installed
-    symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`.  With one
-                  rank's `SymmetricBuffer.allocate(problem, device="cpu")` the layer runs on CPU tensors and computes the reference, slowly
+    weights       of the local experts, in checkpoint order on this rank's GPU; the layer copies them.  None: zeros until
+                  `checkpoints.load_experts` fills them, which needs the memory only once
+    store         folder of compiled kernels, by default the user's cache; with the DSL installed, missing kernels are compiled
+    symmetric     a buffer to share with other layers of an equal problem; None allocates one, together with all ranks of `group`.  With
+                  `SymmetricBuffer.allocate(problem, device="cpu")` of one rank the layer computes the reference on CPU tensors, slowly
     bounds        values of num_tokens_bound to prepare kernels for, besides max_tokens_per_rank
     bf16_inputs   prepare the kernel that quantizes BF16 tokens
-    reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantizing BF16 tokens; an even number of
-                  SMs is used, the same for all layers on a buffer
-    watchdog_ns   how long a launch may wait for another rank before it is trapped
-    fused         a few BF16 tokens of one rank with E2M1 weights take a launch of their own (`FewTokens`), with the same y to the bit.
-                  False: every stage of the layer in a launch of its own (docs/explanation/moe_stages.md), with the same y to the bit,
-                  slower and with more memory; to compare with
-    shared_experts  of each rank, beside the routed ones (docs/explanation/shared_experts.md): the last of its `weights`; `problem`
-                  and the routing of a call are without them
+    reserved_sms  SMs left to other streams while the layer runs, but for the few microseconds of quantizing BF16 tokens; the layer uses an
+                  even number of SMs, the same for all layers on a buffer
+    watchdog_ns   how long a launch may wait for another rank before it traps
+    fused         False: a launch for every stage (docs/explanation/moe_stages.md), slower, with more memory and the same y to the bit.
+                  True: one launch, also for a few BF16 tokens with E2M1 weights on one rank (`FewTokens`)
+    shared_experts  experts of each rank that every token takes (docs/explanation/shared_experts.md): the last ones of `weights`;
+                  `problem` and topk_idx do not count them
 
-    The counters `stats` are int32 and wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.
-
-    A launch waits for the other ranks with a CTA on every SM it uses: a collective, or another kernel that waits for other ranks, on
-    another stream needs `reserved_sms`.
+    The int32 counters `stats` wrap at 2^31, after about an hour of prefill with 8192 tokens per rank: reset them before.  A launch waits
+    for other ranks on every SM it uses, so a collective on another stream needs `reserved_sms`.
 
     Raises `ProblemError` for arguments that do not fit, `ArtifactError` for a missing kernel.
     """
@@ -146,15 +141,14 @@ class MegaMoE(torch.nn.Module):
         store: ArtifactStore | None = None,
         jobs: int | None = None,
     ) -> int:
-        """Compiles the kernels of a layer with these arguments in parallel processes, before there is one; returns how many were missing.
+        """Compiles the kernels of a layer with these arguments in parallel processes, in advance; returns how many were missing.
 
-        bounds  those of the layer; None for every number of tokens, so that a layer with any bounds finds its kernels
-        target  the GPU, by default the one at hand: none is needed
-        store   by default the cache
+        bounds  of the layer; None prepares for every number of tokens, so for any bounds
+        target  the GPU, by default the one at hand; with a target no GPU is needed
         jobs    processes, by default one per usable core
 
-        A terminal shows a progress bar, anything else gets a line per kernel.  One process of a machine calls it; the others wait for that.
-        Raises `ProblemError`, `CompileError`, and `ArtifactError` when a kernel is missing and no DSL is installed.
+        One process of a machine calls it while the others wait.  Raises `ProblemError`, `CompileError`, and `ArtifactError` when a kernel
+        is missing and no DSL is installed.
         """
         gpu = grid_target(target, reserved_sms)
         made: Any = {"bf16_inputs": bf16_inputs, "fused": fused, "shared_experts": shared_experts, "pool_rows": pool_rows}
@@ -177,17 +171,15 @@ class MegaMoE(torch.nn.Module):
         """y, bf16 [T, hidden], or [padded_tokens, hidden].
 
         x                 bf16 [T, hidden] without x_sf; else with x_sf, both as `Inputs` has them
-        topk_idx          int64 or int32 [T, topk], distinct experts per token, -1 masks a slot, as does what is no expert
+        topk_idx          int64 or int32 [T, topk], distinct experts per token; -1 or an index out of range masks a slot
         topk_weights      float32 [T, topk]
-        num_tokens_bound  at least the tokens of every rank, padding included, and the same on every rank: chooses the kernel
-        padded_tokens     T or more: rows of y, zero past the T-th, for a caller that needs one shape for several numbers of tokens
+        num_tokens_bound  chooses the kernel: at least the tokens of every rank, padding included, and the same on every rank
+        padded_tokens     rows of y, T or more; rows past the T-th are zero
         out               where y goes
-        check             also refuse a topk_idx that is out of range or twice in a row, and NaN and infinities in x, x_sf and the top-k
-                          weights of slots that are not masked, with which the token's y is not specified; this waits for the device, so
-                          neither in a graph nor under torch.compile
+        check             also refuse an index out of range or twice in a row, and NaN and infinities in x, x_sf and unmasked top-k
+                          weights.  Synchronizes: not in a graph, not under torch.compile.  Unchecked, that token's y is undefined
 
-        Raises `ProblemError` before anything is launched, also for a tensor that requires grad while grad mode is on: there is no backward
-        pass.
+        Raises `ProblemError` before any launch, also for a tensor that requires grad: there is no backward pass.
         """
         check_no_gradient(("x", "x_sf", "topk_weights", "out"), (x, x_sf, topk_weights, out))
         numbers = (
@@ -205,7 +197,7 @@ class MegaMoE(torch.nn.Module):
         return out
 
     def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
-        """What a call does, as an operator or without one.  Returns y, which is `out` when that is given."""
+        """The call itself, inside an operator or without one.  Returns y, which is `out` if given."""
         kernel, rows, few = self._plans.of(tensors, numbers)
         if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
             self._check_current_device()
@@ -218,8 +210,8 @@ class MegaMoE(torch.nn.Module):
         return y
 
     def _plan(self, tensors: Tensors, numbers: Numbers) -> tuple[RankKernel | ReferenceKernel, int, FewTokens | None]:
-        """The kernel of a call, its rows of y, padding included, and what computes it instead if tokens are few.  Raises `ProblemError` for
-        everything that can be said of inputs without reading one."""
+        """The kernel of a call, its rows of y, padding included, and the launch for few tokens if that takes it.  Raises `ProblemError` for
+        dtypes, shapes, strides and devices."""
         self._check_inputs(*tensors)
         (bound, padded), tokens = numbers, len(tensors[0])
         rows = tokens if padded < 0 else padded
@@ -228,12 +220,10 @@ class MegaMoE(torch.nn.Module):
         return self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows, few
 
     def input_buffers(self) -> Inputs:
-        """Where a call's quantized tokens and routing go, each with a row per token of the capacity.
+        """Views of the symmetric buffer for quantized tokens and routing, one row per token of the capacity.
 
-        A call whose x, x_sf, topk_idx and topk_weights are the first T rows of these launches the layer alone: nothing is copied.  What
-        they hold is the next call's, of any layer on the buffer.
-
-        Raises `ProblemError` for a layer with shared experts, whose slots a call has to fill in.
+        A call with the first T rows of these as x, x_sf, topk_idx and topk_weights copies nothing.  The next call of any layer on the
+        buffer overwrites them.  Raises `ProblemError` for a layer with shared experts, because a call has to add their slots.
         """
         if self.shared.count:
             raise ProblemError(
@@ -242,7 +232,7 @@ class MegaMoE(torch.nn.Module):
         return Inputs(*(self.memory.view(name) for name in ("x", "x_sf", "topk_idx", "topk_weights")))
 
     def _check_inputs(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
-        """Everything that can be said of them without reading one.  Raises `ProblemError`."""
+        """Raises `ProblemError` for a dtype, shape, stride or device; reads no tensor."""
         self._inputs.check(x, x_sf, topk_idx, topk_weights)
         self._check_current_device()
 
@@ -299,12 +289,12 @@ class MegaMoE(torch.nn.Module):
             error_msgs.append(f"{prefix or 'MegaMoE'}: {error}")
 
     def synchronize(self, limit_s: float | None = None) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer was trapped because it waited too long.
+        """Waits for the device.  Raises `WatchdogError` when a call of a layer on the buffer waited too long and trapped.
 
-        limit_s  how long calls on torch's current stream may take, in seconds, well below `watchdog_ns`: then ranks that have not given up
-                 waiting either are taken for lost, the calls end with results that are not specified (lost_ranks.py), and `WatchdogError`
-                 names rank, phase and the lost ranks.  The GPU can be used afterwards: close the buffer with `alone=True`, make a group of
-                 the ranks that are left, and on it a new layer.  All ranks give limits; with a layer of stages they do not help
+        limit_s  seconds that calls on torch's current stream may take, well below `watchdog_ns`; all ranks give a limit.  Past it, ranks
+                 that do not report a wait count as lost, the calls end with undefined results (lost_ranks.py), and `WatchdogError` names
+                 rank, phase and lost ranks.  The GPU stays usable: close the buffer with `alone=True` and make a new layer on a group of
+                 the remaining ranks.  It does not help with `fused=False`
         """
         if limit_s is not None and self._understudy is not None:
             with naming_the_wait(self.memory, who=self.symmetric.who_waits):

@@ -1,8 +1,7 @@
-"""Launches of the fused kernel that wait for lost ranks, brought to an end without a trap: after a trap a process cannot use its GPU again.
+"""Ends launches of the fused kernel that wait for lost ranks without a trap, after which a process could not use its GPU again.
 
-A rank waits for others twice in a launch: for counts of tokens from every rank, and at the barrier before combine.  When it has waited too
-long, its host writes into its own symmetric buffer what the lost ranks would have written there, so that the launch ends; its results are
-not specified.
+A launch waits for other ranks twice: for token counts of every rank, and at the barrier before combine.  After too long a wait the host
+writes into its own symmetric buffer what the lost ranks would have written, so that the launch ends with undefined results.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from .watchdog import WatchdogError, name_silent
 
 STATE = ("launch_epoch", "rank_signal", "expert_recv_count_sum", "expert_counts_seen")
 STILL_S, POLL_S = 0.5, 0.02
-"""How long nothing may change before the parts of the lost ranks are played: live ranks take microseconds between two writes."""
+"""How long nothing may change before the host writes for the lost ranks: live ranks take microseconds between two writes."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a launch waits for, of `lost` ranks of a group: `counts` are the reports that each local expert lacks, `signals` the arrivals
-    that the barrier lacks; 0 where other ranks are waited for too, or nobody."""
+    """What a launch waits for: `counts`, the reports that each local expert lacks, and `signals`, the arrivals that the barrier lacks.
+    0 where the launch does not wait, or waits for more ranks than are lost."""
 
     counts: torch.Tensor
     signals: int
 
     @classmethod
     def of(cls, state: dict[str, torch.Tensor], ranks: int, lost: int) -> Waiting:
-        """Reads it from a rank's `STATE`, with `lost` of the group's `ranks` gone."""
+        """From a rank's `STATE`; `lost` of the group's `ranks` are gone."""
         reports = (state["expert_recv_count_sum"] - state["expert_counts_seen"]) >> 32
         lacking = ranks - reports
         # A launch that has not sent its own part lacks more than the lost ranks'; one that has counted lacks all of the next launch's.
@@ -44,14 +43,13 @@ class Waiting:
 
     @property
     def phase(self) -> str:
-        """What the launch is at; empty when it waits for no lost rank."""
+        """Empty when the launch waits for no lost rank."""
         return "dispatch" if self.counts.any() else "combine" if self.signals else ""
 
 
 class Understudy:
-    """What plays the parts of lost ranks on one rank's host.  `memory` is this rank's, `ranks` are those of the group.
-
-    Made before anything waits: to allocate pinned memory may wait for a kernel."""
+    """Writes on one rank's host what lost ranks would write.  `memory` is this rank's, `ranks` the size of the group.  Make it before any
+    launch waits, because allocating pinned memory may wait for a kernel."""
 
     def __init__(self, memory: RankBuffers, ranks: int) -> None:
         self._memory, self._ranks = memory, ranks
@@ -61,13 +59,13 @@ class Understudy:
         self._row = torch.empty_like(memory.view("expert_recv_count")[0], device="cpu", pin_memory=cuda)
 
     def look(self) -> dict[str, torch.Tensor]:
-        """The words that say what a launch waits for, copied while it runs."""
+        """A copy of `STATE`, read while a launch runs."""
         for name, words in self._state.items():
             self._copy(words, self._memory.view(name))
         return {name: words.clone() for name, words in self._state.items()}
 
     def play(self, lost: Sequence[int]) -> str:
-        """Writes what the launch lacks of these ranks, counts before reports; its phase, empty when it lacks nothing of them."""
+        """Writes what the launch lacks of these ranks, counts before reports.  Returns its phase, empty when it lacks nothing."""
         found = Waiting.of(self.look(), self._ranks, len(lost))
         if found.counts.any():
             silent = found.counts == len(lost)
@@ -93,7 +91,7 @@ class Understudy:
         self._stream.synchronize()
 
     def end_launches(self, lost: Sequence[int], done: Callable[[], bool]) -> str:
-        """Plays these ranks' parts until `done`; the phase of the first launch that lacked them, empty when none did."""
+        """Writes for these ranks until `done`.  Returns the phase of the first launch that lacked them, empty when none did."""
         phase, before, since = "", self.look(), time.monotonic()
         while not done():
             time.sleep(POLL_S)
@@ -108,8 +106,8 @@ class Understudy:
 
 
 def end_or_lose(understudy: Understudy, symmetric: SymmetricBuffer, limit_s: float) -> None:
-    """Returns when the work on torch's current stream has ended, or failed, or nobody knows who is lost.  Raises `WatchdogError` when it
-    has not ended within the limit and ranks are lost; their parts are played then until it has."""
+    """Returns when the work on torch's current stream has ended or failed, or when lost ranks cannot be determined.  If it takes longer
+    than the limit and ranks are lost, ends it by writing for them and raises `WatchdogError`."""
     event = torch.cuda.Event()
     event.record()
     end = time.monotonic() + limit_s

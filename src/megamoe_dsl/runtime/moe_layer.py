@@ -43,17 +43,17 @@ from .top_experts import router_logits_of, top_experts
 
 MOE, MEGA_MOE, EP_MOE, DEEP_EP = "moe", "mega_moe", "ep_moe", "deep_ep"
 LAUNCHES = (MOE, MEGA_MOE, EP_MOE, DEEP_EP)
-"""`moe`, whose launches follow one another on one GPU; the fused launch of `MegaMoE`; the two of `EpMoE`; `DeepEpMoE`, over any nodes."""
+"""`moe` (four launches, one GPU), `MegaMoE` (one launch), `EpMoE` (two launches), `DeepEpMoE` (DeepEP's kernels, any nodes)."""
 
 
 class MoeLaunches(torch.nn.Module):
-    """All experts of a problem on one device, by `moe`.  It uses the weights as they are, but on SM100 keeps words of their scales.  Those
-    in BF16 without biases have gradients."""
+    """All experts of a problem on one device, by `moe`.  It reads the caller's weights; on SM100 it keeps a copy of their scales as words.
+    BF16 weights without biases have gradients."""
 
     takes_scales = takes_bound = False
 
     def __init__(self, problem: Problem, weights: ExpertWeights, arch: Arch) -> None:
-        """On a GPU, or as on a GPU, of this architecture.  Raises `ProblemError` where `moe` computes no such layer."""
+        """`arch` is the GPU's, or the one that CPU tensors imitate.  Raises `ProblemError` for a layer that `moe` does not compute."""
         super().__init__()
         if not takes_moe(problem, arch):
             allowed = f"another: moe takes no {problem.recipe} layer of {problem.num_ranks} ranks and these sizes"
@@ -73,16 +73,16 @@ class MoeLaunches(torch.nn.Module):
             self._given |= {name: codes, f"{name}_sf": scales if scaled else None, f"{name}_bias": bias}
 
     def forward(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, **others: Any) -> torch.Tensor:
-        """y; a bound of tokens chooses nothing here."""
+        """y; `others`, such as `num_tokens_bound`, are ignored."""
         return moe(x, topk_idx=topk_idx, topk_weights=topk_weights, **self._given)
 
 
 class DeepEpMoE(torch.nn.Module):
-    """A layer over all ranks of a group whose tokens travel by the low-latency kernels of DeepEP (github.com/deepseek-ai/DeepEP): with few
-    tokens and several nodes they take less time than collectives.  A rank computes what it receives in one launch of `MegaMoE`.
+    """Dispatch and combine by DeepEP's low-latency kernels (github.com/deepseek-ai/DeepEP), the experts of a rank by one launch of
+    `MegaMoE`.  With few tokens and several nodes this is faster than collectives.
 
-    `buffer` is a `deep_ep.Buffer` in low-latency mode, which layers may share; None makes one with all ranks of `group`.  y is DeepEP's
-    sum of results, each of which it multiplies by its top-k weight.  `options` are those of `MegaMoE`.
+    buffer   a `deep_ep.Buffer` in low-latency mode, which layers may share; None makes one, together with all ranks of `group`
+    options  of `MegaMoE`
 
     Raises `ProblemError` where `deep_ep` cannot be imported, and as `MegaMoE`.
     """
@@ -101,14 +101,14 @@ class DeepEpMoE(torch.nn.Module):
             size = deep_ep.Buffer.get_low_latency_rdma_size_hint(tokens, problem.hidden, ranks, problem.num_experts)
             buffer = deep_ep.Buffer(group, 0, size, low_latency_mode=True, num_qps_per_rank=experts)
         self.problem, self.buffer, self.quantizes = problem, buffer, problem.formats.activations.scale != F32
-        # DeepEP leaves room for all tokens of all ranks with each expert: rows that are not there are masked tokens.
+        # DeepEP gives each expert room for all tokens of all ranks; unused rows are masked tokens.
         own = replace(problem, num_experts=experts, topk=1, num_ranks=1, max_tokens_per_rank=experts * ranks * tokens)
         self.experts = MegaMoE(own, weights, symmetric=SymmetricBuffer.allocate(own, device=weights.fc1.device), **options)
 
     def forward(
         self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *, num_tokens_bound: int | None = None
     ) -> torch.Tensor:
-        """y of this rank's tokens.  The host waits for nothing, and a bound of tokens chooses nothing.  Raises `ProblemError`."""
+        """y of this rank's tokens, without host synchronization; `num_tokens_bound` is ignored.  Raises `ProblemError`."""
         check_no_gradient(("x", "topk_weights"), (x, topk_weights))
         problem, idx = self.problem, topk_idx.long()
         check_layout(problem, "", x, None, topk_idx, topk_weights)
@@ -124,20 +124,20 @@ class DeepEpMoE(torch.nn.Module):
 
 
 def takes_moe(problem: Problem, arch: Arch) -> bool:
-    """Whether `moe` computes such a layer, all of whose experts are on one GPU, on an architecture."""
+    """Whether `moe` computes the layer on an architecture: all experts on one GPU, a recipe and sizes that it supports."""
     step = CHANNEL_STEP if arch == SM90 and not problem.formats.scaled else SCALE_BLOCK
     shaped = not problem.hidden % step and not problem.intermediate % step and (arch == SM90 or not problem.biases)
     return problem.num_ranks == 1 and problem.recipe in find_kernel("gather_gemm").recipes[arch.name] and shaped
 
 
 def takes_fused(problem: Problem, arch: Arch) -> bool:
-    """Whether the fused launch may be chosen for such a layer: in BF16, where the others have gradients, only who asks for it gets it."""
+    """Whether the fused launch may be chosen by default: not in BF16, where only the other launches have gradients."""
     return problem.formats.scaled and problem.recipe in find_kernel(MEGA_MOE).recipes[arch.name]
 
 
 def choose_launch(problem: Problem, target: Target, tokens: int) -> str:
-    """One of `LAUNCHES` for a rank's `tokens`: where `moe` and the fused launch both take the layer, the one that was faster at the nearest
-    measured point of the GPU (tuned/).  Where none is, `moe` for FP8 weights of Hopper, and else the fused one."""
+    """One of `LAUNCHES` for a rank's `tokens`.  If `moe` and `MegaMoE` both compute the layer: the faster one at the nearest measured point
+    of the GPU (tuned/); without measurements `moe` for fp8xfp8, else `MegaMoE`."""
     fused = takes_fused(problem, target.arch)
     if not takes_moe(problem, target.arch):
         return MEGA_MOE if fused else EP_MOE
@@ -160,12 +160,10 @@ def domain_layer(
     tokens: int = 0,
     **options: Any,
 ) -> Any:
-    """A layer of `problem.num_ranks` ranks of a group, as one of `LAUNCHES` computes it; `options` are those of its class.  An `activation`
-    is the caller's own, of `EpMoE`, which computes the problem's without one.
+    """The layer of an NVLink domain of `problem.num_ranks` ranks by one of `LAUNCHES`; `options` are arguments of its class.  A caller's
+    own `activation` needs `EpMoE`.  On the CPU every rank gathers all weights and computes its own tokens, so calls do not wait for others.
 
-    CPU tensors: every rank gathers the weights of all ranks and computes its own tokens, so that no rank waits for another in a call.
-    Raises `ProblemError` for a launch that does not take the layer, and as its class does.
-    """
+    Raises `ProblemError` for a launch that does not compute the layer, and as its class does."""
     if launch is not None and launch not in LAUNCHES:
         raise ProblemError("launch", launch, "one of " + ", ".join(LAUNCHES))
     if launch == DEEP_EP:
@@ -193,7 +191,7 @@ def domain_layer(
 
 
 def cpu_layer(problem: Problem, weights: ExpertWeights | None, group: Any, launch: str | None) -> Any:
-    """One rank's layer of all experts of a domain."""
+    """One rank's layer on CPU tensors, with the experts of all ranks of the domain."""
     alone = replace(problem, num_ranks=1)
     if weights is not None:
         check_weights(problem, weights)
@@ -217,10 +215,9 @@ def node_layer(
     router: Router | None,
     **others: Any,
 ) -> NodeLayer:
-    """A layer over nodes of so many ranks; `others` as of `domain_layer`, whose launch is by default `MegaMoE`'s, so that codes travel.
-
-    Launches leave SMs to NCCL: a rank whose exchange of the next chunk found none would keep the others' launches from ending.  Raises
-    `ProblemError`."""
+    """A layer over nodes of `ranks` ranks each; `others` as in `domain_layer`.  The default launch is `MegaMoE`, so that quantized rows
+    travel.  With several chunks the launch reserves SMs for NCCL: without a free SM the exchange of the next chunk could not start, and the
+    other ranks' launches would not end.  Raises `ProblemError`."""
     cuda, plain = device.type == "cuda", others["activation"] is None
     node_problem(problem, ranks)
     if cuda and plain and others["launch"] is None and takes_fused(problem, device_arch(device)):
@@ -268,11 +265,7 @@ def gathered(weights: ExpertWeights, group: Any, ranks: int) -> ExpertWeights:
 
 @dataclass(frozen=True)
 class Router:
-    """How a layer chooses experts from tokens themselves.
-
-    weight   bfloat16 or float32 [experts, H], which makes logits of tokens in FP32
-    others   as arguments of `top_experts`
-    """
+    """Chooses experts from tokens: FP32 logits from `weight`, bfloat16 or float32 [experts, H]; other fields as in `top_experts`."""
 
     weight: torch.Tensor
     scores: str = "softmax"
@@ -289,25 +282,22 @@ class Router:
 
 
 class MoE(torch.nn.Module):
-    """A layer of experts, the same on every rank but for its tokens.
+    """A layer of experts; every rank makes it with the same arguments but its own weights.
 
     problem      the layer over all ranks of the group
-    weights      the rank's experts, in checkpoint order on its device; None for a `MegaMoE` whose experts are loaded (`load_experts`)
-    group        a torch.distributed group of `problem.num_ranks` ranks, the default one if there are several
-    domain       ranks that share an NVLink domain, `domain` after one another; by default those of one host
-    router       chooses experts, where a call has none
-    activation   the caller's own, of rows [gate | up], bf16 [rows, 2I] to [rows, I]: the launches are `EpMoE`'s
-    launch       one of moe, mega_moe, ep_moe; by default the one that was measured to be faster for so many `tokens` of a rank.  deep_ep
-                 sends tokens over all nodes by DeepEP's low-latency kernels (`DeepEpMoE`)
-    chunks       parts of a call's tokens on several nodes: the network moves one while another is computed, and launches leave SMs to it
-                 (`reserved_sms`, 16 by default).  By default as many as the model of `megamoe predict --nodes` prefers for `tokens`
-    options      of the class that computes the layer within a domain, such as `bounds`, `reserved_sms`, `shared_experts` or `watchdog_ns`
-                 of `MegaMoE`
+    weights      the rank's experts, in checkpoint order on its device; None for a `MegaMoE` that `load_experts` fills later
+    group        a torch.distributed group of `problem.num_ranks` ranks; with several ranks the default group by default
+    domain       number of consecutive ranks in an NVLink domain, by default the ranks of one host
+    router       chooses the experts of calls without topk_idx
+    activation   the caller's own, from rows [gate | up], bf16 [rows, 2I], to [rows, I]; computed between the launches of `EpMoE`
+    launch       moe, mega_moe, ep_moe, or deep_ep for DeepEP's low-latency kernels over all nodes; by default the measured fastest of the
+                 first three for `tokens` of a rank
+    chunks       parts of a call's tokens on several nodes: the network moves one while another is computed, in `reserved_sms` SMs (16 by
+                 default).  By default what the model of `megamoe predict --nodes` prefers for `tokens`
+    options      of the class within a domain, such as `bounds`, `reserved_sms`, `shared_experts` or `watchdog_ns` of `MegaMoE`
 
-    `traffic` counts what this rank sent to other nodes; None within one domain.  Calls have gradients in BF16, by `moe` or `EpMoE`; of
-    several ranks every one then takes part in each backward pass.
-
-    Raises `ProblemError`, which names the argument.
+    `traffic` counts what this rank sent to other nodes; None within one domain.  In BF16 `moe` and `EpMoE` have gradients; every rank then
+    takes part in each backward pass.  Raises `ProblemError`, which names the argument.
     """
 
     def __init__(
@@ -358,7 +348,7 @@ class MoE(torch.nn.Module):
         fields: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Self:
-        """The layer that a rank's weights say, for up to `max_tokens` of each rank; `fields` are of its `Problem`, in their place too."""
+        """The layer of a rank's weights, whose shapes and dtypes give the `Problem`; `max_tokens` of each rank; `fields` override it."""
         ranks, packed = 1 if group is None else group.size(), weights.fc1.dtype == torch.uint8
         hopper = weights.fc1.is_cuda and device_arch(weights.fc1.device) == SM90
         by_dtype = {torch.bfloat16: "bf16xbf16", torch.uint8: "fp8xmxfp4" if hopper else "fp8xfp4"}
@@ -369,7 +359,7 @@ class MoE(torch.nn.Module):
         return cls(problem, weights, group=group, **others)
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Replaces one of the rank's experts, in place, where the layer keeps its own weights (`MegaMoE`)."""
+        """Replaces one of the rank's experts in place; only `MegaMoE`, which keeps its own weights, can."""
         self.experts.load_expert(index, weights)
 
     @takes_tensors("x", optional=("topk_idx", "topk_weights", "token_ids"))
@@ -382,10 +372,11 @@ class MoE(torch.nn.Module):
         token_ids: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """y, bfloat16 [T, H], of bfloat16 tokens; without topk_idx the router chooses, by `token_ids` where it has a table of them.
+        """y, bfloat16 [T, H], of bfloat16 x [T, H].
 
-        topk_idx, topk_weights  int64 or int32, and float32 or bfloat16 [T, topk]; -1 masks a slot
-        options                 of the class within a domain, such as `num_tokens_bound`
+        topk_idx      int64 or int32 [T, topk], -1 masks a slot; None: the router chooses, by `token_ids` if it has a hash table
+        topk_weights  float32 or bfloat16 [T, topk]
+        options       of the class within a domain, such as `num_tokens_bound`
         """
         if (topk_idx is None) != (topk_weights is None):
             raise ProblemError("topk_idx, topk_weights", None, "both given, or neither")

@@ -1,7 +1,7 @@
 """The layer over several NVLink domains: torch.distributed moves rows between nodes, the layer of a domain computes on each.
 
-Each token's row goes once to every node that has an expert of it, and one row of results comes back.  Ranks with the same number on all
-nodes are a rail: rank r sends to a node by way of the rank there that has its number.
+A token's row goes once to every node that has one of its experts, and one row of results comes back.  A rail is the ranks with the same
+number on all nodes; rows travel between the ranks of a rail.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from .custom_op import mega_moe as mega_moe_op
 from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
 
 Exchange = Callable[[], torch.Tensor]
-"""Rows on their way between the ranks of a rail, once they are there."""
+"""Waits for rows that travel between the ranks of a rail, and returns them."""
 
 
 @dataclass
 class Traffic:
-    """What a rank sent to other nodes since its counters were zero: rows of tokens, and bytes of them, of results, of gradients of both,
-    and of counts."""
+    """What a rank has sent to other nodes: token rows, and bytes of tokens, results, gradients of both, and counts."""
 
     rows: int = 0
     dispatched: int = 0
@@ -78,8 +77,8 @@ class Rails:
         return found.view(self.nodes, self.ranks, *counts.shape)
 
     def wait(self) -> None:
-        """The host waits for the device.  Raises RuntimeError when that takes longer than the group's collectives may: with NCCL a
-        collective that lacks a rank never ends."""
+        """The host waits for the device.  Raises RuntimeError after the timeout of the group's collectives, because an NCCL collective that
+        lacks a rank never ends."""
         if self.device.type == "cpu":
             return
         limit_s, done = timeout_of(self.group, self.device).total_seconds(), torch.cuda.Event()
@@ -90,8 +89,8 @@ class Rails:
                 raise RuntimeError(f"not done in {limit_s:g} s")
 
     def exchange(self, kind: str, rows: torch.Tensor, send: Sequence[int], receive: Sequence[int]) -> Exchange:
-        """Begins to send bytes [rows, row bytes], `send[n]` of them to node n, and to receive `receive[n]` from it; `kind` is the field of
-        `Traffic` that counts them.  The result gives the rows that came: a GPU's current stream waits for them, the host does not."""
+        """Starts to send bytes [rows, row bytes], `send[n]` rows to node n, and to receive `receive[n]` rows from it.  `kind` is the field
+        of `Traffic` that counts the bytes.  Calling the result makes the GPU's current stream wait, not the host."""
         found = rows.new_empty(sum(receive), rows.shape[1])
         setattr(self.traffic, kind, getattr(self.traffic, kind) + self.away(send) * rows.shape[1])
         with self.naming_lost_ranks("rows"):
@@ -105,7 +104,7 @@ class Rails:
         return wait
 
     def away(self, counts: Sequence[int]) -> int:
-        """How many of each node's rows are for other nodes."""
+        """Rows for other nodes, of counts by node."""
         return sum(counts) - counts[self.node]
 
     def abort(self) -> None:
@@ -119,8 +118,8 @@ class Rails:
 
     @contextmanager
     def naming_lost_ranks(self, what: str) -> Iterator[None]:
-        """Turns the error of a collective into `WatchdogError`, which names the ranks that have not had one too within the group's timeout
-        and `GRACE_S`, and aborts the groups."""
+        """Turns the error of a collective into `WatchdogError` and aborts the groups.  The message names the ranks that report no such
+        error within the group's timeout and `GRACE_S`."""
         try:
             yield
         except RuntimeError as error:
@@ -132,7 +131,7 @@ class Rails:
 
 @lru_cache
 def rails_of(group: Any, ranks: int, device: torch.device, sms: int = 0) -> Rails:
-    """The same for all layers of a group, whose ranks call this together; `sms` is the most SMs that NCCL takes for rows, 0 for any."""
+    """The rails of a group, shared by its layers; all ranks call this together.  `sms` bounds the SMs that NCCL uses, 0: no bound."""
     world, (node, number), timeout = dist.get_world_size(group), divmod(dist.get_rank(group), ranks), timeout_of(group, device)
     every, own = dist.get_process_group_ranks(group), {"timeout": timeout, "use_local_synchronization": True}
     options = None
@@ -145,7 +144,7 @@ def rails_of(group: Any, ranks: int, device: torch.device, sms: int = 0) -> Rail
 
 
 def ranks_of_a_domain(group: Any) -> int:
-    """Ranks of a host, which is taken for an NVLink domain.  Raises `ProblemError` where hosts differ, or ranks are not consecutive."""
+    """Ranks of a host, the default NVLink domain.  Raises `ProblemError` where hosts differ in ranks, or ranks are not consecutive."""
     hosts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
     ranks = hosts.count(hosts[0])
@@ -165,20 +164,20 @@ def timeout_of(group: Any, device: torch.device) -> Any:
 
 
 def row_bytes(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Rows of all tensors, [tokens, any], side by side as bytes."""
+    """Rows of tensors [tokens, any], concatenated as bytes."""
     return torch.cat([one.contiguous().view(torch.uint8) for one in parts], dim=1)
 
 
 def split_rows(rows: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What `row_bytes` joined, with the dtypes and widths of `like`."""
+    """Inverse of `row_bytes`, with the dtypes and widths of `like`."""
     widths = [one.shape[1] * one.element_size() for one in like]
-    size = math.gcd(8, *widths)  # bytes that a copy takes at once: as many as all widths allow
+    size = math.gcd(8, *widths)  # bytes of a copy, the most that divide all widths
     words = rows.view((torch.uint8, torch.int16, torch.int32, torch.int64)[size.bit_length() - 1])
     return [part.contiguous().view(one.dtype) for part, one in zip(words.split([n // size for n in widths], dim=1), like, strict=True)]
 
 
 def node_problem(problem: Problem, ranks: int, chunks: int = 1) -> Problem:
-    """The layer of a node of so many ranks, with room for all that a chunk can bring.  Raises `ProblemError`."""
+    """The layer of a node of `ranks` ranks, with capacity for a chunk from every node.  Raises `ProblemError`."""
     if ranks < 1 or problem.num_ranks % ranks:
         raise ProblemError("domain", ranks, f"a divisor of the group's {problem.num_ranks} ranks")
     if chunks < 1:
@@ -192,11 +191,11 @@ def node_problem(problem: Problem, ranks: int, chunks: int = 1) -> Problem:
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows of a call, by chunk.
+    """Rows of a call; each field has an entry per chunk.
 
-    tokens         numbers of this rank's tokens, those for the first node first
-    send, receive  rows to and from each node
-    bounds         the most rows that come to a rank of this node
+    tokens         indices of this rank's tokens to send, sorted by node
+    send, receive  number of rows to and from each node
+    bounds         the most rows that a rank of this node receives
     """
 
     tokens: list[torch.Tensor]
@@ -218,7 +217,7 @@ class Travel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Gradients of all parts but whole numbers."""
+        """Gradients of the floating-point parts."""
         sent = [one for one in gradients if one.is_floating_point()]
         came = iter(split_rows(ctx.rails.exchange("gradients", row_bytes(sent), ctx.receive, ctx.send)(), sent))
         return (None, None, None, None, *(next(came) if one.is_floating_point() else None for one in gradients))
@@ -228,12 +227,12 @@ travel: Any = Travel.apply
 
 
 class NodeLayer(torch.nn.Module):
-    """As `MegaMoE`, over the nodes of `rails`.  y is the sum of nodes' results, each rounded as a domain's layer rounds y, in FP32 in the
-    order of nodes, and then of the shared experts'.
+    """As `MegaMoE`, over the nodes of `rails`.  y is the FP32 sum of the nodes' results in the order of nodes, then of the shared experts';
+    each result is rounded as the layer of a domain rounds y.
 
-    domain  the layer of each node, of its `node_problem`; it says whether its calls may have `x_sf` and `num_tokens_bound` (`takes_scales`,
-            `takes_bound`), and which weights have gradients where they require them (`trained`; empty where there is no backward pass)
-    shared  a rank's layer of its shared experts
+    domain  the layer of this node's `node_problem`.  Its `takes_scales` and `takes_bound` say whether calls take `x_sf` and
+            `num_tokens_bound`, its `trained` lists the weights with gradients (empty: no backward pass)
+    shared  the layer of this rank's shared experts
     """
 
     def __init__(self, problem: Problem, domain: Any, rails: Rails, chunks: int, shared: Any = None) -> None:
@@ -241,7 +240,7 @@ class NodeLayer(torch.nn.Module):
         self.problem, self.rails, self.chunks, self.traffic = problem, rails, chunks, rails.traffic
         self.experts, self.shared = domain, shared
         self.node_experts = problem.num_experts // rails.nodes
-        tokens = problem.formats.activations  # those with a factor travel in BF16: the domain's layer knows it
+        tokens = problem.formats.activations  # NVFP4 tokens travel in BF16: only the domain's layer has their factor
         self.takes_scales = domain.takes_scales and tokens.scale is not None and not tokens.factor
         self.takes_bound = domain.takes_bound
         self.trained = domain.trained if shared is None and problem.combine == BF16 else ()
@@ -252,9 +251,9 @@ class NodeLayer(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *, num_tokens_bound: int | None = None
     ) -> torch.Tensor:
-        """y of this rank's tokens.  Every rank makes the same sequence of calls; the host waits for counts of rows, once in a call.  With
-        `num_tokens_bound`, at least the tokens of every rank and the same on each, there are no counts and the host does not wait: every
-        node gets rows for so many tokens, so that a CUDA graph can hold the call.
+        """y of this rank's tokens.  Every rank makes the same sequence of calls.  The host waits once a call, for counts of rows; with
+        `num_tokens_bound`, at least the tokens of every rank and the same on each, it does not wait and a CUDA graph can capture the call,
+        because every node gets that many rows.
 
         Raises `ProblemError` before anything is sent, and `WatchdogError`, which names the lost ranks, when a collective fails."""
         bound = -1 if num_tokens_bound is None else self.problem.check_num_tokens(num_tokens_bound, "num_tokens_bound")
@@ -269,7 +268,7 @@ class NodeLayer(torch.nn.Module):
         return mega_moe_op(x, None, topk_idx, topk_weights, self.order, self.number, bound, -1)
 
     def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
-        """What a call does, as an operator or without one."""
+        """The call itself, inside an operator or without one."""
         x, _, topk_idx, topk_weights = tensors
         check_layout(self.problem, "", x, None, topk_idx, topk_weights)
         rows = quantize(x, self.problem.formats.activations, check=False) if self.takes_scales else (x,)
@@ -284,12 +283,11 @@ class NodeLayer(torch.nn.Module):
         return self.total(plan, (self.as_received(one()) for one in back), x, own)
 
     def train_call(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, bound: int) -> torch.Tensor:
-        """y with a backward pass, in which every rank takes part.  A chunk's rows travel before it is computed and its results after that:
-        nothing overlaps."""
+        """y with a backward pass, in which every rank takes part.  Communication and computation of chunks do not overlap."""
         check_layout(self.problem, "", x, None, topk_idx, topk_weights)
         plan, wide = self.plan(topk_idx, bound), x.float()  # gradients from several nodes are added in FP32
         if not wide.requires_grad:
-            wide.requires_grad_()  # others may wait for this rank's part of the backward pass
+            wide.requires_grad_()  # other ranks wait for this rank's backward pass
         sent = [torch.nn.functional.pad(one, (0, 0, 0, 1)) for one in (wide, topk_idx.int() + 1, topk_weights)]
         back = []
         for tokens, send, receive in zip(plan.tokens, plan.send, plan.receive, strict=True):
@@ -301,12 +299,12 @@ class NodeLayer(torch.nn.Module):
         return self.total(plan, back, x)
 
     def synchronize(self) -> None:
-        """The host waits for the device.  Raises `WatchdogError`, which names lost ranks, when that takes longer than a collective may."""
+        """The host waits for the device.  Raises `WatchdogError`, which names lost ranks, after the timeout of a collective."""
         with self.rails.naming_lost_ranks("synchronize"):
             self.rails.wait()
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Replaces one of the rank's experts, in place; shared ones are the last."""
+        """Replaces one of the rank's experts in place; shared experts have the last indices."""
         routed = self.node_experts // self.rails.ranks
         if self.shared is not None and index >= routed:
             self.shared.load_expert(index - routed, weights)
@@ -314,7 +312,7 @@ class NodeLayer(torch.nn.Module):
             self.experts.load_expert(index, weights)
 
     def of_shared(self, rows: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """What the shared experts give for the rank's own tokens, each with weight 1."""
+        """The shared experts' results for the rank's own tokens, with weight 1 each."""
         if self.shared is None:
             return None
         idx = torch.arange(self.shared.problem.topk, device=rows[0].device).expand(len(rows[0]), -1).contiguous()
@@ -325,13 +323,13 @@ class NodeLayer(torch.nn.Module):
         return {"x_sf": tokens[1]} if self.takes_scales else {}
 
     def plan(self, topk_idx: torch.Tensor, bound: int) -> Plan:
-        """Which tokens go to which node in which chunk, and how many rows come: as many as they are, or, with a bound, room for all."""
+        """Which tokens go to which node in which chunk, and how many rows come; with a bound every node gets the most rows possible."""
         nodes, tokens, chunks = self.rails.nodes, len(topk_idx), self.chunks
         size = max(1, -(-(tokens if bound < 0 else bound) // chunks))
         node_of = torch.where(topk_idx >= 0, topk_idx // self.node_experts, -1)
         wanted = torch.stack([(node_of == node).any(dim=1) for node in range(nodes)])
         wanted = torch.nn.functional.pad(wanted, (0, chunks * size - tokens)).view(nodes, chunks, size)
-        # A stable sort brings the tokens that a node needs to the front, and does not ask the device how many they are.
+        # A stable sort moves the tokens that a node needs to the front, without asking the device for their number.
         first = torch.arange(0, chunks * size, size, device=topk_idx.device)[:, None]
         order, counts = wanted.logical_not().byte().argsort(dim=2, stable=True) + first, wanted.sum(dim=2)
         if bound >= 0:
@@ -350,19 +348,19 @@ class NodeLayer(torch.nn.Module):
         return self.rails.exchange("dispatched", rows, send, plan.receive[chunk])
 
     def compute(self, plan: Plan, parts: tuple[torch.Tensor, ...], rows: torch.Tensor, chunk: int) -> Exchange:
-        """The domain's layer of the rows that came, whose results begin to travel back."""
+        """Runs the domain's layer on the rows that came, and starts to send the results back."""
         *tokens, idx, weights = split_rows(rows, parts)
         bound: dict[str, Any] = {"num_tokens_bound": plan.bounds[chunk]} if self.takes_bound else {}
         found = self.as_sent(self.experts(tokens[0], self.local(idx), weights, **bound, **self.scales_of(tokens)))
         return self.rails.exchange("returned", found, plan.receive[chunk], plan.send[chunk])
 
     def local(self, idx: torch.Tensor) -> torch.Tensor:
-        """Experts of this node as its layer numbers them, -1 for others, from numbers that have been sent."""
+        """Indices of experts within this node, -1 for others, from the indices plus 1 that were sent."""
         local = idx - 1 - self.rails.node * self.node_experts
         return local.where((local >= 0) & (local < self.node_experts), -1)
 
     def as_sent(self, y: torch.Tensor) -> torch.Tensor:
-        """Rows of results as bytes: BF16, or E4M3 with a UE8M0 scale per 128 channels, as `combine` of the problem says."""
+        """Rows of results as bytes: BF16, or E4M3 with a UE8M0 scale per 128 channels, as the problem's `combine` says."""
         form = self.problem.formats.combine
         return row_bytes((y,) if form.scale is None else quantize_e4m3(blocks_of(y, form.channels).flatten(1), form.channels, check=False))
 
@@ -374,7 +372,7 @@ class NodeLayer(torch.nn.Module):
         return dequantize_e4m3(codes.contiguous(), scales.contiguous(), form.channels).float()[:, :hidden]
 
     def total(self, plan: Plan, back: Iterable[torch.Tensor], x: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
-        """y, from FP32 rows of results of each chunk in the order of nodes, and what the rank's shared experts gave."""
+        """y, from FP32 rows of results of each chunk in the order of nodes, and the results of the shared experts (`own`)."""
         total = torch.zeros(len(x) + 1, x.shape[1], dtype=torch.float32, device=x.device)
         for chunk, found in enumerate(back):
             send = plan.send[chunk]

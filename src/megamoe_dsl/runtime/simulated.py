@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -14,7 +14,7 @@ from ..cases import Case
 from ..config_error import as_integer
 from ..kernels.moe.unfused.config import LayerConfig
 from ..kernels.moe.unfused.family import STAGES
-from ..problem import ProblemError
+from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..sim import GlobalMemory, Launch, Report, Simulator, load
 from .buffers import Inputs, RankBuffers, check_device, check_output, check_weights
@@ -26,29 +26,64 @@ CPU = torch.device("cpu")
 Tensors = Mapping[str, torch.Tensor]
 
 
-class SimulatedMoE:
-    """An expert-parallel MoE layer whose ranks are simulated.  Buffers persist over calls, as they do on GPUs.
+class SimulatedRanks:
+    """Ranks of a group in one simulator.  Buffers persist over calls, as they do on GPUs.
 
-    artifact     the compiled kernel of a MoE layer, or those of all stages that `stage_configs` makes of one, in the order of their
-                 launches: the race detector watches across them
-    weights      per rank, the local experts' weights as `quant` makes them
+    ranks        buffers of each rank
     seed, race   scheduling seed and race detector of the simulator
     watchdog_ns  limit of every wait on global memory, in simulated nanoseconds
     progress     called about once a second with warp instructions and seconds so far
-
-    Raises `ProblemError` or ValueError when an argument does not fit.
     """
 
     def __init__(
         self,
-        artifact: Artifact | Sequence[Artifact],
-        weights: Sequence[ExpertWeights],
+        problem: Problem,
+        ranks: Sequence[Any],
         *,
         seed: SupportsIndex = 0,
         race: bool = True,
         watchdog_ns: SupportsIndex = WATCHDOG_NS,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
+        number = as_integer(seed)
+        if number is None:
+            raise ProblemError("seed", seed, "an integer")
+        self.problem, self.ranks, self.watchdog_ns = problem, ranks, check_watchdog_ns(watchdog_ns)
+        self.peers = torch.tensor([one.sym.data_ptr() for one in ranks], dtype=torch.int64, device=CPU)
+        self.simulator = Simulator(None, GlobalMemory(), seed=number, race=race, progress=progress)
+
+    def check_inputs(self, inputs: Sequence[Inputs]) -> None:
+        self.problem.check_ranks("inputs", inputs)
+        for rank, one in enumerate(inputs):
+            one.check(self.problem, CPU, f"inputs[{rank}].")
+
+    def run(self, memory: GlobalMemory, launches: Sequence[Launch]) -> Report:
+        """What the simulator saw.  Raises `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a deadlock."""
+        self.simulator.memory = memory
+        with naming_the_wait(*self.ranks):
+            return self.simulator.run(launches)
+
+
+def check_rank_weights(problem: Problem, weights: Sequence[ExpertWeights]) -> None:
+    """Raises `ProblemError` or ValueError unless these are the weights of each rank, on the CPU."""
+    problem.check_ranks("weights", weights)
+    for rank, one in enumerate(weights):
+        check_weights(problem, one)
+        check_device(f"weights[{rank}]", one.fc1, CPU)
+
+
+class SimulatedMoE(SimulatedRanks):
+    """An expert-parallel MoE layer whose ranks are simulated.
+
+    artifact     the compiled kernel of a MoE layer, or of every stage that `stage_configs` makes of one, in launch order: the race
+                 detector watches across launches
+    weights      per rank, the local experts' weights as `quant` makes them
+    options      of `SimulatedRanks`: seed, race, watchdog_ns, progress
+
+    Raises `ProblemError` or ValueError when an argument does not fit.
+    """
+
+    def __init__(self, artifact: Artifact | Sequence[Artifact], weights: Sequence[ExpertWeights], **options: Any) -> None:
         self.stages = list(artifact) if isinstance(artifact, Sequence) else [artifact]
         for one in self.stages:
             if not isinstance(one, Artifact) or not isinstance(one.config, LayerConfig):
@@ -56,25 +91,16 @@ class SimulatedMoE:
                 raise ProblemError("artifact", given, "an Artifact of a MoE kernel, as compile_kernel(config) makes one")
         if len(self.stages) > 1 and (names := [one.kernel.name for one in self.stages]) != (wanted := [stage.name for stage in STAGES]):
             raise ProblemError("stages", names, f"the kernels {wanted}")
-        number = as_integer(seed)
-        if number is None:
-            raise ProblemError("seed", seed, "an integer")
-        self.watchdog_ns = check_watchdog_ns(watchdog_ns)
         self.artifact = self.stages[0]
-        self.problem = self.artifact.config.problem
-        self._check_weights(weights)
-        self.ranks = [RankBuffers(self.artifact.config, w) for w in weights]
+        check_rank_weights(self.artifact.config.problem, weights)
+        super().__init__(self.artifact.config.problem, [RankBuffers(self.artifact.config, one) for one in weights], **options)
         self.results = [one.results for one in self.ranks]  # made before other stages share them
         self.buffers = [self.ranks, *([one.rebound(stage.config, one.sym) for one in self.ranks] for stage in self.stages[1:])]
-        self.peers = torch.tensor([r.sym.data_ptr() for r in self.ranks], dtype=torch.int64, device=CPU)
-        self.simulator = Simulator(None, GlobalMemory(), seed=number, race=race, progress=progress)
 
     def __call__(self, inputs: Sequence[Inputs], y: Sequence[torch.Tensor] | None = None) -> tuple[list[torch.Tensor], Report]:
         """One launch on all ranks: (y per rank, bf16 [T, hidden]; what the simulator saw).  Raises `ProblemError` before anything runs when
         an input is malformed, `WatchdogError` when a wait exceeds its limit, and `SimError` for a fault or a deadlock."""
-        self.problem.check_ranks("inputs", inputs)
-        for rank, one in enumerate(inputs):
-            one.check(self.problem, CPU, f"inputs[{rank}].")
+        self.check_inputs(inputs)
         if y is None:
             y = [torch.empty(one.num_tokens, self.problem.hidden, dtype=torch.bfloat16, device=CPU) for one in inputs]
         self.problem.check_ranks("y", y)
@@ -84,26 +110,18 @@ class SimulatedMoE:
             buffers.store(one)  # checked above, all ranks before the first
         # An empty tensor has no address; its kernel never writes it.
         outputs = [out if out.numel() else torch.empty(1, dtype=torch.bfloat16, device=CPU) for out in y]
-        self.simulator.memory = self.visible(outputs)
-        with naming_the_wait(*self.ranks):
-            launches = [self.launches(rank, one.num_tokens, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))]
-            report = self.simulator.run([launch for rank in launches for launch in rank])
+        launches = [self.launches(rank, one.num_tokens, out) for rank, (one, out) in enumerate(zip(inputs, outputs, strict=True))]
+        report = self.run(self.visible(outputs), [launch for rank in launches for launch in rank])
         return list(y), report
 
     def load_weights(self, weights: Sequence[ExpertWeights]) -> None:
         """Replaces the weights of all ranks, in place.  Raises `ProblemError` or ValueError when they do not fit."""
-        self._check_weights(weights)
+        check_rank_weights(self.problem, weights)
         for buffers, one in zip(self.ranks, weights, strict=True):
             buffers.load_weights(one)
 
-    def _check_weights(self, weights: Sequence[ExpertWeights]) -> None:
-        self.problem.check_ranks("weights", weights)
-        for rank, one in enumerate(weights):
-            check_weights(self.problem, one)
-            check_device(f"weights[{rank}]", one.fc1, CPU)
-
     def visible(self, outputs: Sequence[torch.Tensor]) -> GlobalMemory:
-        """All that the kernels may touch in one launch; to read y, or what stages leave for one another before it is there, is an error."""
+        """All that the kernels may touch in one launch; reading y, or a result of a stage before it is written, is an error."""
         memory = memory_of({"peers": self.peers}, {})
         for index, (rank, out) in enumerate(zip(self.ranks, outputs, strict=True)):
             read = {name: getattr(rank.weights, name) for name in weight_names(self.problem)}
@@ -115,7 +133,7 @@ class SimulatedMoE:
         return memory
 
     def launches(self, rank: int, num_tokens: int, y: torch.Tensor) -> list[Launch]:
-        """On so many tokens of a rank's symmetric buffer, into y."""
+        """The launches of a rank with `num_tokens` tokens in its symmetric buffer, into y."""
         places = self.peers.data_ptr(), y.data_ptr(), num_tokens, rank, self.watchdog_ns
         stages = zip(self.stages, self.buffers, strict=True)
         return [simulated_launch(stage, buffers[rank].arguments(*places), rank) for stage, buffers in stages]
@@ -213,8 +231,8 @@ def simulate_gemm(
 def memory_of(
     read: Tensors, written: Tensors, made: Tensors | None = None, *, rank: int = 0, memory: GlobalMemory | None = None
 ) -> GlobalMemory:
-    """What a rank's launches may read, what they may write, and of which they may read only what they have written; beside what `memory`
-    has, or alone."""
+    """Memory of a rank's launches, added to `memory` if given: tensors that they may only read, that they may also write, and that they may
+    read only after writing (`made`)."""
     memory = memory or GlobalMemory()
     for tensors, options in ((read, {"read_only": True}), (written, {}), (made or {}, {"initialized": False})):
         for name, tensor in tensors.items():
@@ -223,6 +241,6 @@ def memory_of(
 
 
 def launch_of(artifact: Artifact, arguments: Mapping[str, int]) -> Launch:
-    """A kernel's launch in a stream, which begins as early as on a GPU."""
+    """A kernel's launch in a stream; with PDL it begins as early as on a GPU."""
     kernel = artifact.kernel
     return simulated_launch(artifact, kernel.parameters(artifact.config, arguments), early=kernel.early)

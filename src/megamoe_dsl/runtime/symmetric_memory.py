@@ -26,14 +26,14 @@ MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1
 
 
 def disable_multicast() -> None:
-    """Keeps NVLink multicast off.  To be called before the process group is made, because NCCL reads its variable then; variables that the
-    user has set stay as they are."""
+    """Turns NVLink multicast off.  Call it before the process group is made, when NCCL reads its variable; variables that the user has set
+    stay as they are."""
     for name, value in MULTICAST_OFF.items():
         os.environ.setdefault(name, value)
 
 
 def device_arch(device: torch.device) -> Arch:
-    """The architecture of a GPU.  Raises `ProblemError` for one that has no kernel, and for another device."""
+    """The architecture of a GPU.  Raises `ProblemError` for a GPU without kernels, and for a device that is no GPU."""
     require_cuda(device)
     capability = torch.cuda.get_device_capability(device)
     arch = arch_of_capability(capability)
@@ -43,13 +43,12 @@ def device_arch(device: torch.device) -> Arch:
 
 
 def arch_of_recipe(problem: Problem) -> Arch:
-    """The first architecture whose kernels take a problem's number formats."""
+    """The first architecture with kernels for a problem's recipe."""
     return ARCHES[next(arch for arch, names in find_kernel("mega_moe").recipes.items() if problem.recipe in names)]
 
 
 def process_group(problem: Problem, group: Any) -> Any:
-    """A group of torch.distributed for a problem, by default that of all processes.  Raises `ProblemError` where there is none, or its size
-    is not the problem's."""
+    """A group of torch.distributed, by default of all processes.  Raises `ProblemError` without one, or for a size other than num_ranks."""
     import torch.distributed as dist
 
     if group is None and not (dist.is_available() and dist.is_initialized()):
@@ -63,15 +62,14 @@ def process_group(problem: Problem, group: Any) -> Any:
 
 @dataclass
 class SymmetricBuffer:
-    """One rank's part, and where the others' are.
+    """One rank's part, and the addresses of the others.
 
     sym      uint8, this rank's buffer (kernels/moe/layouts/symmetric.py), zero before the first launch
     peers    int64 [num_ranks] on the device: the address of every rank's buffer as this rank sees it
-    num_sms  CTAs of the kernels on this buffer, 0 before the first: the workspace counts CTAs over all launches, so all need the same grid
-    halves   configurations of the halves on this buffer (kernels/moe/halves), None before the first: a launch leaves counters for the
-             next one, so all layers need the same
+    num_sms  grid of all kernels on this buffer, whose workspace counts CTAs over all launches; 0 before the first kernel
+    halves   configurations of all `EpMoE` on this buffer, whose launches leave counters for the next; None before the first layer
     order    int32 [1] on the device; the torch operators declare that every call changes it (custom_op.py)
-    reference  whether layers on it compute the reference: it lies on the CPU, for no architecture
+    reference  layers on it compute the reference on the CPU
     watchdog the record of a wait that exceeded its limit, in any kernel on this buffer (watchdog.py)
     """
 
@@ -105,14 +103,13 @@ class SymmetricBuffer:
         """A zeroed buffer on the current CUDA device; all ranks of `group` call this together.
 
         arch    of the kernels that use the buffer; None for that of the GPU
-        group   a torch.distributed process group of `problem.num_ranks` ranks, one GPU each; None for the default group, and for one rank
-                where torch.distributed is not needed
-        device  where the buffer of one rank without a group lies; on the CPU without `arch`, for layers that compute the reference
-        region  the layout of other kernels than the fused one and its stages
-        pool_rows  of the fused kernel's configuration: None for a token pool that holds any routing
+        group   a torch.distributed process group of `problem.num_ranks` ranks, one GPU each; None for the default group, or with one rank
+                for no group
+        device  of a buffer without a group; the CPU without `arch` makes layers compute the reference
+        region  the layout, if not that of the fused kernel and its stages
+        pool_rows  of the fused kernel's configuration; None for a token pool that holds any routing
 
-        Raises `ProblemError` without a process group or a CUDA device where they are needed, when the group has another size, and when a
-        rank brings another problem.
+        Raises `ProblemError` without a needed process group or GPU, for a group of another size, and when ranks give different problems.
         """
         pool_rows = checked_pool_rows(pool_rows)
         if group is None and problem.num_ranks == 1:
@@ -145,7 +142,7 @@ class SymmetricBuffer:
         offset = sym.data_ptr() - addresses[rank]
         peers = torch.tensor([address + offset for address in addresses], dtype=torch.int64, device=here)
         torch.cuda.synchronize()
-        dist.barrier(group)  # nobody writes into a buffer before it is zero
+        dist.barrier(group)  # no rank writes into a buffer before it is zero
         return cls(problem, rank, sym, peers, group, _handle=handle, pool_rows=pool_rows)
 
     @property
@@ -162,8 +159,8 @@ class SymmetricBuffer:
 
     @contextmanager
     def binding(self, num_sms: int) -> Iterator[None]:
-        """While kernels for this buffer are made: notes their grid, and forgets it again when making them fails.  Raises `ProblemError`
-        when earlier kernels had another grid."""
+        """Around making kernels for this buffer: stores their grid, unless making them fails.  Raises `ProblemError` when earlier kernels
+        have another grid."""
         before = self.num_sms
         if before not in (0, num_sms):
             raise ProblemError("num_sms", num_sms, f"{before}, as in every other kernel on this symmetric buffer")
@@ -175,7 +172,7 @@ class SymmetricBuffer:
             raise
 
     def silent_ranks(self) -> list[int] | None:
-        """After a wait that exceeded its limit: which ranks of the group did not wait (watchdog.py); None where that is not known."""
+        """After a wait that exceeded its limit: the ranks that do not report one (watchdog.py); None if unknown."""
         if self.group is None:
             return None
         import torch.distributed as dist
@@ -184,18 +181,17 @@ class SymmetricBuffer:
         return silent_ranks(store, f"megamoe_dsl watchdog {self.group.group_name}", self.rank, self.problem.num_ranks)
 
     def who_waits(self) -> str:
-        """The same as the end of a message."""
+        """The silent ranks, as the end of a message."""
         return name_silent(self.silent_ranks())
 
     def synchronize(self, owner: Any) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a launch on the buffer was trapped because a wait exceeded its limit, as the
-        record of the launch's `owner` says."""
+        """Waits for the device.  Raises `WatchdogError` when the record of `owner` says that a launch's wait exceeded its limit."""
         with naming_the_wait(owner, who=self.who_waits):
             if self.sym.is_cuda:
                 torch.cuda.synchronize()
 
     def close(self, *, alone: bool = False) -> None:
-        """Frees the buffer when all ranks have finished with it; all ranks call this together, or, when some are lost, each `alone`."""
+        """Frees the buffer after all ranks have finished; all ranks call this together, or after losing ranks each `alone`."""
         if self.sym.is_cuda:
             torch.cuda.synchronize()
         if self.group is not None and not alone:

@@ -1,4 +1,4 @@
-"""A kernel whose wait exceeded its limit leaves a record and traps; here the trap becomes an error that says who waited for what."""
+"""A kernel whose wait exceeds its limit writes a record and traps; here the trap becomes an error that names the wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 class WatchdogError(RuntimeError):
-    """A wait on global memory exceeded its limit; the message names rank, SM, phase and barrier, and the ranks that did not wait."""
+    """A wait on global memory exceeded its limit; the message names rank, SM, phase and barrier, and ranks that did not report a wait."""
 
 
 def new_record(device: torch.device) -> torch.Tensor:
@@ -27,7 +27,7 @@ def new_record(device: torch.device) -> torch.Tensor:
 
 
 def check_watchdog_ns(limit: SupportsIndex) -> int:
-    """The limit as an int.  Raises `ProblemError` unless a kernel can wait so long."""
+    """The limit as an int.  Raises `ProblemError` unless it is a positive number of 63 bits."""
     number = as_integer(limit)
     if number is None or not 0 < number < 1 << 63:
         raise ProblemError("watchdog_ns", limit, "a whole number of nanoseconds, from 1 to 2^63 - 1")
@@ -37,7 +37,7 @@ def check_watchdog_ns(limit: SupportsIndex) -> int:
 @contextmanager
 def naming_the_wait(*owners: Any, who: Callable[[], str] = str) -> Iterator[None]:
     """Turns an error inside into `WatchdogError` when the record of one of `owners`, buffers of a rank, explains it; other errors pass.
-    Only then `who` is called, for what is known of other ranks."""
+    `who` gives the end of the message, about other ranks."""
     try:
         yield
     except Exception as error:
@@ -48,8 +48,8 @@ def naming_the_wait(*owners: Any, who: Callable[[], str] = str) -> Iterator[None
 
 
 def silent_ranks(store: Any, name: str, rank: int, num_ranks: int, grace_s: float = GRACE_S) -> list[int] | None:
-    """Writes into `store`, a torch.distributed store that all ranks share, that this rank has given up waiting, and waits up to `grace_s`
-    seconds for the others to write the same.  The ranks that have not: they were waited for.  None when the store cannot be reached."""
+    """Reports in `store`, a torch.distributed store that all ranks share, that this rank has given up waiting.  Returns the ranks that have
+    not reported the same within `grace_s` seconds; None when the store cannot be reached."""
     try:
         store.set(f"{name} {rank}", "waited")
         silent = [other for other in range(num_ranks) if other != rank]
