@@ -1,4 +1,4 @@
-"""What a call's shapes decide, found once per combination of them: at few tokens a layer is over before the host has made the next call."""
+"""Plans of calls, made once per combination of shapes: with few tokens a layer takes less time than the host's part of a call."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 Tensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
 """x, x_sf, topk_idx, topk_weights."""
 Numbers = tuple[int, int]
-"""num_tokens_bound and padded_tokens; negative where none is given."""
+"""num_tokens_bound and padded_tokens; negative for None."""
 
 Plan = TypeVar("Plan")
 
 MOST = 1 << 14
-"""Plans that are kept: more than a rank's tokens have values."""
+"""Most plans that are kept: more than numbers of tokens on a rank."""
 
 
 class CallPlans(Generic[Plan]):
-    """Plans by the layouts of a call's tensors; `make` checks and makes one, and raises where tensors do not fit."""
+    """Plans by the layouts of a call's tensors; `make` checks the tensors and makes a plan."""
 
     def __init__(self, make: Callable[[Any, Any], Plan]) -> None:
         self._make = make
@@ -27,12 +27,11 @@ class CallPlans(Generic[Plan]):
         self._last: tuple[tuple[object, ...], Plan] | None = None
 
     def of(self, tensors: Sequence[torch.Tensor | None], others: tuple[object, ...]) -> Plan:
-        """The plan of a call, which its tensors and `others` decide.  A tensor counts by dtype, shape, whether it is contiguous, and
-        device, or by its absence: nothing else is looked at again."""
+        """The plan for the tensors' dtypes, shapes, contiguity and devices, which of them are None, and `others`."""
         key = others
         for tensor in tensors:
             key += (None,) if tensor is None else (tensor.dtype, tensor.shape, tensor.is_contiguous(), tensor.get_device())
-        last = self._last  # calls come in runs; to compare takes less than to hash
+        last = self._last  # equal calls come in runs, and comparing is faster than hashing
         if last is not None and last[0] == key:
             return last[1]
         plan = self._made.get(key)

@@ -1,4 +1,4 @@
-"""Tensors of a call of a MoE layer on one GPU: what they must be, those between its launches, and the arguments of each launch."""
+"""Tensors of a call of a MoE layer on one GPU: their checks, the workspace between launches, and the arguments of each launch."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors
 
 INDEX_DTYPES = {I64: torch.int64, I32: torch.int32}
 NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
-"""Values that a word of NVFP4's scales is of."""
+"""Values with scales in one 32-bit word, in NVFP4."""
 WHERE = {
     "preactivations": "where the layer stores gate and up",
     "factors": "with nvfp4xnvfp4",
     **dict.fromkeys(("w1_bias", "w2_bias"), "beside the other linear's"),
 }
-"""Tensors that some layers have, and which."""
+"""Optional tensors, and which layers have them."""
 
 
 class LayerOperands(NamedTuple):
-    """What a call has beside x and its routing; None for what its layer does not have.
+    """Tensors of a call beside x and its routing; None if the layer does not have one.
 
     w1, w2        float8_e4m3fn or bfloat16 [num_experts, 2 intermediate, hidden] and [num_experts, hidden, intermediate]; two E2M1 a uint8
-    w1_sf, w2_sf  float32 for every 128 x 128; of E2M1 as `gemm_weights` makes them; of bfloat16 `no_scales`, or None of a caller
+    w1_sf, w2_sf  float32 for every 128 x 128; with E2M1 from `gemm_weights`; with bfloat16 `no_scales`, from callers None
     w1_bias, w2_bias  float32 or bfloat16, both the same, [num_experts, rows]
     preactivations  bfloat16 [tokens * topk, 2 intermediate], for gate and up
-    factors       float32 [5, num_experts] of NVFP4, as `expert_factors` makes them
+    factors       float32 [5, num_experts] of NVFP4, from `expert_factors`
     """
 
     w1: torch.Tensor
@@ -56,25 +56,25 @@ class LayerOperands(NamedTuple):
         return self[:6]
 
     def with_scales(self) -> LayerOperands:
-        """As a caller gives them, with `no_scales` of bfloat16.  Raises `ProblemError` for other weights that lack scales."""
+        """With `no_scales` in place of None.  Raises `ProblemError` for weights that lack scales."""
         scales = given_scales("w1_sf", self.w1, self.w1_sf), given_scales("w2_sf", self.w2, self.w2_sf)
         return self._replace(w1_sf=scales[0], w2_sf=scales[1])
 
 
 def between_launches(name: str) -> cached_property[torch.Tensor]:
-    """A tensor of a call's workspace, by its field."""
+    """A field of a call's workspace, as a tensor."""
     return cached_property(lambda call: call.region.view(call.workspace, name))
 
 
 @dataclass(frozen=True)
 class ExpertCall:
-    """A call, whose tensors between launches are made when first asked for.
+    """A call; tensors between launches are made on first use.
 
     x             bfloat16 [tokens, hidden], 16-byte aligned
     topk_idx      int64 or int32, as the layer says, [tokens, topk]; -1 masks a slot
     topk_weights  float32 or bfloat16, as the layer says, [tokens, topk]
     operands      with scales, or `no_scales`
-    memory        uint8 [bytes of `region`], of what lies between launches; None: made when first asked for
+    memory        uint8 [bytes of `region`], the workspace; None: allocated on first use
     """
 
     layer: ExpertLayer
@@ -85,7 +85,7 @@ class ExpertCall:
     memory: torch.Tensor | None = None
 
     def check(self) -> None:
-        """Raises `ProblemError` that names the tensor and what is wrong with it.  Reads none."""
+        """Raises `ProblemError` that names the tensor and what is wrong with it; reads no tensor."""
         layer, w1_sf, factors = self.layer, self.operands.w1_sf, self.operands.factors
         check_dims("x", self.x, 2, f"(tokens, {layer.hidden})")
         layer.routing.check_num_tokens(self.tokens, "x.shape[0]")
@@ -109,7 +109,7 @@ class ExpertCall:
             check_no_scales(layer.recipe, name, getattr(self.operands, name), (layer.num_experts, n))
 
     def _wanted_matrix(self, name: str, rows: int, k: int) -> dict[str, Wanted]:
-        """What a linear's weights have to be, with scales and biases."""
+        """Checks of a linear's weights, scales and biases."""
         layer, formats, experts = self.layer, self.layer.formats, self.layer.num_experts
         dtype, row = stored_row(formats.weights, k)
         found = {name: Wanted(dtype, (experts, rows, row), UNPACKED_ALIGNMENT if formats.scales_in_mma else TMA_ALIGNMENT)}
@@ -142,7 +142,7 @@ class ExpertCall:
     def _view(self, name: str) -> torch.Tensor:
         return self.region.view(self.workspace, name)
 
-    x_q = between_launches("x_q")  # tokens, quantized; none where they stay as they are
+    x_q = between_launches("x_q")  # quantized tokens; no rows in bf16xbf16
     x_sf = between_launches("x_sf")
     ends = between_launches("ends")  # where each expert's rows end
     sources = between_launches("sources")  # the token of each row
@@ -150,7 +150,7 @@ class ExpertCall:
 
     @cached_property
     def each_factor(self) -> ExpertFactors | None:
-        """Factors of tokens, of sums and of activated gate and up; None where the number formats have none."""
+        """Factors of tokens, sums, and activated gate and up; None unless NVFP4."""
         return None if self.operands.factors is None else ExpertFactors(*self.operands.factors)
 
     @cached_property
@@ -159,7 +159,7 @@ class ExpertCall:
 
     @cached_property
     def fc1(self) -> GemmTensors:
-        """Tensors of Linear1, whose rows are gathered from tokens as they are or quantized."""
+        """Tensors of Linear1, which gathers rows from the tokens, quantized or not."""
         formats, w, each = self.layer.formats, self.operands, self.each_factor
         a, a_sf = (self.x_q, self.x_sf) if formats.scaled else (self.x, no_scales(self.x))
         h_sf = self._view("h_sf") if formats.scaled else None
@@ -172,7 +172,7 @@ class ExpertCall:
 
     @cached_property
     def fc2(self) -> Mapping[int, GemmTensors]:
-        """Tensors of Linear2's launches by their first columns; all leave results in the same place."""
+        """Tensors of Linear2's launches by first column; all write to the same memory."""
         h, h_sf, w = self.fc1.d, self.fc1.d_sf, self.operands
         a, rows = (h, no_scales(h) if h_sf is None else h_sf), self._view("rows")
         if self.layer.formats.scales_in_mma:
@@ -186,14 +186,14 @@ class ExpertCall:
         return parts
 
     def route_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """What the first launch reads, and what it writes, by name; its counter is the device's."""
+        """Tensors that the first launch reads, and that it writes, by argument."""
         names = ("x_q", "x_sf", "ends", "sources", "positions")
         written = {**{name: getattr(self, name) for name in names}, "table": self._view("table")}
         factor = {} if self.each_factor is None else {"factor": self.each_factor.x}
         return {"x": self.x, "topk_idx": self.topk_idx, **factor}, written
 
     def sum_tensors(self, first: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """The same of the sum of columns from `first` on."""
+        """As `route_tensors`, of the sum of columns from `first` on."""
         read = {"rows": self._view("rows"), "positions": self.positions, "weights": self.topk_weights}
         return read, {"y": self.y.view(-1)[first:]}
 
@@ -203,8 +203,8 @@ class ExpertCall:
 
 
 def part_of(of_w2: torch.Tensor, first: int, columns: int, hidden: int) -> torch.Tensor:
-    """W2, its scales or its biases as they are where a launch makes all `hidden` columns; else the rows from the first expert's of column
-    `first` to the last expert's of the last column."""
+    """The part of W2, its scales or its biases for a launch of some of the `hidden` columns: rows from column `first` of the first expert
+    to the last column of the last expert."""
     experts, rows = of_w2.shape[:2]
     begin, end = rows * first // hidden, rows * (first + columns) // hidden
     return of_w2 if columns == hidden else of_w2.flatten(0, 1)[begin : (experts - 1) * rows + end]

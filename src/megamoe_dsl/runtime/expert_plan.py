@@ -1,4 +1,4 @@
-"""A layer on one GPU for a number of tokens: its kernels, and what their launches take, kept for the addresses that come back."""
+"""A layer on one GPU for a number of tokens: its kernels, and their launch arguments, cached by the addresses of tensors."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ from .tile_counters import decode_memory, outside_pools, tile_counters
 from .top_experts import TopExpertsPlan
 
 KEPT = 64 << 20
-"""Bytes, at most, that are kept for a stream."""
+"""Most bytes that are kept for a stream."""
 
 
 class Scratch:
-    """Memory of one device that the launches of a call leave for one another, kept for the calls that follow on a stream: to allocate
-    takes the host as long as a launch."""
+    """Workspace of calls on one device, kept per stream for the next calls: an allocation takes the host as long as a launch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._kept: dict[int, torch.Tensor] = {}
 
     def of(self, size: int, stream: int, capturing: bool) -> torch.Tensor:
-        """uint8 [size or more] for a call on torch's current `stream`; of its own for a call that a graph captures, which may run beside
-        the stream it was captured on, or that takes more than is kept."""
+        """uint8 [size or more] for a call on torch's current `stream`.  A captured call gets a new tensor, because its graph may run beside
+        that stream, and so does a call that needs more than `KEPT`."""
         if capturing or size > KEPT:
             return torch.empty(size, dtype=torch.uint8, device=self._device)
         kept = self._kept.get(stream)
         if kept is None or kept.numel() < size:
             kept = self._kept[stream] = outside_pools(partial(torch.empty, size, dtype=torch.uint8, device=self._device))
-            if kept.is_cuda:  # a thread of its own allocates for the default stream
+            if kept.is_cuda:  # the allocating thread is on the default stream
                 kept.record_stream(torch.cuda.current_stream(self._device))
         return kept
 
@@ -62,11 +61,11 @@ class PreparedLaunches(NamedTuple):
 
 
 class DeviceExperts:
-    """The kernels of a layer on a device, of these configurations; `store` has them.
+    """The kernels of a layer on a device.
 
-    early    False: `route` and the sum begin after the launch before them; to compare with
-    maps_x   whether Linear1 has a tensor map of the call's x: what is prepared is then for an x at the same place
-    moves_x  whether it reads x's address from its arguments
+    early    False: `route` and the sum start after the previous launch ends; for comparisons
+    maps_x   whether Linear1 has a tensor map of x, so that prepared arguments depend on x's address
+    moves_x  whether Linear1 takes x's address as an argument
     """
 
     def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device, early: bool = True) -> None:
@@ -81,7 +80,7 @@ class DeviceExperts:
         return call.region
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
-        """Saves the arguments that a call's workspace and weights decide; its tensors have been checked."""
+        """The launches' arguments for a call's workspace and weights, whose tensors have been checked."""
         route, parts = fill(self._route, {**call.arguments(call.route_tensors()), "counter": 0}).save(), []
         for first, fc2 in call.fc2.items():
             total = fill(self._sum, call.arguments(call.sum_tensors(first))).save()
@@ -99,8 +98,8 @@ class DeviceExperts:
         fc1: Mapping[str, int],
         routed: Sequence[int] = (),
     ) -> None:
-        """The four launches, with the caller's tensors at these addresses, `fc1` those among the arguments of Linear1, and one counter for
-        all: launches follow one another, and each leaves it 0.  `routed`: where ends, sources and positions go, or the workspace."""
+        """The four launches, with the caller's tensors at these addresses; `fc1` are further arguments of Linear1.  All launches use the
+        same counter, which each leaves 0.  `routed`: addresses for ends, sources and positions, by default in the workspace."""
         first, last, groups = self._route.arguments, self._sum.arguments, {}
         first.restore(prepared.route)
         if routed:
@@ -123,7 +122,7 @@ class DeviceExperts:
 
 
 class DeviceDecode:
-    """The kernel of a layer of a few tokens on a device, as `DeviceExperts` has those of more."""
+    """As `DeviceExperts`, for a few tokens: one kernel."""
 
     maps_x = moves_x = False
 
@@ -133,20 +132,20 @@ class DeviceDecode:
         self.stream_state = decode_memory(self.config.memory, device)
 
     def workspace(self, call: ExpertCall) -> Region:
-        """None: a stream keeps what is between the linears."""
+        """Empty: the stream's `decode_memory` holds the intermediate rows."""
         return Region.stack("workspace")
 
     def prepare(self, call: ExpertCall) -> bytes:
         return self.prepare_places({name: getattr(call.operands, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}, call.tokens)
 
     def prepare_places(self, places: Mapping[str, int], tokens: int) -> bytes:
-        """The same for weights at these addresses, by argument."""
+        """As `prepare`, for weights at these addresses, by argument."""
         arguments = {**dict.fromkeys(("x", "topk_idx", "topk_weights", "y", "memory", "stats"), 0), **places, "num_tokens": tokens}
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, arguments, encode_tensor_map))
         return self._kernel.arguments.save()
 
     def launch(self, prepared: bytes, memory: int, x: int, topk_idx: int, topk_weights: int, y: int, *_: Any) -> None:
-        """The launch, with the caller's tensors at these addresses, and the stream's `memory`."""
+        """The launch, with the caller's tensors at these addresses and the stream's `memory`."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)
         values = arguments.values
@@ -155,9 +154,8 @@ class DeviceDecode:
 
 
 class FewTokens:
-    """A few tokens of a `MegaMoE` all of whose experts are on its GPU, in E2M1: a launch without a buffer, the bits of the fused kernel.
-
-    Its kernels, that of fewer tokens first, have the weights and the statistics of a layer's `memory`."""
+    """A few tokens of a `MegaMoE` with E2M1 weights on one rank: a launch without the symmetric buffer, with the fused kernel's bits.  Its
+    kernels, in ascending order of `max_tokens`, use weights and statistics of the layer's `memory`."""
 
     def __init__(self, configs: Sequence[DecodeConfig], store: ArtifactStore, memory: RankBuffers) -> None:
         self.kernels = [DeviceDecode((config,), store, memory.device) for config in configs]
@@ -167,18 +165,18 @@ class FewTokens:
 
     @classmethod
     def of(cls, problem: Problem, target: Target, store: ArtifactStore, memory: RankBuffers, **options: Any) -> Self | None:
-        """None where the layer is not this kernel's, on a CPU, and with `options` of `few_configs` that it does not take."""
+        """None on the CPU, and where `few_configs` of these `options` gives no configuration."""
         configs = few_configs(problem, target, **options) if memory.device.type == "cuda" else ()
         return cls(configs, store, memory) if configs else None
 
     def takes(self, tensors: Tensors, rows: int) -> bool:
-        """Whether it computes a call with so many rows of y, as far as shapes and types say."""
+        """Whether it can compute a call with `rows` rows of y, judging by shapes and dtypes."""
         (x, x_sf, topk_idx, _), config = tensors, self.kernels[-1].config
         most = min(config.max_tokens, most_tokens(config.problem))
         return x_sf is None and 0 < len(x) == rows <= most and topk_idx.dtype == torch.int64
 
     def __call__(self, tensors: Tensors, y: torch.Tensor) -> bool:
-        """Launches it; False where x or y does not lie as it must."""
+        """Launches it; False if x or y is not aligned."""
         x, _, topk_idx, topk_weights = tensors
         tokens, place = len(x), x.data_ptr()
         if place % TMA_ALIGNMENT or y.data_ptr() % TMA_ALIGNMENT:
@@ -193,8 +191,8 @@ class FewTokens:
 
 
 class ExpertPlan:
-    """A layer for a number of tokens, on the device of a call whose tensors have been checked; the plan of all calls like it.  With a
-    `router` experts are chosen from logits before, and only the call knows them: they lie before the workspace."""
+    """All calls with the layer, number of tokens and device of a checked call.  With a `router` the call first chooses experts from logits,
+    into memory before the workspace."""
 
     def __init__(self, call: ExpertCall, router: TopExpertsPlan | None = None) -> None:
         self._layer, self._device = call.layer, call.x.device
@@ -206,8 +204,8 @@ class ExpertPlan:
         self._prepared: dict[tuple[int, ...], Any] = {}
 
     def __call__(self, x: torch.Tensor, routing: Sequence[Any], given: LayerOperands, routed: Sequence[torch.Tensor] = ()) -> torch.Tensor:
-        """y, without looking at the tensors' layouts again; `routing` is topk_idx and topk_weights, or what the router takes; `routed` are
-        int32 ends, sources and positions, to be written.  Raises `ProblemError` for the wrong device or alignment."""
+        """y.  `routing` is topk_idx and topk_weights, or the router's tensors; int32 `routed` receives ends, sources and positions.
+        Layouts are not checked again.  Raises `ProblemError` for the wrong current device or alignment."""
         index, place, before = self._device.index, x.data_ptr(), self._chosen.size
         if index != torch._C._cuda_getDevice():
             check_current(self._device, "x.device")

@@ -3,9 +3,9 @@
     y = moe(x, w1, w1_sf, w2, w2_sf, topk_idx, topk_weights)
     y = moe(x, w1, w1_sf, w2, w2_sf, router_logits=logits, topk=8)
 
-A call launches four kernels on torch's current stream, or one for up to 16 tokens on Hopper, one more before them for logits, and does
-not synchronize.  The first call with a shape compiles them or loads them from the cache: before a graph is captured.  Up to 64 MiB of
-what lies between the launches is kept for the next call on the stream (`Scratch`).
+A call launches four kernels on torch's current stream, or one for up to 16 tokens on Hopper, and one more before them for logits.  It does
+not synchronize.  The first call with a shape compiles its kernels or loads them from the cache, so make it before a graph is captured.  A
+stream keeps up to 64 MiB of workspace between calls (`Scratch`).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ RECIPE_BY_DTYPE = {torch.uint8: "fp8xfp4", torch.bfloat16: "bf16xbf16"}
 FP8 = "fp8xfp8"
 NVFP4 = "nvfp4xnvfp4"
 FLOATS = ("x", "w1", "w2", "topk_weights", "router_logits", "router")
-"""Arguments that have gradients where weights are bfloat16."""
+"""Arguments with gradients if weights are bfloat16."""
 CONSTANTS = ("w1_sf", "w2_sf", "score_bias", "preactivations", "factors", "w1_bias", "w2_bias")
-"""Arguments that never have one."""
+"""Arguments without gradients."""
 CHOOSING = "topk", "score_bias", "token_ids", "hash_table", "replicas", "scores", "groups", "topk_groups", "weight_scale", "replica_shift"
 """Arguments that choose experts from logits."""
 
@@ -95,40 +95,36 @@ def moe(
     recompute: bool = False,
     quantized: QuantizedExperts | None = None,
 ) -> torch.Tensor:
-    """The layer, all of whose E experts are on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or
-    BF16 on Blackwell.
+    """A MoE layer with all E experts on this GPU: bfloat16 [T, H].  Weights are E4M3 or BF16 on Hopper, E2M1 or BF16 on Blackwell.
 
-    x              bfloat16 [T, H], H and I multiples of 128, with BF16 weights on Hopper of 32; quantized to E4M3 per token and 128, on
-                   Blackwell 32, unless weights are BF16
-    w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]: rows of gate and up as `gate_up` says
-    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128]; both on Blackwell of E2M1, as `gemm_weights` makes them.
-                   bfloat16 weights have no scales: w1_sf and w2_sf are None
-    factors        float32 [5, E], as `expert_factors` makes them, of E2M1 weights with a UE4M3 scale for every 16 values, NVFP4; tokens and
-                   activated rows then become NVFP4, too.  None of others
+    x              bfloat16 [T, H]; H and I are multiples of 128, with BF16 weights on Hopper of 32.  Unless weights are BF16, x is
+                   quantized to E4M3 with a scale per token and 128 channels, on Blackwell 32
+    w1, w1_sf      float8_e4m3fn [E, 2 I, H], float32 [E, 2 I / 128, H / 128]; `gate_up` gives the order of the rows
+    w2, w2_sf      float8_e4m3fn [E, H, I], float32 [E, H / 128, I / 128].  E2M1 weights and scales come from `gemm_weights`; with bfloat16
+                   weights w1_sf and w2_sf are None
+    factors        of NVFP4 weights, whose tokens and activated rows become NVFP4: float32 [5, E] from `expert_factors`
     topk_idx       int64 or int32 [T, topk], -1 masks a slot; and topk_weights, float32 or bfloat16 [T, topk]
-    router_logits  float32 or bfloat16 [T, E], instead of those: the `topk` experts with the highest scores, in a launch before the others
-    router         float32 or bfloat16 [E, H], which makes logits of x, in FP32, in a launch before that
+    router_logits  float32 or bfloat16 [T, E], instead of topk_idx and topk_weights: one more launch chooses the `topk` best experts
+    router         float32 or bfloat16 [E, H], instead of router_logits: one more launch computes FP32 logits of x
     scores, score_bias, groups, topk_groups, weight_scale, token_ids, hash_table, replicas, replica_shift
-                   how experts are chosen from logits, and from nothing else, as in `top_experts`: by default by a softmax over those chosen
+                   how experts are chosen from logits, as in `top_experts`; by default weights are a softmax over the chosen logits
     gate_up        gate_first, up_first, or interleaved
     activation     of gate and up (activation.py); activation_clamp: their clamp, by default the activation's own, if it has one
-    w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], of the rows of w1 and w2, added to FP32 sums; Hopper only
-    preactivations bfloat16 [T * topk, 2 I], which the call fills with gate and up of every row, in columns as w1 has rows, for a backward
-                   pass; rows are the slots that are not masked, sorted by expert, stably
-    recipe         number formats: mxf4xmxf4 for E2M1 weights whose tokens and activated rows become E2M1, too; fp8xfp8, or on Blackwell
-                   mxfp8xmxfp8, for BF16 weights that become E4M3 in each pass, as operands of gradients do; by default what weights say
-    main_grads     float32 [E, 2 I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2 instead of returning them
-    recompute      whether a backward pass computes gate and up again instead of keeping them: 2 I values a row less, for one more GEMM
-    quantized      what `quantize_experts` has made of w1 and w2 for this recipe; without it a call quantizes them
+    w1_bias, w2_bias  float32 or bfloat16 [E, 2 I] and [E, H], added to FP32 sums; Hopper only
+    preactivations bfloat16 [T * topk, 2 I]: the call stores gate and up of every row there, in the column order of w1's rows.  Rows are
+                   the unmasked slots, sorted stably by expert
+    recipe         number formats, by default those of the weights.  mxf4xmxf4: E2M1 weights, tokens and activated rows.  fp8xfp8, on
+                   Blackwell mxfp8xmxfp8: BF16 weights, quantized to E4M3 in each pass, as are operands of gradients
+    main_grads     float32 [E, 2 I, H] and [E, H, I]: a backward pass adds the gradients of w1 and w2 here instead of returning them
+    recompute      whether a backward pass recomputes gate and up, which saves 2 I values a row for one more GEMM
+    quantized      the result of `quantize_experts(w1, w2)` for this recipe; without it a call quantizes w1 and w2
 
-    Gate and up are rounded to BF16, their product to E4M3 with a power of two per row and 128, or 32, or to BF16, with factors to NVFP4; a
-    token's rows are BF16, added in FP32 in the order of its slots.
+    Gate and up are rounded to BF16.  Their product is rounded to E4M3 with a power-of-two scale per row and 128 (or 32) channels, to BF16,
+    or to NVFP4.  The rows of a token are rounded to BF16 and added in FP32 in the order of its slots.
 
-    Any thread may call at any time: the launches of a call follow one another on its thread's current stream.  Calls on different streams
-    may run at once.  The tensors' device must be the current one.  With bfloat16 weights x, w1, w2, topk_weights, router_logits and router
-    have gradients (expert_gradients.py); any other tensor that requires grad is refused unless grad mode is off, and so is torch.func.
-
-    Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
+    Threads may call at once, and calls on different streams may overlap.  The tensors' device must be the current one.  With bfloat16
+    weights x, w1, w2, topk_weights, router_logits and router have gradients (expert_gradients.py); other tensors that require grad, and
+    torch.func, are refused.  Raises `ProblemError`, which names the tensor and what is wrong with it, before any launch.
     """
     variables = x, w1, w2, topk_weights, router_logits, router
     constants = w1_sf, w2_sf, score_bias, preactivations, factors, w1_bias, w2_bias
@@ -193,13 +189,13 @@ def moe(
 
 
 UNROUTED = {name: signature(moe).parameters[name].default for name in CHOOSING}
-"""What they are where experts are given."""
+"""Defaults of the arguments that choose experts: required if topk_idx is given."""
 
 
 def train(
     tensors: tuple[torch.Tensor, ...], main_grads: MainGrads | None, quantized: QuantizedExperts | None, recompute: bool, *layout: Any
 ) -> torch.Tensor:
-    """`moe` of x, chosen experts and bfloat16 weights, with a backward pass; `layout` is gate_up, activation and recipe."""
+    """`moe` with a backward pass, of x, chosen experts and bfloat16 weights; `layout` is gate_up, activation and recipe."""
     if not isinstance(recompute, bool):
         raise ProblemError("recompute", recompute, "True or False")
     made = (None,) * MADE if quantized is None else (*quantized[:4], *quantized.transposed)
@@ -224,8 +220,8 @@ def layer_of(
     recipe: str | None = None,
     **fields: Any,
 ) -> ExpertLayer:
-    """The layer of such tensors, gate and up of which are stored, and which has `factors`, or not; `fields` are others of the layer.
-    Weights say the recipe unless it is given.  Raises `ProblemError`."""
+    """The layer that tensors of these shapes and dtypes describe; `fields` are further fields of `ExpertLayer`.  The dtype of the weights
+    gives the default recipe.  Raises `ProblemError`."""
     for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
         check_dims(name, tensor, dims, shape)
     recipe = recipe or (NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, FP8))
@@ -236,7 +232,8 @@ def layer_of(
 def launch(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *given: Any, routed: Sequence[torch.Tensor] = ()
 ) -> torch.Tensor:
-    """`moe` of chosen experts, with its operands and then its layouts, as an operator or without one; on a GPU routing goes to `routed`."""
+    """`moe` of chosen experts, inside an operator or without one.  `given` are the fields of `LayerOperands`, then gate_up, activation,
+    activation_clamp and recipe.  On a GPU `routed` receives ends, sources and positions."""
     routing, own, layouts = (topk_idx, topk_weights), LayerOperands(*given[:-4]), given[-4:]
     if not x.numel():
         return call_of(x, routing, own, *layouts).y
@@ -263,7 +260,7 @@ def call_of(
 
 
 def name_of(tensor: torch.Tensor | None, other: str = "") -> str:
-    """What a layer calls a tensor's type; `other` where there is no tensor or no such type."""
+    """The name of a tensor's dtype in `ExpertLayer`; `other` without a tensor."""
     return other if tensor is None else OUTPUTS.get(tensor.dtype, other or F32)
 
 
@@ -301,7 +298,7 @@ def _training(
 ) -> tuple[torch.Tensor, ...]:
     *_, recompute, gate_up, activation, recipe = others
     if x.is_cuda:
-        bind_context()  # of a thread that checkpoints call again
+        bind_context()  # checkpointing calls this on autograd's thread
     stored, *routed = kept_between_passes(x, topk_idx, w1, recompute, recipe)
     w1, w1_sf, w2, w2_sf = (w1, None, w2, None) if recipe == BF16 else forward_weights(w1, w2, others[2:6], recipe, gate_up)
     own = LayerOperands(w1, w1_sf, w2, w2_sf, preactivations=None if recompute else stored)
@@ -310,13 +307,13 @@ def _training(
 
 
 moe_op = define("moe", f"({_CHOSEN}, {_WEIGHTS}, Tensor? preactivations, {_OTHERS}) -> Tensor", launch, _fake)
-"""`moe` of chosen experts, as an operator that changes none of its arguments."""
+"""`moe` of chosen experts, as an operator without side effects."""
 
 moe_storing_op = define("moe_storing", f"({_CHOSEN}, {_WEIGHTS}, Tensor(a!) preactivations, {_OTHERS}) -> Tensor", launch, _fake)
 """`moe` of chosen experts that stores gate and up, as an operator."""
 
 moe_training_op = define_training(_training)
-"""`moe` with gradients: y, and gate and up of every row, or of none."""
+"""`moe` with gradients: y, then what the backward pass needs (`kept_between_passes`)."""
 
 
 __all__ = ["moe"]

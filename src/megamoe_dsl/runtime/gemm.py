@@ -4,8 +4,8 @@
     d = gemm(a, None, b, None)                                                   of bfloat16
     d = grouped_gemm(a, a_sf, b, b_sf, ends, kind="packed")                      rows sorted by group, `ends` of each group's rows
 
-A call launches on torch's current stream and neither synchronizes nor, with `out` and scales of A as `scales_by_column` leaves them,
-allocates.  The first call of a shape compiles its kernel or loads it from the cache: before a graph is captured.
+A call launches on torch's current stream and does not synchronize; with `out` and scales of A from `scales_by_column` it does not allocate.
+The first call of a shape compiles its kernel or loads it from the cache, so make it before a graph is captured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .gemm_tensors import OUTPUTS, GemmTensors
 
 
 class GemmPlan:
-    """The kernel of all calls whose tensors have the dtypes, shapes, contiguity and device of these.  Raises `ProblemError`."""
+    """The kernel for tensors of these dtypes, shapes, contiguity and device.  Raises `ProblemError`."""
 
     def __init__(self, problem: GemmProblem, tensors: GemmTensors, batch_invariant: bool = False) -> None:
         self._problem, self._device, self._index = problem, tensors.a.device, tensors.a.get_device()
@@ -70,29 +70,28 @@ def gemm(
 
     On SM90, promoted to FP32 every 128 of K:
 
-    a          float8_e4m3fn [M, K], K a multiple of 128, M any number
-    a_sf       float32 [M, K / 128]: per row and 128 of K; `scales_by_column` says which strides are not copied
-    b          float8_e4m3fn [N, K], N a multiple of 16; or E2M1, as `gemm_weights` makes it of uint8 [N, K / 2]
-    b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128; of E2M1 what `gemm_weights` makes of UE8M0 [N, K / 32]
+    a          float8_e4m3fn [M, K], K a multiple of 128
+    a_sf       float32 [M, K / 128]: per row and 128 of K; copied unless strided as `scales_by_column` leaves them
+    b          float8_e4m3fn [N, K], N a multiple of 16; or E2M1, made by `gemm_weights` from uint8 [N, K / 2]
+    b_sf       float32 [ceil(N / 128), K / 128]: per 128 x 128; of E2M1 made by `gemm_weights` from UE8M0 [N, K / 32]
 
     On SM100, scaled by the tensor core:
 
     a          float8_e4m3fn [M, K], or E2M1 uint8 [M, K / 2], two in a byte
     a_sf, b_sf UE8M0 uint8 or float8_e8m0fnu [M, K / 32], [N, K / 32]; or `scale_words` of them, which are not copied
     b          E2M1 uint8 [N, K / 2]; `gemm_weights` leaves it as it is.  float8_e4m3fn [N, K] beside such an a
-    factors    of NVFP4 alone, float32 [1]: the product of both matrices' factors, which D is multiplied with; a_sf and b_sf are then
-               float8_e4m3fn [M, K / 16], [N, K / 16]; or `scale_words` of them
+    factors    of NVFP4 alone, float32 [1]: the product of both matrices' factors, which scales D; a_sf and b_sf are then float8_e4m3fn
+               [M, K / 16], [N, K / 16]; or `scale_words` of them
 
     On both:
 
-    a, b       bfloat16 [M, K] and [N, K], K a multiple of 64, without scales: a_sf and b_sf are None
+    a, b       bfloat16 [M, K] and [N, K], K a multiple of 64; a_sf and b_sf are None
     out        where the result goes, [M, N]; a new tensor by default
-    out_dtype  bfloat16 or float32, where there is no `out`
+    out_dtype  bfloat16 or float32, without `out`
     accumulate add to `out`, float32
-    batch_invariant  a row of the result does not depend on M (docs/explanation/batch_invariance.md): on SM90, no tile is taken of
-               which two CTAs add up a half of K each
+    batch_invariant  rows of the result do not depend on M (docs/explanation/batch_invariance.md): SM90 then uses no split-K
 
-    Raises `ProblemError`, which names the tensor and what is wrong with it, before anything is launched.
+    Raises `ProblemError`, which names the tensor and what is wrong with it, before any launch.
     """
     return _call((a, a_sf, b, b_sf, None, factors), DENSE, out, out_dtype, accumulate, batch_invariant)
 
@@ -112,17 +111,17 @@ def grouped_gemm(
     factors: torch.Tensor | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """The same with a matrix b for each group of rows: b [G, N, K], b_sf [G, ceil(N / 128), K / 128]; of E2M1 `gemm_weights` of
+    """As `gemm`, with a matrix b for each group of rows: b [G, N, K], b_sf [G, ceil(N / 128), K / 128]; of E2M1 `gemm_weights` of
     [G, N, K / 2] and [G, N, K / 32].
 
     kind    groups, int32
-    packed      [G]: where each group's rows end; rows past the last end are left alone
+    packed      [G]: where each group's rows end
     aligned     [G]: the same, but each group's rows begin at the next multiple of 128 (DeepGEMM's psum layout)
-    contiguous  [M / 128]: the group of each block of 128 rows, or -1: such a block is left alone
-    masked      [G]: rows of each group that count; a, a_sf and out have shape [G, capacity, ...], other rows are left alone
+    contiguous  [M / 128]: the group of each block of 128 rows, -1 to skip the block
+    masked      [G]: rows of each group that count; a, a_sf and out have shape [G, capacity, ...]
 
-    factors, float32 [G], are those of each group.  What `groups` holds is read on the device: rows that it puts outside of a are cut off.
-    Raises `ProblemError` as `gemm` does.
+    Rows of no group are not written.  The device reads `groups`, and clips rows outside of a.  `factors` are float32 [G].  Raises
+    `ProblemError` as `gemm` does.
     """
     if kind not in KINDS or kind == DENSE:
         raise ProblemError("kind", kind, "one of " + ", ".join(one for one in KINDS if one != DENSE))
@@ -130,7 +129,7 @@ def grouped_gemm(
 
 
 class Operands(NamedTuple):
-    """What is multiplied, with scales or `no_scales`."""
+    """Both matrices, with scales or `no_scales`."""
 
     a: torch.Tensor
     a_sf: torch.Tensor
@@ -141,13 +140,13 @@ class Operands(NamedTuple):
 
     @classmethod
     def given(cls, a: Any, a_sf: Any, b: Any, b_sf: Any, *others: torch.Tensor | None) -> Self:
-        """By a caller, whose BF16 has no scales.  Raises `ProblemError` for others without."""
+        """A caller's operands, with `no_scales` in place of None beside BF16.  Raises `ProblemError` for other values without scales."""
         return cls(a, given_scales("a_sf", a, a_sf), b, given_scales("b_sf", b, b_sf), *others)
 
     @property
     def recipe(self) -> str:
-        """Their number formats: the first whose B has this type, whose A too if there is one, and then whose scales of A: floats are those
-        of SM90.  With factors it is the one that has them.  Raises `ProblemError` for scales that want them."""
+        """Their number formats: with factors NVFP4, else the first recipe that fits the dtypes of B, then A, then A's scales, which are
+        FP32 on SM90.  Raises `ProblemError` for NVFP4 scales without factors."""
         a, a_sf, b, _, _, factors = self
         if a_sf.dtype == torch.float8_e4m3fn and factors is None:
             raise ProblemError("factors", None, "given beside UE4M3 scales")
@@ -159,7 +158,7 @@ class Operands(NamedTuple):
         return next(iter((*scaled, *both, *fits, *known)))
 
     def matrix(self, kind: str) -> tuple[int, int]:
-        """Rows and columns of one B.  Raises `ProblemError` for another number of dimensions."""
+        """N and K of one B.  Raises `ProblemError` for a wrong number of dimensions."""
         lead, formats, b, b_sf = 0 if kind == DENSE else 1, RECIPES[self.recipe], self.b, self.b_sf
         groups = "num_groups, " * lead
         if formats.decodes:

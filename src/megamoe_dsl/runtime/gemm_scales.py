@@ -1,4 +1,4 @@
-"""Scales of a GEMM's operands: what they must be, and how a kernel reads them; and weights as it reads them, made once."""
+"""Scales of a GEMM's operands: their checks and the layouts that kernels read; `gemm_weights`, which prepares weights once."""
 
 from __future__ import annotations
 
@@ -22,33 +22,30 @@ TMA_ALIGNMENT = 16
 ATOM_ROWS = 128
 BYTES_PER_WORD = 4
 SCALE_DTYPES = (torch.uint8, torch.float8_e8m0fnu, torch.int32)
-"""What UE8M0 scales may be: bytes, or words of them."""
+"""UE8M0 scales: bytes, or words of four."""
 
 
 def kernel_scales(sf: torch.Tensor) -> torch.Tensor:
-    """Scales of weights as the kernels read them: FP32, or none, as they are, UE8M0 in words."""
+    """Scales of weights as the kernels read them: UE8M0 bytes become words, others are returned unchanged."""
     return sf if sf.dtype == torch.float32 else scale_words(sf)
 
 
 def token_scales(a_sf: torch.Tensor) -> torch.Tensor:
-    """Scales of A as a GEMM reads them, copied where they are not yet so, in rows of a K block: FP32 [k / 128, rows or more], UE8M0 int32
-    [k / 128, rows] as `scale_words` makes them, of UE4M3 k / 64; `no_scales`."""
+    """Scales of A as a GEMM reads them, by K block; copied if in another layout.  FP32 [k / 128, rows or more]; int32 `scale_words`,
+    [k / 128, rows] of UE8M0, [k / 64, rows] of UE4M3; `no_scales`."""
     rows = a_sf.flatten(0, -2)
     return by_block(scales_by_column(rows)) if a_sf.dtype == torch.float32 else scale_words(rows)
 
 
 def by_block(a_sf: torch.Tensor) -> torch.Tensor:
-    """All memory of FP32 scales that lie as `scales_by_column` has them, row by row of K; others as they are."""
+    """FP32 scales from `scales_by_column` as [k / 128, leading dimension], padding included; others unchanged."""
     ld = a_sf.stride(1)
     return a_sf.T.as_strided((a_sf.shape[1], ld), (ld, 1)) if a_sf.dtype == torch.float32 else a_sf
 
 
 def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
-    """FP32 scales of A as the kernel reads them: the same values with rows next to one another in memory.
-
-    a_sf, float32 [m, k / 128], of any strides; the result has strides (1, m rounded up to a multiple of 4).  What has them, and
-    begins at a multiple of 16 bytes, is returned as it is.
-    """
+    """FP32 scales of A, float32 [m, k / 128], as the kernel reads them: column-major.  The result has strides (1, m rounded up to a
+    multiple of 4); a tensor with these strides that is 16-byte aligned is returned unchanged."""
     check_dims("a_sf", a_sf, 2, "[m, k / 128]")
     rows, blocks = a_sf.shape
     if has_kernel_strides(a_sf) and a_sf.data_ptr() % TMA_ALIGNMENT == 0:
@@ -60,17 +57,17 @@ def scales_by_column(a_sf: torch.Tensor) -> torch.Tensor:
 
 
 def has_kernel_strides(a_sf: torch.Tensor) -> bool:
-    """Whether TMA takes the scales as they are."""
+    """Whether TMA can read the scales without a copy."""
     rows, blocks = a_sf.shape
     ld = a_sf.stride(1)
     return (rows <= 1 or a_sf.stride(0) == 1) and ld % SCALE_STEP == 0 and ld >= rows and (blocks == 1 or ld > 0)
 
 
 def scale_words(sf: torch.Tensor) -> torch.Tensor:
-    """Scales of a byte as the kernel reads them: four of a row in a word, words of all rows next to one another, in the order of UTCCP.
+    """One-byte scales as the kernel reads them: four scales of a row in a word, words of all rows contiguous, in UTCCP order.
 
-    sf, uint8 or float8_e8m0fnu [..., rows, k / 32] or float8_e4m3fn [..., rows, k / 16], k a multiple of 128; the result is int32
-    [..., words of a row, rows rounded up to a multiple of 128].  What is int32, or `no_scales`, is returned as it is.
+    sf is uint8 or float8_e8m0fnu [..., rows, k / 32] or float8_e4m3fn [..., rows, k / 16], k a multiple of 128; the result is int32
+    [..., words of a row, rows rounded up to a multiple of 128].  int32 and `no_scales` are returned unchanged.
     """
     if sf.dim() < 2:
         raise ProblemError("sf.shape", tuple(sf.shape), "[..., rows, scales of a row]")
@@ -82,7 +79,7 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
 
 
 def scale_bytes(sf: torch.Tensor) -> torch.Tensor:
-    """Scales from `scale_words`, uint8 [..., rows rounded up, k / 32]; others as they are."""
+    """Inverse of `scale_words`: uint8 [..., rows rounded up, k / 32]; others unchanged."""
     if sf.dtype != torch.int32:
         return sf
     *lead, words, rows = sf.shape
@@ -90,8 +87,8 @@ def scale_bytes(sf: torch.Tensor) -> torch.Tensor:
 
 
 def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
-    """`scale_words` of rows that lie in B as `gate_up` says, in the order in which the kernel of SM100 loads them: 8 of the first half,
-    8 of the second.  What is int32 is returned as it is."""
+    """`scale_words` of B's rows, which are ordered as `gate_up` says, in the order that the SM100 kernel loads: 8 of the first half, 8 of
+    the second.  int32 is returned unchanged."""
     if sf.dtype == torch.int32:
         return sf
     rows = sf.view(torch.uint8)
@@ -100,7 +97,7 @@ def gate_up_words(sf: torch.Tensor, gate_up: str) -> torch.Tensor:
 
 
 def gate_up_bytes(words: torch.Tensor, gate_up: str) -> torch.Tensor:
-    """Scales from `gate_up_words`, of rows as they lie in B; others as they are."""
+    """Inverse of `gate_up_words`, in the order of B's rows; others unchanged."""
     if words.dtype != torch.int32:
         return words
     halves = interleave_gate_up(scale_bytes(words), inverse=True)
@@ -108,13 +105,13 @@ def gate_up_bytes(words: torch.Tensor, gate_up: str) -> torch.Tensor:
 
 
 def rows_of_words(rows: int) -> int:
-    """Rounded up to whole atoms; one at least."""
+    """Rounded up to whole atoms, at least one."""
     return -(-max(rows, 1) // ATOM_ROWS) * ATOM_ROWS
 
 
 def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> torch.Tensor:
-    """Scales that a caller gives, or `no_scales`, where there is a recipe without scales of such values.  Raises `ProblemError` for None
-    beside others, and for values of no recipe."""
+    """A caller's scales; `no_scales` for None beside bfloat16.  Raises `ProblemError` for None beside other values, and for a dtype of no
+    recipe."""
     if sf is not None:
         return sf
     unscaled = [TORCH_DTYPES[one.activations.element] for one in RECIPES.values() if not one.scaled]
@@ -127,7 +124,7 @@ def given_scales(name: str, values: torch.Tensor, sf: torch.Tensor | None) -> to
 
 
 def capacity_step(problem: GemmProblem) -> int:
-    """Rows that the capacity of a masked problem's groups is a multiple of: TMA fetches the scales of so many at least."""
+    """The capacity of a masked problem's groups is a multiple of this number of rows, whose scales TMA fetches together."""
     if not problem.formats.scaled:
         return 1
     return SCALE_STEP if problem.formats.promoted else ATOM_ROWS
@@ -136,7 +133,7 @@ def capacity_step(problem: GemmProblem) -> int:
 def wanted_scales(
     problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True
 ) -> dict[str, Wanted]:
-    """What scales have to be where there are some.  `lead` is the shape of A's rows, whose scales of a byte may be `words` of all rows."""
+    """Checks of both scales, none without scales.  `lead` is the shape of A's rows; `words` allows `scale_words` of all rows for A."""
     if not problem.formats.scaled:
         return {}
     if not problem.formats.promoted:
@@ -149,7 +146,7 @@ def wanted_scales(
 
 
 def wanted_bytes(problem: GemmProblem, sf: torch.Tensor, rows: tuple[int, ...], words: bool = True) -> Wanted:
-    """Scales of a byte of rows of this shape, or `words` of those of the last dimension, which TMA reads where they are."""
+    """Check of one-byte scales of rows of this shape; `words` also allows `scale_words`, which TMA reads without a copy."""
     if words and sf.dtype == torch.int32:
         return Wanted(torch.int32, (*rows[:-1], problem.k_words, rows_of_words(rows[-1])), TMA_ALIGNMENT)
     dtypes = (torch.float8_e4m3fn, torch.int32) if problem.formats.weights.scale == UE4M3 else SCALE_DTYPES
@@ -157,7 +154,7 @@ def wanted_bytes(problem: GemmProblem, sf: torch.Tensor, rows: tuple[int, ...], 
 
 
 def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, ...]) -> None:
-    """Raises `ProblemError` unless these are `no_scales` of rows of this shape."""
+    """Raises `ProblemError` unless `sf` is `no_scales` of rows of this shape."""
     if tuple(sf.shape) != (*rows, 0):
         raise ProblemError(name, f"{sf.dtype} {tuple(sf.shape)}", f"None: {recipe} has no scales")
 
@@ -168,14 +165,14 @@ def gemm_weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(b, b_sf) of `gemm` and `grouped_gemm`, made from weights as checkpoints have them.
 
-    b     E2M1 uint8 [N, K / 2] or [G, N, K / 2], two in a byte, low nibble first; K a multiple of 128.  float8_e4m3fn is returned as it is
-    b_sf  UE8M0 uint8 or float8_e8m0fnu [..., N, K / 32]; FP32 of float8_e4m3fn is returned as it is
-    arch  sm_90a or sm_100a; by default that of the GPU that b is on
-    gate_up  of `moe`'s w1 on sm_100a, how its rows are gate and up: gate_first, up_first, interleaved; sm_90a needs no other scales for it
+    b     E2M1 uint8 [N, K / 2] or [G, N, K / 2], two in a byte, low nibble first; K a multiple of 128.  float8_e4m3fn stays unchanged
+    b_sf  UE8M0 uint8 or float8_e8m0fnu [..., N, K / 32]; NVFP4 float8_e4m3fn [..., N, K / 16].  FP32 beside float8_e4m3fn stays unchanged
+    arch  sm_90a or sm_100a; by default that of b's GPU
+    gate_up  for `moe`'s w1 on sm_100a, the order of its rows: gate_first, up_first, interleaved; sm_90a ignores it
 
-    sm_90a    uint8 [..., ceil(N / 256), K / 128, 17408]: tiles of 256 rows with their scales, exact (quant/packed_tiles.py), 4.25 bits a
-              value; and uint8 [..., N, 0], as no scale is left outside of them
-    sm_100a   b itself, and `scale_words` of b_sf, or `gate_up_words`; b_sf of NVFP4 is float8_e4m3fn [..., N, K / 16]
+    sm_90a    uint8 [..., ceil(N / 256), K / 128, 17408]: tiles of 256 rows that contain their scales, exact (quant/packed_tiles.py), 4.25
+              bits a value; and uint8 [..., N, 0] in place of scales
+    sm_100a   b itself, and `scale_words` of b_sf, or `gate_up_words`
 
     Raises `ProblemError` for arguments that do not fit, and `PackedWeightsError` for scales that SM90 cannot apply exactly.
     """
@@ -200,12 +197,12 @@ def gemm_weights(
 
 
 def words_of(b_sf: torch.Tensor, gate_up: str) -> torch.Tensor:
-    """Scales of a byte in words, in the order of the rows of B as the kernel loads them."""
+    """One-byte scales as words, in the order in which the kernel loads B's rows."""
     return gate_up_words(b_sf, gate_up) if gate_up else scale_words(b_sf)
 
 
 def check_given(b: torch.Tensor, b_sf: torch.Tensor) -> None:
-    """Raises `ProblemError` unless these are weights as checkpoints have them."""
+    """Raises `ProblemError` unless these are E2M1 weights and scales as checkpoints have them."""
     if b.dtype != torch.uint8:
         raise ProblemError("b.dtype", b.dtype, "torch.uint8, two E2M1 a byte, or torch.float8_e4m3fn")
     if b.dim() not in (2, 3) or b.shape[-1] == 0 or 2 * b.shape[-1] % SCALE_BLOCK:

@@ -1,4 +1,4 @@
-"""Tensors of a launch of a GEMM: what a problem asks of them, and the arguments that they make."""
+"""Tensors of a launch of a GEMM: their checks, and the launch's arguments."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ WHERE = {
     "hidden_factors": "where gate and up become a format with a factor",
     **dict.fromkeys(("gate_up", "row_weights", "weighted", "dots"), "of a problem with a gradient"),
 }
-"""Tensors that some problems have, and which."""
+"""Optional tensors, and which problems have them."""
 
 
 SIDES = {"a": "left", "a_sf": "left_sf", "b": "right", "b_sf": "right_sf"}
-"""Names of operands that are columns of groups."""
+"""Names of the operands of `k_grouped_gemm`."""
 
 
 def number_of_rows(values: torch.Tensor) -> int:
@@ -52,34 +52,31 @@ def number_of_rows(values: torch.Tensor) -> int:
 
 @dataclass(frozen=True)
 class GemmTensors:
-    """Operands and results; what a problem does not have is None.
+    """Operands and results, None if the problem does not have one.  Elements are float8_e4m3fn, bfloat16, or two E2M1 a uint8.
 
-    Elements are float8_e4m3fn, bfloat16, or two E2M1 a uint8.
-
-    a       [m, k]; of a masked problem [num_groups, capacity, k], as d; of gathered rows [tokens, k]
-    a_sf    float32 [m, k / 128], copied unless its strides are those of `scales_by_column`; UE8M0 uint8 or float8_e8m0fnu [m, k / 32] or
-            UE4M3 float8_e4m3fn [m, k / 16], copied unless they are `scale_words` of all rows together; of bfloat16 `no_scales`.  Of experts
-            those of gathered rows, and bytes, are contiguous and read where they are
+    a       [m, k]; of a masked problem [num_groups, capacity, k], as d; with gathered rows [tokens, k]
+    a_sf    float32 [m, k / 128], copied unless strided as by `scales_by_column`; UE8M0 uint8 or float8_e8m0fnu [m, k / 32] or UE4M3
+            float8_e4m3fn [m, k / 16], copied unless they are `scale_words` of all rows; with bfloat16 `no_scales`.  Of experts, scales of
+            gathered rows and one-byte scales are contiguous and never copied
     b       [n, k], or tiles of E2M1 [ceil(n / 256), k / 128, 17408]; of a problem with groups [num_groups, ...]
     b_sf    float32 [ceil(n / 128), k / 128], UE8M0 [n, k / 32] or `scale_words` of them, uint8 [n, 0] of tiles; with groups
-            [num_groups, ...]; of gate and up `gate_up_words` where the tensor core scales
-    d       bfloat16 or float32 [m, n]; of experts bfloat16 [rows of the result layout, n], of gate and up activated [.., n / 2]; rows of no
-            expert are left alone
+            [num_groups, ...]; of gate and up on SM100 `gate_up_words`
+    d       bfloat16 or float32 [m, n]; of experts bfloat16 [rows of the result layout, n], after an activation [.., n / 2]; rows of no
+            expert are not written
     groups  int32, see `GemmArguments`
-    factors, up_factors, hidden_factors  float32 [1], or [num_groups]: what D is multiplied with, or sums of gate; sums of up; the factor
-            of D, of gate and up
+    factors, up_factors, hidden_factors  float32 [1] or [num_groups]: factor of D or of gate's sums; of up's sums; of the stored rows
     bias    float32 or bfloat16 [num_groups, n], as the problem says
-    sources int32 [m], the row of a of each row that is gathered
-    d_sf    of gate and up, float32 [rows of d, n / 256] with strides as `scales_by_column` makes them, or bytes, contiguous
+    sources int32 [m], the row of a for each gathered row
+    d_sf    scales of activated rows: float32 [rows of d, n / 256], strided as by `scales_by_column`, or contiguous bytes
     preactivations  bfloat16 [rows of d, n], gate and up
-    gate_up, row_weights, weighted, dots  as of `GemmArguments`; d is then [rows, 2 n]
+    gate_up, row_weights, weighted, dots  see `GemmArguments`; d is then [rows, 2 n]
     trace   int64, the stamps of a traced kernel, which `inspect.spans.spans_of` reads
 
-    Of sums over the rows of groups d is [num_groups, n, k], `groups` says where each group's rows end, and
-    in bf16xbf16  a is the side that is gathered, [tokens, columns], and b the other, [m or more, columns], rows sorted by group; those
-                  behind the last group's may hold anything
-    in FP8        a and b are [n, m] and [k, m], columns sorted by group, each group's a multiple of 128; their scales are float32
-                  [m / 128, n] and [m / 128, k], of MXFP8 `scale_words` of those for 32, int32, n and k rounded up to 128
+    With sums over the rows of groups (varlen-K) d is [num_groups, n, k], `groups` holds where each group's rows end, and
+    in bf16xbf16  a is the gathered side, [tokens, columns], b the other, [m or more, columns], rows sorted by group; rows behind the last
+                  group are ignored
+    in FP8        a and b are [n, m] and [k, m], columns sorted by group, each group a multiple of 128; scales are float32 [m / 128, n] and
+                  [m / 128, k], of MXFP8 int32 `scale_words`, n and k rounded up to 128
     """
 
     a: torch.Tensor
@@ -102,7 +99,7 @@ class GemmTensors:
     trace: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
-        """Raises `ProblemError` that names the tensor, as a caller knows it, and what is wrong with it.  Reads none."""
+        """Raises `ProblemError` that names the caller's tensor and what is wrong with it; reads no tensor."""
         p: Any = problem
         names = {"d": "out", "d_sf": "out_sf"} | ({"groups": "ends"} if p.of_experts else {})
         if p.sums_rows and not p.gathers:
@@ -117,7 +114,7 @@ class GemmTensors:
             raise ProblemError("out_sf.stride()", self.d_sf.stride(), "those of scales_by_column")
 
     def _of_rows(self, p: GemmProblem) -> dict[str, Wanted]:
-        """What a problem wants whose rows lie where its kind says.  Raises `ProblemError` for other rows."""
+        """Checks for a dense or grouped problem.  Raises `ProblemError` for a wrong shape of rows."""
         lead = self.rows_shape(p)
         entries = self.rows // ROW_BLOCK if p.kind == CONTIGUOUS else p.num_groups
         return {
@@ -128,7 +125,7 @@ class GemmTensors:
         }
 
     def _of_experts(self, p: Any) -> dict[str, Wanted]:
-        """The same of the rows of experts."""
+        """Checks for a problem with rows of experts."""
         for name, tensor in (("a", self.a), ("out", self.d)):
             check_dims(name, tensor, 2, "[rows, k]" if name == "a" else "[rows, n]")
         for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
@@ -163,7 +160,7 @@ class GemmTensors:
         return found
 
     def _operands(self, p: GemmProblem, lead: tuple[int, ...]) -> dict[str, Wanted]:
-        """A, B, and what all products may have."""
+        """Checks of A, B, factors and bias."""
         p.check_rows(torch.Size(lead).numel(), "a.shape[0]")
         a, b = (stored_row(one, p.k) for one in (p.formats.activations, p.formats.weights))
         groups = p.b_lead[:-1]
@@ -179,7 +176,7 @@ class GemmTensors:
         return found
 
     def _sources(self, p: GemmProblem, rows: int, name: str) -> dict[str, Wanted]:
-        """A list of rows that are gathered from so many.  Raises `ProblemError` where there are none."""
+        """Check of the indices of gathered rows.  Raises `ProblemError` if there are no rows to gather from."""
         if self.sources is None:
             return {"sources": Wanted(torch.int32, ())}
         count = p.check_rows(self.sources.numel(), "sources.shape[0]")
@@ -188,7 +185,7 @@ class GemmTensors:
         return {"sources": Wanted(torch.int32, (count,))}
 
     def _sums(self, p: Any) -> dict[str, Wanted]:
-        """What sums over the rows of groups want."""
+        """Checks for sums over the rows of groups."""
         found = {
             "groups": Wanted(torch.int32, (p.num_groups,)),
             "d": Wanted(OUTPUT_DTYPES[p.output], (p.num_groups, p.n, p.k), TMA_ALIGNMENT),
@@ -209,7 +206,7 @@ class GemmTensors:
         return found
 
     def check_addresses(self, problem: GemmProblem) -> None:
-        """The part of `check` that is not the same for all tensors of a layout, of a problem whose rows lie where its kind says."""
+        """The part of `check` that differs between tensors of one layout: addresses, of a dense or grouped problem."""
         check_aligned("a", self.a, TMA_ALIGNMENT)
         check_aligned("b", self.b, alignment_of_b(problem))
         check_aligned("out", self.d, TMA_ALIGNMENT)
@@ -218,7 +215,7 @@ class GemmTensors:
                 check_aligned(name, sf, TMA_ALIGNMENT)
 
     def rows_shape(self, problem: GemmProblem) -> tuple[int, ...]:
-        """Shape of the rows of A and D.  Raises `ProblemError` for an A of another number of dimensions."""
+        """Shape of the rows of A and D.  Raises `ProblemError` for a wrong shape of A."""
         dims = 3 if problem.kind == MASKED else 2
         check_dims("a", self.a, dims, "[num_groups, capacity, k]" if dims == 3 else "[m, k]")
         lead = tuple(self.a.shape[:-1])
@@ -231,26 +228,26 @@ class GemmTensors:
 
     @property
     def rows(self) -> int:
-        """An upper bound of the rows of all groups together."""
+        """An upper bound of the rows of all groups."""
         if self.sources is None and self.d.dim() > self.a.dim():  # columns of groups
             return self.a.shape[-1]
         listed = number_of_rows(self.a) if self.sources is None else self.sources.numel()
         return listed if self.d.dim() > self.a.dim() else min(listed, number_of_rows(self.d))
 
     def operands(self, problem: GemmProblem) -> dict[str, torch.Tensor]:
-        """What a launch reads, by argument; scales as the kernel reads them, copied where they are not yet so."""
+        """Tensors that a launch reads, by argument; scales in the kernel's layout, copied if necessary."""
         in_place = problem.gathers or problem.sums_rows or (problem.of_experts and self.a_sf.dtype != torch.float32)
         scales = {"a_sf": self.a_sf if in_place else token_scales(self.a_sf), "b_sf": kernel_scales(self.b_sf)}
         some = ("groups", "sources", "factors", "up_factors", "hidden_factors", "bias", "gate_up", "row_weights")
         return {"a": self.a, "b": self.b, **scales, **self._given(*some)}
 
     def results(self) -> dict[str, torch.Tensor]:
-        """What a launch writes, by argument."""
+        """Tensors that a launch writes, by argument."""
         found = self._given("d", "preactivations", "weighted", "dots", "trace")
         return found if self.d_sf is None else {**found, "d_sf": by_block(self.d_sf)}
 
     def arguments(self, problem: GemmProblem, operands: dict[str, torch.Tensor], counter: int) -> dict[str, int]:
-        """The arguments of a launch by name; `operands` is what that method returns, `counter` an address or 0."""
+        """The arguments of a launch by name; `operands` is the result of that method, `counter` an address or 0."""
         addresses = {name: tensor.data_ptr() for name, tensor in {**operands, **self.results()}.items()}
         numbers = {"groups": 0, "counter": counter, "m": self.rows, "a_sf_ld": operands["a_sf"].stride(0)}
         if problem.of_experts:
@@ -267,6 +264,6 @@ class GemmTensors:
 
 
 def alignment_of_b(problem: GemmProblem) -> int:
-    """Bytes at a multiple of which B begins: TMA unpacks E2M1 beside another A."""
+    """Alignment of B in bytes; larger where TMA unpacks E2M1 beside a wider A."""
     weights, acts = problem.formats.weights.element, problem.formats.activations.element
     return UNPACKED_ALIGNMENT if weights == E2M1 != acts and not problem.decodes else TMA_ALIGNMENT
