@@ -1,4 +1,4 @@
-"""Memory of one rank of an expert-parallel layer: its symmetric buffer, weights, and the record of a wait that gave up."""
+"""Memory of one rank of an expert-parallel layer: symmetric buffer, weights, and the record of a wait that exceeded its limit."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..watchdog import new_record
 from .routing import RoutingTables, scattered_rows
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
-"""Of the caller: bf16 [rows, 2 intermediate] to bf16 [rows, intermediate], row by row; rows that belong to no expert hold anything."""
+"""A caller's function of bf16 [rows, 2 intermediate], to bf16 [rows, intermediate], row by row; padding rows are undefined."""
 
 
 @dataclass(frozen=True)
 class RowActivations:
-    """What the caller's activation gives Linear2, quantized, by the rows of Linear1's result.
+    """Activated rows, quantized, as Linear2 reads them.
 
-    values  e4m3 [pool rows, intermediate]; of E2M1 uint8 [pool rows, intermediate / 2], two in a byte; bf16 as the activation gives them
-    scales  float32 [intermediate / 128, pool rows]; of UE8M0 int32, the four of a row and 128 channels in a word, in the order of UTCCP;
-            of BF16 uint8 [0, pool rows]
+    values  e4m3 [pool rows, intermediate]; of E2M1 uint8 [pool rows, intermediate / 2], two in a byte; of bf16xbf16 the rows in BF16
+    scales  float32 [intermediate / 128, pool rows]; UE8M0 as int32 words of a row's four scales per 128 channels, in UTCCP order; of BF16
+            uint8 [0, pool rows]
     """
 
     values: torch.Tensor
@@ -39,17 +39,16 @@ class RowActivations:
 
     @classmethod
     def of(cls, rows: torch.Tensor, form: Format = RECIPES["fp8xfp8"].activations) -> RowActivations:
-        """Of the activation's result, bf16 [pool rows, intermediate], in the format of a recipe's activations: a scale of amax / 448 for
-        each row and 128 channels, or a power of two for 32; BF16 as it is.  A graph may hold it: nothing waits for the device."""
+        """From bf16 [pool rows, intermediate], in the format of a recipe's activations: a scale of amax / 448 for each row and 128
+        channels, or a power of two for 32; BF16 unchanged.  Does not synchronize."""
         return cls.ordered(*quantize(rows, form, check=False))
 
     @classmethod
     def ordered(cls, values: torch.Tensor, scales: torch.Tensor) -> RowActivations:
-        """With scales in rows, as quantization leaves them: float32 [pool rows, intermediate / 128] or uint8 [pool rows,
-        intermediate / 32], or `no_scales`."""
+        """From row-major scales: float32 [pool rows, intermediate / 128], uint8 [pool rows, intermediate / 32], or `no_scales`."""
         if scales.dtype != torch.uint8 or not scales.shape[-1]:
             return cls(values, scales.T.contiguous())
-        return cls(values, scale_words(scales)[:, : len(values)])  # no rows have no words; others are whole atoms
+        return cls(values, scale_words(scales)[:, : len(values)])  # without rows there are no words; with rows, whole atoms
 
     @property
     def row_scales(self) -> torch.Tensor:
@@ -83,10 +82,10 @@ class RowActivations:
 class EpBuffers:
     """Memory of one rank, on the device of its weights.
 
-    weights   the local experts', in checkpoint order, which the kernels read as they are; of UE8M0 scales they read words
-    sym       its symmetric buffer, uint8; None makes it
-    watchdog  the record; None makes one
-    keeps     what the buffer has for configurations whose way is not the usual one
+    weights   of the local experts, in checkpoint order; the kernels read these tensors, and UE8M0 scales as words
+    sym       the symmetric buffer, uint8; None allocates one
+    watchdog  the record of a wait; None makes one
+    keeps     optional fields of the buffer, for configurations that need them
     """
 
     def __init__(
@@ -107,36 +106,36 @@ class EpBuffers:
         self.traces: dict[EpConfig, torch.Tensor] = {}
 
     def store(self, inputs: Inputs, tables: RoutingTables | None = None) -> None:
-        """What this rank has, and where it goes, for the next launch; without tables for the launch that makes them."""
+        """Stores this rank's inputs, and its routing tables unless a launch makes them, for the next launch."""
         given = {**vars(inputs), **({} if tables is None else vars(tables))}
         kept = {name: one for name, one in given.items() if name in self.region}
         torch._foreach_copy_([self.view(name)[: len(one)] for name, one in kept.items()], list(kept.values()))
 
     def scatter(self, topk_idx: torch.Tensor, scatter_indices: torch.Tensor) -> None:
-        """Moves this rank's pairs to the rows that checked indices say, in the present tables, which are in the order of tokens."""
+        """Changes the rows of this rank's pairs in the current tables from token order to that of checked indices."""
         rows = self.view("pair_rows")[: len(topk_idx)]
         rows.copy_(scattered_rows(self.problem, topk_idx, rows, scatter_indices))
 
     def tables(self, num_tokens: int) -> RoutingTables:
-        """Those of the last launch that made them, of so many tokens: views."""
+        """Views of the current tables, of `num_tokens` tokens."""
         views = (self.view(name) for name in ("send_pairs", "recv_pairs", "expert_rows"))
         return RoutingTables(self.view("pair_rows")[:num_tokens], *views)
 
     def row_counts(self) -> list[int]:
-        """Rows of each local expert, from the present tables; waits for the device."""
+        """Rows of each local expert, from the current tables; waits for the device."""
         return self.view("expert_rows").tolist()  # type: ignore[no-any-return]
 
     def rows_in_use(self) -> int:
-        """Up to the last expert's last block, from the present tables; waits for the device."""
+        """Pool rows up to the last expert's last block, from the current tables; waits for the device."""
         return first_rows(self.row_counts())[-1]
 
     def expert_slices(self) -> list[slice]:
-        """Where rows of each local expert are, from the present tables; waits for the device."""
+        """Pool rows of each local expert, from the current tables; waits for the device."""
         rows = self.row_counts()
         return [slice(first, first + count) for first, count in zip(first_rows(rows), rows, strict=False)]
 
     def arguments(self, config: EpConfig | RoutingTablesConfig, peers: int, rank: int, watchdog_ns: int, **others: int) -> dict[str, int]:
-        """Arguments of a launch (kernels/moe/arguments.py): addresses of what this memory has, rank, the limit of waits, and `others`."""
+        """Arguments of a launch (kernels/moe/arguments.py): addresses of this memory, rank, the limit of waits, and `others`."""
         watched = {"watchdog": self.watchdog.data_ptr(), "watchdog_ns": watchdog_ns}
         found = {"sym": self.sym.data_ptr(), "peers": peers, "rank": rank, **watched, **others}
         if isinstance(config, RoutingTablesConfig):

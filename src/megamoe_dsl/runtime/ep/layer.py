@@ -1,4 +1,4 @@
-"""One expert-parallel MoE layer on this rank's GPU whose activation is the caller's, or in BF16 the problem's own.
+"""One expert-parallel MoE layer on this rank's GPU, with the caller's own activation, or in BF16 the problem's.
 
     layer = EpMoE(problem, weights, activation=lambda rows: silu(rows[:, :I]) * rows[:, I:])       on every rank
     y = layer(x, topk_idx, topk_weights)                                                         x bf16 [T, hidden]
@@ -39,15 +39,15 @@ from .training import NO_TOTALS, Gradients, Routed, Tensors, train
 
 
 class EpMoE(torch.nn.Module):
-    """The kernels bound to a symmetric buffer, and an activation of the caller's between the two with a GEMM.
+    """Two launches bound to a symmetric buffer: dispatch and Linear1, Linear2 and combine; in between the caller's activation.
 
     problem      the layer; its recipe is one that the kernels have for the GPU
-    weights      the local experts', in checkpoint order on this rank's GPU: the layer uses them as they are, and keeps no copy
-    activation   what becomes of Linear1's rows (`Activation`): with a LoRA or a norm.  While a graph is captured it gets all rows of the
-                 pool, else those in use, for whose number the host waits.  None, in bf16xbf16: the problem's, which the kernels compute
+    weights      of the local experts, in checkpoint order on this rank's GPU; the layer keeps no copy
+    activation   maps Linear1's rows (`Activation`), for example with a LoRA or a norm.  In a captured graph it gets all rows of the pool,
+                 else the rows in use, and the host waits for their number.  None, in bf16xbf16: the kernels compute the problem's
     store        folder of compiled kernels, by default the cache
     symmetric    a buffer of these kernels (kernels/moe/halves/layouts/symmetric.py); None allocates one with all ranks of `group`.
-                 Layers may take turns with one, where their kernels have the same fields: launches leave counters for the next one
+                 Layers may share one if their kernels have the same fields, because launches leave counters for the next launch
     group        of `problem.num_ranks` ranks, the default group without one
     dispatch, combine   fields that replace those of the kernels' configurations
     watchdog_ns  how long a launch may wait for another rank before it is trapped
@@ -105,12 +105,12 @@ class EpMoE(torch.nn.Module):
         jobs: int | None = None,
         train: bool = False,
     ) -> int:
-        """Compiles the kernels of a layer with these arguments before there is one, as `MegaMoE.prepare` does, and those that its backward
-        pass adds where it is to `train`; raises as that, and `ConfigError`."""
+        """Compiles the kernels of a layer with these arguments in advance, as `MegaMoE.prepare`; with `train` also those of its backward
+        pass.  Raises as that, and `ConfigError`."""
         return compile_ahead(halves_kernels(problem, grid_target(target), dispatch, combine, train), store, jobs)
 
     def check_others(self) -> None:
-        """Raises `ProblemError` where other layers' kernels on this symmetric buffer have other fields."""
+        """Raises `ProblemError` if kernels of other layers on this symmetric buffer have other fields."""
         own = self.dispatch_config, self.combine_config
         for config, other in zip(own, self.symmetric.halves or own, strict=True):
             for one in fields(config):
@@ -120,7 +120,7 @@ class EpMoE(torch.nn.Module):
                     raise ProblemError(f"{config.half}.{one.name}", value, allowed)
 
     def bind(self, artifact: Artifact) -> CudaKernel:
-        """A kernel on this layer's memory.  Tensor maps are encoded once; a call changes y and the number of tokens."""
+        """A kernel bound to this layer's memory, tensor maps included; a call sets y and the number of tokens."""
         kernel, config, others = CudaKernel(artifact), artifact.config, {"num_tokens": 0}
         if isinstance(config, DispatchGemmConfig):
             pool = self.acts.values.data_ptr()
@@ -136,11 +136,11 @@ class EpMoE(torch.nn.Module):
 
     @cached_property
     def rows(self) -> torch.Tensor:
-        """Linear1's result, bf16 [pool rows, 2 intermediate], for the caller's activation; in a backward pass its gradient."""
+        """Linear1's result, bf16 [pool rows, 2 intermediate]; in a backward pass its gradient."""
         return self.memory.new_rows()
 
     def tables_for(self, dispatch: DispatchGemmConfig) -> CudaKernel:
-        """What makes the tables that such a dispatch reads, bound once: a configuration takes longer to check than a call."""
+        """The kernel that makes routing tables for a dispatch, bound once: checking a configuration takes longer than a call."""
         if dispatch not in self._tables:
             self._tables[dispatch] = self.bind(self.store.get(RoutingTablesConfig.of(dispatch)))
         return self._tables[dispatch]
@@ -159,17 +159,15 @@ class EpMoE(torch.nn.Module):
         """y, bf16 [T, hidden].
 
         x             bf16 [T, hidden] without x_sf; else e4m3 with x_sf, float32 [T, hidden / 128].  Of bf16xbf16 bf16 alone
-        topk_idx      int64 or int32 [T, topk], distinct experts per token; what names none drops its slot
+        topk_idx      int64 or int32 [T, topk], distinct experts per token; an index of no expert masks the slot
         topk_weights  float32 [T, topk]
-        scatter_indices  int64 or int32 [T, topk]: of each pair its place among this rank's pairs of the same expert, where those are not in
-                      the order of tokens (`scatter_indices` of scatter_indices.py); what a dropped pair has is not read.  Places are looked
-                      at, which waits for the device, but not while a graph is captured
+        scatter_indices  int64 or int32 [T, topk]: each pair's position among this rank's pairs of the same expert, if they are not in token
+                      order (`scatter_indices`); masked slots are ignored.  Values are checked, with a synchronization, except in a capture
         out           where y goes
-        main_grads    float32, as fc1 and fc2 of the weights: the backward pass adds their gradients to these, and leaves theirs alone
+        main_grads    float32, shaped as fc1 and fc2 of the weights: the backward pass adds the weights' gradients here
 
-        In BF16 a call has gradients of x, top-k weights and the layer's weights where one of them requires grad, and of what the activation
-        takes; every rank then takes part in the backward pass.  Raises `ProblemError` before anything is launched, also for a tensor that
-        requires grad where there is no backward pass.
+        In BF16 a call has gradients of x, top-k weights, weights, and what the activation captures; every rank then takes part in the
+        backward pass.  Raises `ProblemError` before any launch, also for a tensor that requires grad if there is no backward pass.
         """
         trains = not self.problem.formats.scaled and asks_for_gradients((x, topk_weights, *self.trained))
         check_no_gradient(("x_sf", "out"), (x_sf, out))
@@ -198,7 +196,7 @@ class EpMoE(torch.nn.Module):
         y = torch.empty(shape, dtype=torch.bfloat16, device=x.device) if out is None else out
         check_output("out", y, shape, x.device)
         self.route(inputs, scatter_indices=scatter_indices)
-        # Asked before the dispatch is launched: the host waits for the tables alone.
+        # Before the dispatch is launched, so that the host waits for the tables only.
         count = 0 if self.activates else len(self.rows) if self.capturing else self.memory.rows_in_use()
         self.launch_dispatch()
         self.activate(count)
@@ -212,11 +210,11 @@ class EpMoE(torch.nn.Module):
 
     @property
     def capturing(self) -> bool:
-        """Whether a graph is captured, which cannot wait for the device."""
+        """Whether a graph is being captured, so that the host cannot wait."""
         return self.acts.values.is_cuda and torch.cuda.is_current_stream_capturing()
 
     def train_call(self, inputs: Inputs, scatter_indices: torch.Tensor | None, main_grads: MainGrads | None) -> torch.Tensor:
-        """y with a backward pass (training.py); its kernels are there before the first one."""
+        """y with a backward pass (training.py), whose kernels are loaded first."""
         _ = self._training, self._backward
         with torch.no_grad():
             self.route(inputs, scatter_indices=scatter_indices)
@@ -224,12 +222,12 @@ class EpMoE(torch.nn.Module):
 
     @cached_property
     def _backward(self) -> tuple[CudaKernel, CudaKernel]:
-        """The launches of a backward pass, whose results lie where the forward pass has its operands."""
+        """The launches of a backward pass, which write to the memory of the forward pass's operands."""
         return self.bind(self.store.get(self.dispatch_config.backward)), self.bind(self.store.get(self.combine_config.backward))
 
     @cached_property
     def _training(self) -> CudaKernel:
-        """The dispatch of a forward pass with a backward pass."""
+        """The dispatch of a forward pass that keeps rows for a backward pass."""
         return self.bind(self.store.get(self.dispatch_config.replace(trains=True)))
 
     def everywhere(self, name: str) -> Tensors:
@@ -237,7 +235,7 @@ class EpMoE(torch.nn.Module):
         return [self.memory.region.view(one, name) for one in self.symmetric.everywhere]
 
     def dispatch_rows(self, routed: list[Routed], weights: Tensors | None = None) -> Tensors:
-        """A dispatch of `train`: where its rows are, or gate and up."""
+        """A dispatch of `train`: its rows, or gate and up (`Halves`)."""
         if weights is None:
             self._backward[0].launch()
             return [self.acts.values]
@@ -247,7 +245,7 @@ class EpMoE(torch.nn.Module):
         return [gate_up]
 
     def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[Gradients]:
-        """The dispatch of `train`'s backward pass, where it makes gradients of gate and up."""
+        """The dispatch of `train`'s backward pass, if it computes gradients of gate and up (`Halves`)."""
         (kernel, _), count = self._backward, len(gate_up[0])
         dots = row_weights[0].new_empty(-(-self.problem.intermediate // DOT_COLUMNS), len(self.rows))
         self.point(kernel, gate_up=gate_up[0], row_weights=row_weights[0], dots=dots)
@@ -255,18 +253,18 @@ class EpMoE(torch.nn.Module):
         return [(self.rows[:count], self.acts.values[:count], dots[:, :count].sum(0))]
 
     def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> tuple[Tensors, Tensors]:
-        """A combine of `train`: y, or dX where it is transposed, and the rows that it multiplies."""
+        """A combine of `train`: y, or transposed dX, and the rows that it multiplies (`Halves`)."""
         kernel, pool = (self._backward[1], self.rows) if transposed else (self._combine, self.acts.values)
         found, y = pool[: routed[0].in_use], rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
-        if not self.activates:  # a gather: torch puts rows to places one element at a time
+        if not self.activates:  # a gather, because torch scatters rows one element at a time
             torch.index_select(rows[0], 0, routed[0].pool, out=found)
         self.point_at(kernel, y)
         kernel.launch()
         return [y], [found]
 
     def route(self, inputs: Inputs, config: DispatchGemmConfig | None = None, *, scatter_indices: torch.Tensor | None = None) -> None:
-        """This rank's tokens into the symmetric buffer, and its routing tables, for which ranks exchange their counts.  `config` is that of
-        another dispatch than the layer's."""
+        """Stores this rank's tokens in the symmetric buffer and makes the routing tables, for which ranks exchange counts.  `config` is the
+        dispatch that reads them, by default the layer's."""
         kernel = self.tables_for(config or self.dispatch_config)
         self.memory.store(inputs)
         kernel.arguments.values.num_tokens = inputs.num_tokens
@@ -275,11 +273,11 @@ class EpMoE(torch.nn.Module):
             self.memory.scatter(inputs.topk_idx, scatter_indices)
 
     def launch_dispatch(self) -> None:
-        """Linear1 of the rows that this rank receives, into `rows`."""
+        """Dispatch and Linear1, into `rows`."""
         self._dispatch.launch()
 
     def activate(self, count: int) -> None:
-        """So many of `rows` to `acts`, by way of the caller's activation, if there is one."""
+        """Applies the caller's activation, if there is one, to the first `count` of `rows`, into `acts`."""
         if self.activation is None:
             return
         found = RowActivations.of(self.activation(self.rows[:count]), self.problem.formats.activations)
@@ -287,20 +285,20 @@ class EpMoE(torch.nn.Module):
         self.acts.scales[:, :count].copy_(found.scales)
 
     def launch_combine(self, y: torch.Tensor) -> None:
-        """Linear2 of `acts`, and every token's sum."""
+        """Linear2 of `acts` and combine, into y."""
         self.point_at(self._combine, y)
         self._combine.launch()
 
     def point(self, kernel: CudaKernel, **tensors: torch.Tensor) -> None:
-        """So that the launches of a bound kernel that follow take these."""
+        """Sets tensors of the following launches of a bound kernel."""
         for name, tensor in tensors.items():
             setattr(kernel.arguments.values, name, tensor.data_ptr())
 
     def point_at(self, combine: CudaKernel, y: torch.Tensor) -> None:
-        """So that the launches of a bound combine that follow make y."""
+        """Sets y of the following launches of a bound combine."""
         values = combine.arguments.values
         values.y, values.num_tokens = (y if len(y) else self._nowhere).data_ptr(), len(y)
 
     def synchronize(self) -> None:
-        """Waits for the device.  Raises `WatchdogError` when a call was trapped because it waited too long."""
+        """Waits for the device.  Raises `WatchdogError` when a call waited too long and trapped."""
         self.symmetric.synchronize(self.memory)

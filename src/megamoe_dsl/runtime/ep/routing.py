@@ -1,6 +1,6 @@
-"""Routing tables of an expert-parallel layer: where every (token, slot) pair goes, and who fetches it.
+"""Routing tables of an expert-parallel layer: the destination row of every (token, slot) pair, and the rank that fetches it.
 
-The rows that an expert has of one rank follow one another, in the order of tokens or of a caller's scatter indices.
+An expert's rows from one rank are contiguous, in the order of tokens or of a caller's scatter indices.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..buffers import check_tensor
 class RoutingTables:
     """The tables of one rank, as fields of its symmetric buffer (kernels/moe/halves/layouts/symmetric.py); int32.
 
-    pair_rows    [T, topk]: row of the pair on its expert's rank, where rows are sorted by (expert, rank, token); -1 for a dropped pair
-    send_pairs   [R, T min(topk, El)]: the pairs that each rank fetches from here, then zeros
-    recv_pairs   [R]: how many pairs this rank fetches from each
+    pair_rows    [T, topk]: row of the pair on its expert's rank, where rows are sorted by (expert, rank, token); -1 for a masked slot
+    send_pairs   [R, T min(topk, El)]: the pairs that each rank fetches from this one, then zeros
+    recv_pairs   [R]: number of pairs that this rank fetches from each rank
     expert_rows  [El]: rows of each local expert
     """
 
@@ -36,9 +36,9 @@ class RoutingTables:
     def of(
         cls, problem: Problem, topk_idx: Sequence[torch.Tensor], *, token_saving: bool = True, token_sorting: bool = True
     ) -> list[RoutingTables]:
-        """Those of all ranks, whose tokens have these experts, int [T, topk], as the kernel makes them.  A rank fetches a token once, or
-        without `token_saving` for each of its experts there; with `token_sorting` its list is in the order of (expert, token), else of
-        tokens.  Reads the experts one by one, so it is for the simulator."""
+        """Tables of all ranks for their topk_idx, int [T, topk], as the kernel makes them.  A rank fetches a token once, without
+        `token_saving` once per expert; `token_sorting` sorts its list by (expert, token) instead of token.  A Python loop over all pairs,
+        for the simulator."""
         local, ranks = problem.experts_per_rank, problem.num_ranks
         pairs = sorted(
             (expert, rank, token, slot)
@@ -72,7 +72,7 @@ class RoutingTables:
 
 
 def experts_of(problem: Problem, topk_idx: torch.Tensor) -> torch.Tensor:
-    """int64 [T, topk]: the experts, and `num_experts` for a pair that names none."""
+    """int64 [T, topk]: the experts, and `num_experts` for masked slots."""
     idx = topk_idx.long()
     return torch.where((idx >= 0) & (idx < problem.num_experts), idx, problem.num_experts)
 
@@ -81,12 +81,10 @@ NAME = "scatter_indices"
 
 
 def scatter_indices(problem: Problem, topk_idx: torch.Tensor, keys: torch.Tensor | None = None) -> torch.Tensor:
-    """int32 [T, topk]: of every pair its place among this rank's pairs of the same expert, from 0; -1 of one that is dropped.
+    """int32 [T, topk]: each pair's position, from 0, among this rank's pairs of the same expert; -1 for masked slots.  No host sync.
 
     topk_idx  int64 or int32 [T, topk]
-    keys      [T], what an expert's tokens are sorted by, those with the same one in their order; without any all are in their order
-
-    Nothing waits for the device.
+    keys      [T]: tokens of an expert are sorted stably by key; by default in token order
     """
     expert = experts_of(problem, topk_idx)
     if keys is not None and keys.shape != expert.shape[:1]:
@@ -103,8 +101,8 @@ def scatter_indices(problem: Problem, topk_idx: torch.Tensor, keys: torch.Tensor
 
 
 def check_scatter_indices(problem: Problem, topk_idx: torch.Tensor, given: torch.Tensor, *, values: bool = True) -> None:
-    """Raises `ProblemError` for a dtype, shape, stride or device, and, with `values`, for which it waits for the device, for a place that
-    the pair's expert does not have or that two pairs have."""
+    """Raises `ProblemError` for a dtype, shape, stride or device; with `values`, which synchronizes, also for a position out of range or
+    used twice."""
     check_tensor(NAME, given, INDEX_DTYPES, tuple(topk_idx.shape), topk_idx.device)
     if not values:
         return
@@ -120,7 +118,7 @@ def check_scatter_indices(problem: Problem, topk_idx: torch.Tensor, given: torch
 
 
 def _name_pair(none: int, experts: list[list[int]], places: list[list[int]]) -> None:
-    # Raises for the first pair whose place its expert does not have, or a pair before it has.
+    # Raises for the first pair with a position out of range, or that an earlier pair has.
     pairs = [(token, slot) for token, row in enumerate(experts) for slot, expert in enumerate(row) if expert != none]
     counts = Counter(experts[token][slot] for token, slot in pairs)
     owners: dict[tuple[int, int], tuple[int, int]] = {}
@@ -135,8 +133,8 @@ def _name_pair(none: int, experts: list[list[int]], places: list[list[int]]) -> 
 
 
 def scattered_rows(problem: Problem, topk_idx: torch.Tensor, pair_rows: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """int32 [T, topk]: the rows of all pairs, -1 of those that are dropped, from the rows that they have in the order of tokens
-    (`RoutingTables.pair_rows`) and checked indices.  Nothing waits for the device."""
+    """int32 [T, topk]: the row of each pair, -1 for masked slots, from its row in token order (`RoutingTables.pair_rows`) and checked
+    scatter indices.  Does not synchronize."""
     expert, rows = experts_of(problem, topk_idx), pair_rows.long()
     first = torch.full((problem.num_experts + 1,), torch.iinfo(torch.int64).max, device=rows.device)
     first.scatter_reduce_(0, expert.flatten(), rows.flatten(), "amin")

@@ -1,14 +1,13 @@
-"""Training across ranks, in BF16: the two launches of `EpMoE` as autograd functions, of which each is the other's transpose.
+"""Training across ranks in BF16: the two launches of `EpMoE` as autograd functions, each the transpose of the other.
 
-    rows, w of rows = Dispatched(x, top-k weights, W1)       its backward pass combines dH W1, which is dX
-    y = Combined(activated rows, w of rows, W2)              its backward pass dispatches dY, and multiplies it with W2
+    rows, w of rows = Dispatched(x, top-k weights, W1)       backward: combine of dH W1, which gives dX
+    y = Combined(activated rows, w of rows, W2)              backward: dispatch of dY, multiplied by W2
 
-Between them autograd follows the caller's activation.  Rows are those of a rank's experts without the padding of the pool.  Between the
-passes a call keeps X of every row where W1 has a gradient, its place in the pool and its source, and what autograd keeps of the activation.
+Autograd differentiates the caller's activation in between.  Rows are those of a rank's experts, without the padding of the pool.  Between
+the passes a call keeps each row's place and source, X of every row if W1 has a gradient, and what autograd keeps of the activation.
 
-Every rank takes part in both passes.  The top-k weights of rows, and in the backward pass their gradients, are small: torch reads them in
-the other ranks' buffers between two launches, where each rank has written what is read and waits for the next one.  The host waits once,
-for the numbers of rows, before the forward pass is launched.
+Every rank takes part in both passes.  The backward pass reads gradients of top-k weights from the other ranks' buffers with torch, between
+two launches, when every rank has written them.  The host waits once, for the numbers of rows, before the forward pass is launched.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ NO_TOTALS: Totals = (None, None)
 
 
 class Halves(Protocol):
-    """The launches of the ranks of this process: one of an `EpMoE`, all of simulated ones.  Lists have an entry for each of them.
+    """Launches of the ranks in this process: one rank of an `EpMoE`, all ranks of a simulation.  Lists have an entry per rank.
 
-    activates  whether the launches activate gate and up: rows of both passes then stay in the pool
+    activates  whether the launches compute the activation; rows of both passes then stay in the pool
     """
 
     problem: Problem
@@ -49,24 +48,24 @@ class Halves(Protocol):
         """A field of the symmetric buffer of every rank of the group."""
 
     def dispatch_rows(self, routed: list[Routed], weights: Tensors | None = None) -> Tensors:
-        """Tokens to the ranks of their experts, and the linear of them: rows of the pool, or gate and up where that activates them.
-        `weights` take the rows' top-k weights; without them the linear is the transposed one."""
+        """Dispatch and linear: rows of the pool, or gate and up if launches activate.  `weights` receive the rows' top-k weights; without
+        them the linear is the transposed one."""
 
     def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[Gradients]:
-        """Where launches activate: gradients of y to the ranks of their experts; of each rank the gradients of gate and up, the activated
-        rows times their weights, and the gradients of these weights, all by rows of the pool."""
+        """Dispatch of gradients of y, if launches activate: for each rank gradients of gate and up, activated rows times their weights, and
+        gradients of these weights, all by rows of the pool."""
 
     def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> tuple[Tensors, Tensors]:
-        """The linear of rows, which come by expert unless launches activate: the sums of each rank's tokens, and the rows in the pool."""
+        """Linear and combine of rows, sorted by expert unless launches activate: sums of each rank's tokens, and the rows in the pool."""
 
 
 @dataclass(frozen=True)
 class Routed:
-    """What both passes have to know of a rank's rows.
+    """Routing of a rank, for both passes.
 
-    topk_idx  of this rank's tokens, with the tables that say where they went
-    rows      how many there are, without padding
-    in_use    so many rows of the pool hold them, with padding
+    topk_idx  of this rank's tokens; `tables` say where they went
+    rows      number of rows, without padding
+    in_use    number of pool rows that hold them, with padding
     """
 
     topk_idx: torch.Tensor
@@ -76,7 +75,7 @@ class Routed:
 
     @classmethod
     def of(cls, buffers: EpBuffers, topk_idx: torch.Tensor) -> Self:
-        """Before a dispatch, for which the host does not wait then; waits for the tables."""
+        """Call it before a dispatch, so that the host waits for the tables only."""
         tables = RoutingTables(*(one.clone() for one in vars(buffers.tables(len(topk_idx))).values()))
         counts = buffers.row_counts()
         return cls(topk_idx, tables, sum(counts), first_rows(counts)[-1])
@@ -89,27 +88,27 @@ class Routed:
 
     @cached_property
     def places(self) -> torch.Tensor:
-        """int64 [rows]: where in the pool they are, by expert."""
+        """int64 [rows]: each row's place in the pool, by expert."""
         counts = self.tables.expert_rows
         before = (self.ends - counts.cumsum(0)).repeat_interleave(counts, output_size=self.rows)
         return before + torch.arange(self.rows, device=before.device)
 
     @cached_property
     def pool(self) -> torch.Tensor:
-        """int64 [rows of the pool that are in use]: which of these rows lies there; where none does, the first."""
+        """int64 [in_use]: the row in each place of the pool, 0 for padding."""
         return self.places.new_zeros(self.in_use).index_copy_(0, self.places, torch.arange(self.rows, device=self.places.device))
 
     def weight_gradient(
         self, weight: torch.Tensor, total: torch.Tensor | None, rows: torch.Tensor, tokens: torch.Tensor, tokens_first: bool
     ) -> torch.Tensor | None:
-        """That of a linear's weights from what the pool's rows have on both sides; None where it is added to a total."""
+        """The gradient of a linear's weights from both operands in the pool; None if it is added to `total`."""
         own = rows, tokens, self.ends, torch.arange(self.in_use, dtype=torch.int32, device=rows.device), tokens_first, ALIGNED
         return of_weight(weight, total, self.rows, weight_gradients, *own)
 
 
 @dataclass
 class Call:
-    """Both passes of one call; `totals` are what gradients of weights are added to, of each rank."""
+    """Both passes of one call; `totals` of each rank are the tensors to which gradients of weights are added."""
 
     halves: Halves
     inputs: list[Inputs]
@@ -117,7 +116,8 @@ class Call:
     routed: list[Routed] = field(default_factory=list)
 
     def sent_back(self, routed: Routed) -> torch.Tensor:
-        """float32 [tokens, topk]: what rows of a rank's tokens have sent, after a launch that waits for all ranks; 0 where masked."""
+        """float32 [tokens, topk]: gradients of top-k weights that the rows of a rank's tokens have `sent`, 0 for masked slots.  Call it
+        after a launch that waits for all ranks."""
         there, rows = torch.stack([*map(sent, self.halves.everywhere("fc1_acts"))]), routed.tables.pair_rows
         masked = rows < 0
         owners = (routed.topk_idx // self.halves.problem.experts_per_rank).masked_fill(masked, 0)
@@ -125,7 +125,7 @@ class Call:
 
 
 def sent(fc1_acts: torch.Tensor) -> torch.Tensor:
-    """float32 [pool rows]: gradients of rows' top-k weights, which lie where tokens are that nobody reads before the next dispatch."""
+    """float32 [pool rows]: memory for gradients of rows' top-k weights, in place of tokens that the next dispatch overwrites."""
     return fc1_acts.view(torch.float32).flatten()[: len(fc1_acts)]
 
 
@@ -134,7 +134,7 @@ class Dispatched(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`given`: x, top-k weights and W1 of each rank, which are in its symmetric buffer by now."""
+        """`given`: x, top-k weights and W1 of each rank, which are already in its symmetric buffer."""
         halves = call.halves
         call.routed = [Routed.of(one, inputs.topk_idx) for one, inputs in zip(halves.ranks, call.inputs, strict=True)]
         weights = [torch.empty(one.in_use, device=one.topk_idx.device) for one in call.routed]
@@ -149,7 +149,7 @@ class Dispatched(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Follows that of `Combined`, which has left tables, destinations, and weights of 1 in place."""
+        """Runs after that of `Combined`, which leaves tables, destinations and weights of 1 in place."""
         call, halves = ctx.call, ctx.call.halves
         count = len(halves.ranks)
         for buffers, one in zip(halves.ranks, gradients[count:], strict=True):
@@ -167,7 +167,7 @@ class Combined(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`given`: activated rows, or what the launches have activated, their top-k weights, and W2 of each rank."""
+        """`given`: activated rows, their top-k weights, and W2 of each rank."""
         count = len(call.routed)
         ctx.call = call
         ctx.save_for_backward(*given[: 2 * count])
@@ -198,7 +198,7 @@ class Combined(torch.autograd.Function):
 
 
 def unweighted(pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, routed: Routed) -> Gradients:
-    """Gradients of activated rows, and by rows of the pool these times their weights, and gradients of the weights, from dY W2 (`pool`)."""
+    """From dY W2 (`pool`): gradients of activated rows, activated rows times their weights by pool row, and gradients of the weights."""
     raw, acts, factors = pool[: routed.in_use], acts[routed.pool], weights[:, None]
     gradient, weighted = (torch.mul(one, factors, out=torch.empty_like(one)) for one in (raw, acts))  # in FP32, rounded once, no copies
     return gradient[routed.places], weighted, raw.float().mul_(acts).sum(dim=1)
@@ -207,13 +207,12 @@ def unweighted(pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, ro
 def train(
     halves: Halves, inputs: list[Inputs], activations: Sequence[Activation | None], totals: Sequence[Totals] | None = None
 ) -> Tensors:
-    """y of each rank, whose tokens and tables are in its symmetric buffer, with a backward pass, which adds gradients of weights to
-    `totals` where there are any.  An activation is None where the launches activate.  Raises `ProblemError` for one that changes the number
-    of rows."""
+    """y of each rank, with a backward pass that adds gradients of weights to `totals`, if given.  Tokens and tables are already in the
+    symmetric buffers.  An activation is None if the launches activate.  Raises `ProblemError` for one that changes shape or dtype."""
     count = len(inputs)
     call = Call(halves, inputs, totals or [NO_TOTALS] * count)
     weights = [(one.weights.fc1, one.weights.fc2) for one in halves.ranks]
-    # Other ranks wait for this one's part of the backward pass.
+    # Other ranks wait for this rank's backward pass, so there always is one.
     x = [one.x if one.x.requires_grad else one.x.detach().requires_grad_() for one in inputs]
     found = Dispatched.apply(call, *x, *(one.topk_weights for one in inputs), *(fc1 for fc1, _ in weights))  # type: ignore[no-untyped-call]
     acts = [rows if activation is None else activation(rows) for activation, rows in zip(activations, found[:count], strict=True)]
