@@ -79,8 +79,22 @@ def test_tensor_core_cuts_by_hand():
     assert dot((0, 1.875, 1.875), (1, 2.0**-6, 2.0**-6)) == 1.875**2 + 2.0**-12  # the exponent is 0 + 0, although 3.5 is above 2
     assert dot((0, 2.0**-9, 2.0**-9), (1, 448, 0)) == 2.0**-18  # a product with zero aligns nothing
     assert dot() == 0
-    with pytest.raises(ValueError, match="a: K = 48, allowed: a multiple of 32"):
-        reference.hopper_dot(torch.zeros(1, 48), torch.zeros(1, 48))
+
+
+@pytest.mark.parametrize(("dtype", "k"), [(FP8, 48), (torch.bfloat16, 8), (FP8, 0), (torch.bfloat16, 0)])
+def test_the_last_instruction_is_filled_with_zeros(dtype, k):
+    a, b = draw(3, k).to(dtype), draw(5, k, seed=1).to(dtype)
+    filled = (torch.nn.functional.pad(one.float(), (0, 64 - k)).to(dtype) for one in (a, b))
+    assert torch.equal(reference.hopper_dot(a, b), reference.hopper_dot(*filled))
+
+
+def test_a_row_of_weights_may_have_scales_of_its_own():
+    """Also where there is nothing to add."""
+    codes, sf = quant.quantize_e4m3_f32(draw(130, 256))
+    w, w_sf = quant.quantize_weight_e4m3(draw(130, 256))
+    want = reference.promoted_matmul(codes, sf, w, w_sf)
+    assert torch.equal(reference.promoted_matmul(codes, sf, w, quant.weight_scale_rows(w_sf, 130)), want)
+    assert not reference.promoted_matmul(codes[:, :0], sf[:, :0], w[:, :0], sf[:, :0]).any()
 
 
 def test_integers_and_single_products_pass_the_tensor_core_unharmed():

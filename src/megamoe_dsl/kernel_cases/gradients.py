@@ -15,12 +15,13 @@ from ..hardware.operand_tile import CHANNELS_PER_SCALE
 from ..quant import no_scales, quantize_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
 from ..reference import expert_gradients as reference
 from ..reference.bounds import scaled_sums
-from ..reference.promoted import promoted_sums
+from ..reference.promoted import Accumulate
 from ..reference.router import RouterMetadata, router_metadata
+from ..reference.stages import scaled_matmul
 from ..runtime.cpu_experts import gate_then_up, rows_of_w1
 from ..runtime.gemm_scales import scale_words
 from ..runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
-from ..runtime.k_grouped_gemm import micro_scaled_groups
+from ..runtime.k_grouped_gemm import sides_of_groups
 from .gather import NAN_BYTE, TOKENS_PER_ROW, rows_of
 from .gemm import UNTOUCHED, Compared
 
@@ -47,46 +48,30 @@ class VarlenKCase:
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
         """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core, or what another order explains."""
-        t = self.tensors
         if self.arch.has_tensor_memory:
             sums, errors = zip(*(scaled_sums(*one) for one in self.sides()), strict=True)
             total, error = torch.stack(sums), torch.stack(errors) * (not exact)
             low, high = (self.stored((total + end).float()) for end in (-error, error))
-            return {"D": (t.d, low, high)}
-        if self.problem.gathers:
-            pairs = self.rows_of_groups()
-            found = [a.double().T @ b.double() if exact else reference.dot(a.T.contiguous(), b.T.contiguous()) for a, b in pairs]
-        else:  # E4M3 columns, promoted every 128
-            found = promoted_sums(*self.transposed, list(accumulate(self.counts)), torch.float64 if exact else "hopper")
-        expected = self.stored(torch.stack(found).float())
-        return {"D": (t.d, expected, expected)}
+            return {"D": (self.tensors.d, low, high)}
+        order: Accumulate = torch.float64 if exact else "hopper"
+        expected = self.stored(torch.stack([scaled_matmul(a, a_sf, b, b_sf, order) for a, a_sf, b, b_sf in self.sides()]))
+        return {"D": (self.tensors.d, expected, expected)}
 
     def stored(self, sums: torch.Tensor) -> torch.Tensor:
         d = self.tensors.d
         return (sums + d if self.problem.accumulate else sums).to(d.dtype)
 
     def sides(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Left, its scales, right and its scales of each group, transposed."""
+        """Left, its scales, right and its scales of each group, transposed: operands of `scaled_matmul`."""
+        t = self.tensors
         if not self.problem.gathers:
-            yield from ((*a, *b) for a, b in micro_scaled_groups(*self.transposed, list(accumulate(self.counts))))
+            yield from sides_of_groups((t.a, t.a_sf), (t.b, t.b_sf), list(accumulate(self.counts)))
             return
-        for pair in self.rows_of_groups():
-            left, right = (one.T.contiguous() for one in pair)
-            yield left, no_scales(left), right, no_scales(right)
-
-    @property
-    def transposed(self) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-        """Codes and scales of left and of right."""
-        t = self.tensors
-        return (t.a, t.a_sf), (t.b, t.b_sf)
-
-    def rows_of_groups(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Left and right of each group."""
-        t = self.tensors
         assert t.sources is not None and t.groups is not None
-        places = [slice(end - count, end) for end, count in zip(t.groups.tolist(), self.counts, strict=True)]
-        pairs = [(t.a[t.sources[place].long()], t.b[place]) for place in places]
-        return [pair[::-1] if self.problem.transposes else pair for pair in pairs]
+        for end, count in zip(t.groups.tolist(), self.counts, strict=True):
+            pair = t.a[t.sources[end - count : end].long()], t.b[end - count : end]
+            left, right = (one.T.contiguous() for one in (pair[::-1] if self.problem.transposes else pair))
+            yield left, no_scales(left), right, no_scales(right)
 
 
 def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int, promoted: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ import torch
 
 from megamoe_dsl.problem import ActivatingProblem
 from megamoe_dsl.reference.activation import activation_gradient
-from megamoe_dsl.reference.promoted import BF16_SUMS, Accumulate, Scaled, hopper_dot
+from megamoe_dsl.reference.promoted import Accumulate, Scaled, hopper_dot
 from megamoe_dsl.reference.router import RouterMetadata, weighted_sum
 from megamoe_dsl.reference.stages import scaled_matmul
 
@@ -41,11 +41,8 @@ class RowGradients(NamedTuple):
 
 
 def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """left @ right^T over any K: float64 exactly, of bfloat16 the FP32 sums of Hopper's tensor core, K padded with zeros."""
-    if left.dtype == torch.float64:
-        return left @ right.T
-    padding = (0, -left.shape[1] % BF16_SUMS.k if left.shape[1] else BF16_SUMS.k)
-    return hopper_dot(*(torch.nn.functional.pad(one, padding) for one in (left, right)))
+    """left @ right^T: float64 exactly, of bfloat16 the FP32 sums of Hopper's tensor core."""
+    return left @ right.T if left.dtype == torch.float64 else hopper_dot(left, right)
 
 
 def expert_sums(rows: Scaled, weights: Scaled, counts: torch.Tensor) -> torch.Tensor:

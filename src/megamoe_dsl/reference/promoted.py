@@ -4,7 +4,7 @@ The sums of Hopper's tensor core (`hopper_dot`) are known to the bit: measured o
 time, 310,000 sums of each format.  `sim.umma` has the same rule, and `tests/gpu/test_wgmma_on_gpu.py` the experiment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,18 +58,17 @@ def hopper_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b^T as chained `wgmma` on Hopper compute it, from a zero accumulator: float32 [..., n, rows].
 
     `a` is [..., n, K] and `b` [..., rows, K] with the same leading dimensions: bfloat16, else E4M3 values, float8_e4m3fn or any wider type.
-    K is a multiple of an instruction's: 16, of E4M3 32.  No result that is not zero may be subnormal.
+    No result that is not zero may be subnormal.
 
-    One instruction aligns its products and the accumulator to the largest exponent among them - of a product that is the sum of its
-    operands' exponents, of a subnormal operand that of the least normal number - and truncates each toward zero, 13 bits below that
-    exponent with E4M3 and 25 with BF16. Their exact sum is truncated toward zero to 14 or 24 significant bits. Products of a zero do not
-    count.  Raises ValueError when K is not such a multiple.
+    One instruction, of 16 along K, or 32 of E4M3, aligns its products and the accumulator to the largest exponent among them - of a product
+    that is the sum of its operands' exponents, of a subnormal operand that of the least normal number - and truncates each toward zero, 13
+    bits below that exponent with E4M3 and 25 with BF16. Their exact sum is truncated toward zero to 14 or 24 significant bits. Products of
+    a zero do not count, so that K may be any.
     """
     sums = BF16_SUMS if a.dtype == torch.bfloat16 else E4M3_SUMS
-    if a.shape[-1] % sums.k:
-        raise ValueError(f"a: K = {a.shape[-1]}, allowed: a multiple of {sums.k}")
+    padding = (0, -a.shape[-1] % sums.k if a.shape[-1] else sums.k)
     # K comes first: operations then run along the rows of b.
-    a, b = (values.to(sums.exact).movedim(-1, 0).contiguous() for values in (a, b))
+    a, b = (torch.nn.functional.pad(values.to(sums.exact), padding).movedim(-1, 0).contiguous() for values in (a, b))
     nan = (0 * a.sum(dim=0)).unsqueeze(-1) + (0 * b.sum(dim=0)).unsqueeze(-2)  # or zeros: integers have no NaN
     products = torch.empty(sums.k, *nan.shape, dtype=sums.exact, device=a.device)
     addends = torch.empty_like(products, dtype=sums.units)
@@ -116,7 +115,7 @@ def promoted_matmul(
     x           float8_e4m3fn [n, K]
     x_sf        float32 [n, ceil(K/128)]
     w           float8_e4m3fn [rows, K]; fp8xmxfp4: uint8 [rows, K/2], packed E2M1
-    w_sf        float32 [ceil(rows/128), ceil(K/128)]; fp8xmxfp4: uint8 UE8M0 [rows, K/32]
+    w_sf        float32 [ceil(rows/128), ceil(K/128)], or [rows, ceil(K/128)]; fp8xmxfp4: uint8 UE8M0 [rows, K/32]
     accumulate  how partial sums are formed
     parts       matrices that w has below one another, as in `quant.weight_scale_rows`
 
@@ -129,7 +128,7 @@ def promoted_matmul(
     if w_sf.dtype == torch.uint8:
         element, (w, w_rows) = torch.float32, _over_the_largest_scale(w, w_sf)
     else:
-        element, w_rows = torch.float8_e4m3fn, weight_scale_rows(w_sf, w.shape[0], parts)
+        element, w_rows = torch.float8_e4m3fn, w_sf if len(w_sf) == len(w) else weight_scale_rows(w_sf, len(w), parts)
     (rows, k), blocks = w.shape, -(-w.shape[1] // FP32_SCALE_BLOCK)
     for name, tensor, dtype, shape in (
         ("w", w, element, (rows, k)),
@@ -139,28 +138,10 @@ def promoted_matmul(
     ):
         if tensor.dtype != dtype or tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")
-    return promoted_rows(x, x_sf, w, w_rows, accumulate)
-
-
-def promoted_rows(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_rows: torch.Tensor, accumulate: Accumulate) -> torch.Tensor:
-    """The same where each row of w, of E4M3 values, has scales of its own: w_rows is float32 [rows, K/128]."""
-    total = torch.zeros(x.shape[0], w.shape[0], dtype=torch.float32, device=x.device)
-    for k, partial in enumerate(_partial_sums(x, w, accumulate)):
-        scale = x_sf[:, k, None] * w_rows[None, :, k]
-        total = (partial.double() * scale.double() + total.double()).float()
+    total = torch.zeros(len(x), rows, dtype=torch.float32, device=x.device)
+    for x_scale, w_scale, partial in zip(x_sf.T, w_rows.T, _partial_sums(x, w, accumulate), strict=False):  # without K nothing is added
+        total = (partial.double() * (x_scale[:, None] * w_scale).double() + total.double()).float()
     return total
-
-
-def promoted_sums(left: Scaled, right: Scaled, ends: Sequence[int], accumulate: Accumulate) -> list[torch.Tensor]:
-    """Sums over columns, group by group, [M, N]: of codes [M, columns] and [N, columns] with scales [columns / 128, M] and likewise."""
-    (a, a_sf), (b, b_sf), first, found = left, right, 0, []
-    for end in ends:
-        columns, blocks = slice(first, end), slice(first // FP32_SCALE_BLOCK, end // FP32_SCALE_BLOCK)
-        one, other = a[:, columns].contiguous(), b[:, columns].contiguous()
-        none = torch.zeros(len(a), len(b), device=a.device)
-        found.append(promoted_rows(one, a_sf[blocks].T, other, b_sf[blocks].T, accumulate) if end > first else none)
-        first = max(first, end)
-    return found
 
 
 def _over_the_largest_scale(w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,8 +21,7 @@ from ..kernels.expert_routing.problem import MOST_SLOTS, QuantizeProblem
 from ..problem import ProblemError, integer_between
 from ..quant import quantize
 from ..recipe import RECIPES
-from ..reference import scaled_matmul
-from ..reference.promoted import promoted_sums
+from ..reference import Accumulate, scaled_matmul
 from .buffers import check_dims, check_tensor
 from .custom_op import check_no_gradient, define_stage, takes_tensors
 from .device_gemm import check_current, loaded_kernel
@@ -201,13 +200,14 @@ Side = tuple[torch.Tensor, torch.Tensor]
 """Codes of a side that lies transposed, and their scales."""
 
 
-def micro_scaled_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterator[tuple[Side, Side]]:
-    """Left and right of each group with their UE8M0 scales; the sides of all have `scale_words`."""
-    sides = [(codes, scale_bytes(words)[: len(codes)]) for codes, words in (left, right)]
+def sides_of_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Left, its scales in rows, right and its scales of each group: operands of `reference.scaled_matmul`."""
+    if left[1].dtype == torch.int32:
+        sides, step = [(codes, scale_bytes(words)[: len(codes)]) for codes, words in (left, right)], CHANNELS_PER_SCALE
+    else:
+        sides, step = [(codes, sf.T) for codes, sf in (left, right)], SCALE_BLOCK
     for first, end in pairwise([0, *ends]):
-        scaled = slice(first // CHANNELS_PER_SCALE, end // CHANNELS_PER_SCALE)
-        one, other = ((codes[:, first:end], sf[:, scaled]) for codes, sf in sides)
-        yield one, other
+        yield tuple(one.contiguous() for codes, sf in sides for one in (codes[:, first:end], sf[:, first // step : end // step]))
 
 
 def _add_on_cpu(out: torch.Tensor, *given: torch.Tensor) -> None:
@@ -215,11 +215,9 @@ def _add_on_cpu(out: torch.Tensor, *given: torch.Tensor) -> None:
     columns, listed = left.shape[1], ends.tolist()
     if columns and any(not first <= end <= columns or end % SCALE_BLOCK for first, end in pairwise([0, *listed])):
         raise ProblemError("ends", listed, f"multiples of {SCALE_BLOCK} in ascending order, at most left.shape[1] = {columns}")
-    if left_sf.dtype == torch.int32:
-        empty, groups = torch.zeros(out.shape[1:]), micro_scaled_groups((left, left_sf), (right, right_sf), listed)
-        sums = torch.stack([scaled_matmul(*one, *other) if one[0].shape[1] else empty for one, other in groups])
-    else:
-        sums = torch.stack(promoted_sums((left, left_sf), (right, right_sf), listed, "hopper"))
+    accumulate: Accumulate = torch.float64 if left_sf.dtype == torch.int32 else "hopper"
+    groups = sides_of_groups((left, left_sf), (right, right_sf), listed)
+    sums = torch.stack([scaled_matmul(a, a_sf, b, b_sf, accumulate) for a, a_sf, b, b_sf in groups])
     out.copy_(out + sums if out.dtype == torch.float32 else sums)
 
 
