@@ -61,10 +61,9 @@ class ArgumentSpec:
 
 
 @cache
-def with_fields(declared: Any, **there: object) -> Any:
-    """The arguments of a launch: those of `declared` that every launch takes, which have no default, and of the others those that are
-    `there`."""
-    kept = [(one.name, one.type) for one in fields(declared) if one.default is MISSING or there.get(one.name)]
+def with_fields(declared: Any, *always: str, **there: object) -> Any:
+    """The arguments of a launch: fields of `declared` without a default, those that are named, and those whose value in `there` is true."""
+    kept = [(one.name, one.type) for one in fields(declared) if one.default is MISSING or one.name in always or there.get(one.name)]
     return make_dataclass(declared.__name__, kept, frozen=True, namespace={"__module__": __name__})
 
 

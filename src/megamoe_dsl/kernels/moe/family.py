@@ -10,13 +10,15 @@ from ...problem import Problem
 from ...target import Target
 from ..kernel import Kernel, Measures, with_fields
 from ..measures import measure_sm90, measure_sm100
-from .arguments import Arguments
+from .arguments import OVER_RANKS, Arguments
 from .choose import choose
 from .config import MegaMoeConfig
 from .sm90.config import Sm90Config
 from .sm100.config import Sm100Config
 
 MIB = 1 << 20
+ARGUMENTS = *OVER_RANKS, "maps", "y", "stats", "num_tokens", "trace"
+"""Of every launch of the fused layer, and of its stages."""
 
 
 class MegaMoeKernel(Kernel):
@@ -39,7 +41,7 @@ class MegaMoeKernel(Kernel):
         """Layers with biases or factors have arguments of their own, and SM90 for weights whose scales are not in their tiles."""
         biases, scales = config.problem.biases, config.problem.biases or config.weight_scales
         fields = {"fc1_sf": scales, "fc2_sf": scales, "fc1_bias": biases, "fc2_bias": biases}
-        return with_fields(Arguments, **fields, factors=config.problem.formats.weights.factor, results=results)
+        return with_fields(Arguments, *ARGUMENTS, **fields, factors=config.problem.formats.weights.factor, results=results)
 
     def label(self, config: MegaMoeConfig) -> str:
         return f"{config.problem.label}-m{config.block_m}"

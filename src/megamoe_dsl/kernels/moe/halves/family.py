@@ -10,7 +10,7 @@ from ....target import Target
 from ....tuned import EpEntry, tuned_table
 from ...kernel import Kernel, Measures, with_fields
 from ...measures import measure_pair_gemm
-from ..arguments import EpArguments
+from ..arguments import OVER_RANKS, Arguments
 from .config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
 from .gemm_part import PARTS, STORED
 
@@ -38,7 +38,7 @@ class EpKernel(Kernel):
         self.name, self.configs, self.own = name, dict.fromkeys(PARTS, config), arguments  # type: ignore[misc]
 
     def arguments_type(self, config: EpConfig) -> type[Any]:
-        return with_fields(EpArguments, **dict.fromkeys((*self.own, *config.row_arguments), True), trace=config.trace)
+        return with_fields(Arguments, *OVER_RANKS, *self.own, *config.row_arguments, trace=config.trace)
 
     def choose(self, problem: Problem, target: Target, num_tokens: int, **fields: Any) -> EpConfig:
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""
@@ -61,7 +61,7 @@ class RoutingTablesKernel(Kernel):
     name = "routing_tables"
     resident = True
     code = "tables.routing_tables_kernel"
-    takes_arguments = with_fields(EpArguments, num_tokens=True)
+    takes_arguments = with_fields(Arguments, *OVER_RANKS, "num_tokens")
     problem = Problem
     recipes: ClassVar[Mapping[str, tuple[str, ...]]] = RECIPES_BY_ARCH
     configs: ClassVar[Mapping[str, type[RoutingTablesConfig]]] = dict.fromkeys(PARTS, RoutingTablesConfig)

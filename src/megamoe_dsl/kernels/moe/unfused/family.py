@@ -13,7 +13,7 @@ from ....target import Target
 from ...kernel import Kernel, with_fields
 from ..arguments import Arguments
 from ..config import MegaMoeConfig
-from ..family import MegaMoeKernel
+from ..family import ARGUMENTS, MegaMoeKernel
 from .config import LAYER_STAGES, LayerStage, StageConfig
 
 FUSED = MegaMoeKernel()
@@ -49,7 +49,7 @@ class StageKernel(Kernel):
 
     def arguments_type(self, config: StageConfig) -> type[Arguments]:
         """Those of the fused kernel, where the stage multiplies, and `results`."""
-        return FUSED.arguments_type(config.fused, results=True) if config.multiplies else with_fields(Arguments, results=True)
+        return FUSED.arguments_type(config.fused, results=True) if config.multiplies else with_fields(Arguments, *ARGUMENTS, "results")
 
     def label(self, config: StageConfig) -> str:
         return f"{FUSED.label(config.fused)}-{config.stage}"
