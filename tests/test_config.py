@@ -17,6 +17,7 @@ from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS, choose_fields, choose_lookahead
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import kernel_of
+from megamoe_dsl.layouts.region import deepest_ring
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant.weights import checkpoint_layout
@@ -185,7 +186,7 @@ def test_choose_always_gives_a_valid_config(problem, clusters, data):
     num_tokens = data.draw(st.integers(0, problem.max_tokens_per_rank))
     config = choose(problem, Target.typical("sm_100a", 2 * clusters), num_tokens)
     assert config.block_m == choose_fields(problem, problem.expected_tokens_per_expert(num_tokens), None, 148)["block_m"]
-    assert config.num_stages == config.smem_plan(1).max_stages(SMEM_BYTES)
+    assert config.num_stages == deepest_ring(config)
     assert config.replace() == config
 
 

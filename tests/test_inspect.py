@@ -222,7 +222,7 @@ def test_kinds(opcode: str, kind: str) -> None:
 def test_k_blocks_hold_what_the_kernel_issues(inspection: Inspection, config: Sm100Config) -> None:
     found = {one.key: one for one in inspection.measures}
     mma = found["mma_k_block"]
-    assert (mma.kinds["mma"], mma.kinds["utccp"], mma.kinds["commit"]) == (4, 1 + config.smem.stage.sfa_atoms, 1)
+    assert (mma.kinds["mma"], mma.kinds["utccp"], mma.kinds["commit"]) == (4, 1 + config.pair_stage.sfa_atoms, 1)
     for name in ("token_loader_k_block", "weight_loader_k_block"):
         assert found[name].kinds["tma"] == 2
     assert found["token_loader_k_block"].address != found["weight_loader_k_block"].address

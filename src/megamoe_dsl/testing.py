@@ -24,6 +24,7 @@ from .kernels.moe.config import MegaMoeConfig
 from .kernels.moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes
 from .kernels.moe.sm100.choose import tiers_of
 from .kernels.moe.sm100.config import Sm100Config, block_ks, store_block_ms
+from .layouts.region import deepest_ring
 from .problem import CHANNEL_STEP, MAX_RANKS, MAX_TOPK, Problem
 from .recipe import COMBINE
 
@@ -82,7 +83,7 @@ def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = 
         num_sms=CLUSTER * draw(st.integers(1, max_sms // CLUSTER)),
         block_k=draw(st.sampled_from(block_ks(moe))),
     )
-    deepest = config.smem_plan(1).max_stages(config.arch.smem_bytes)
+    deepest = deepest_ring(config)
     return config.replace(num_stages=draw(st.sampled_from((0, *range(2, deepest + 1)))))
 
 

@@ -77,7 +77,7 @@ def test_weights_are_loaded_as_they_are() -> None:
     maps = tensor_maps(kernel, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         weights = maps[phase + TABLE_MAPS.index("weights")]
-        assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.smem.stage.weight_bytes
+        assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.pair_stage.weight_bytes
 
 
 @pytest.mark.sweep

@@ -104,7 +104,7 @@ def test_operands_have_two_bytes_a_value_and_no_scales() -> None:
     maps = tensor_maps(kernel, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         weights = maps[phase + TABLE_MAPS.index("weights")]
-        assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.smem.stage.weight_bytes
+        assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.pair_stage.weight_bytes
         assert maps[phase + TABLE_MAPS.index("tokens")].box[0] == weights.box[0] == ROW_BYTES
     names = {place.field.name: place.field.num_bytes for place in kernel.smem.region}
     assert kernel.tmem.used == 2 * kernel.block_m and names["amax"] == 0 and not {"sfa", "sfb"} & names.keys()

@@ -8,8 +8,10 @@ from math import prod
 
 import numpy as np
 
+from megamoe_dsl.blocks.sm100.pair_stage import PairStage
 from megamoe_dsl.hardware.cta_pair import TmemPlan
-from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100SmemPlan
+from megamoe_dsl.kernels.moe.layouts.smem_plan import SmemPlan
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.layouts.region import MBarrier, Placement, Region
 from megamoe_dsl.problem import Problem
 
@@ -116,13 +118,13 @@ def bank_groups(swizzle: Callable[[int], int], pitch: int, column: int) -> int:
 
 
 # --- shared memory, tensor memory, barriers
-def check_smem_plan(plan: Sm100SmemPlan) -> None:
+def check_smem_plan(config: Sm100Config, plan: SmemPlan, stage: PairStage) -> None:
     """Every field has the size that the tile asks for and the alignment that TMA and tcgen05 ask for; combine overlaps nothing but main."""
     region = plan.region
     check_region(region)
     names = {p.field.name for p in region}
     always = names - MAIN - COMBINE
-    config, problem = plan.config, plan.config.problem
+    problem = config.problem
     of_scales = {"sfa", "sfb"} if problem.formats.scaled else set()
     assert names & {"sfa", "sfb"} == of_scales and names | {"sfa", "sfb"} >= MAIN | COMBINE
     for a, b in combinations(names, 2):
@@ -131,12 +133,12 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
         assert may_overlap or not overlap(*spans), (a, b)
     assert not any(region[name].lifetimes for name in always)
 
-    stages, groups, warps, block_m = plan.num_stages, config.epilogue_warpgroups, 4 * config.epilogue_warpgroups, config.block_m
+    stages, groups, warps, block_m = config.num_stages, config.epilogue_warpgroups, 4 * config.epilogue_warpgroups, config.block_m
     k, bits = config.k_block.channels, problem.formats.activations.element_bits
     span = k * bits // 8  # of a row in a stage, of weights too: of E4M3 tokens theirs are unpacked
     words = k // (64 if problem.recipe == "nvfp4xnvfp4" else 128)
     sf_bytes = words * 4 * (-(-block_m // 128) * 128)
-    store_tile = max(2 * config.store_block_m * config.smem.fc1_row_bytes, config.store_block_m * 128 * 2)
+    store_tile = max(2 * config.store_block_m * config.fc1_row_bytes, config.store_block_m * 128 * 2)
     for name, count, least, alignment in [
         ("weights", stages, 128 * span, 1024),
         ("tokens", stages, block_m // 2 * span, 1024),
@@ -155,15 +157,13 @@ def check_smem_plan(plan: Sm100SmemPlan) -> None:
     for row in plan.barriers:
         placement = region[f"{row.name}_barrier"]
         assert placement.offset % 8 == 0 and placement.field.num_bytes == 8 * row.count
-    assert plan.stage.token_transaction == block_m // 2 * span + sf_bytes
-    assert plan.stage.weight_transaction == 128 * k * config.k_block.weight_bits // 8 + words * 512
+    assert stage.token_transaction == block_m // 2 * span + sf_bytes
+    assert stage.weight_transaction == 128 * k * config.k_block.weight_bits // 8 + words * 512
 
 
-def check_deepest(plan: Sm100SmemPlan, stages: int) -> None:
+def check_deepest(config: Sm100Config, stages: int) -> None:
     """`stages` fits and one more does not (plan sizes recomputed field by field, from the region of a plan of that depth)."""
-    from dataclasses import replace
-
-    ends = [max(p.end for p in replace(plan, num_stages=n).region) for n in (stages, stages + 1)]
+    ends = [max(p.end for p in config.smem_plan(n).region) for n in (stages, stages + 1)]
     assert ends[0] <= SMEM_BYTES < -(-ends[1] // 1024) * 1024
 
 

@@ -1,6 +1,5 @@
 """SMEM plan, TMEM plan and barrier table of any configuration."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,38 +13,38 @@ from megamoe_dsl.kernels.moe.layouts.smem_plan import BUDGET, LARGEST_CHUNK, Com
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.sm100.memory_plan import tensor_maps
+from megamoe_dsl.layouts.region import deepest_ring, most_that_fit
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import COMBINE
 from megamoe_dsl.testing import configs_sm100
 
-PLAN = Sm100Config(
+CONFIG = Sm100Config(
     Problem(7168, 2048, 256, 6, num_ranks=8), 128, lookahead=8, num_sms=148, store_block_m=32, epilogue_warpgroups=2, num_stages=7
-).smem
+)
 
 
 @settings(max_examples=80)
 @given(configs_sm100())
 def test_smem_plan(config):
-    check_smem_plan(config.smem)
+    check_smem_plan(config, config.smem, config.pair_stage)
     assert config.smem.region.size <= SMEM_BYTES
 
 
 @settings(max_examples=80)
 @given(configs_sm100(), st.integers(SMEM_BYTES // 2, SMEM_BYTES))
 def test_max_stages_is_the_deepest_ring_that_fits(config, capacity):
-    plan = config.smem_plan(1)
-    deepest = plan.max_stages(capacity)
-    assert replace(plan, num_stages=deepest + 1).region.size > capacity
-    assert deepest == 0 or replace(plan, num_stages=deepest).region.size <= capacity
-    check_deepest(plan, plan.max_stages(SMEM_BYTES))
+    deepest = most_that_fit(lambda stages: config.smem_plan(stages).region.size, capacity)
+    assert config.smem_plan(deepest + 1).region.size > capacity
+    assert deepest == 0 or config.smem_plan(deepest).region.size <= capacity
+    check_deepest(config, deepest_ring(config))
 
 
 def test_max_stages_when_nothing_fits():
-    assert PLAN.max_stages(1024) == 0
+    assert most_that_fit(lambda stages: CONFIG.smem_plan(stages).region.size, 1024) == 0
 
 
 def test_smem_plan_grows_with_its_stages():
-    sizes = [replace(PLAN, num_stages=n).region.size for n in range(7, 12)]  # where the stages take more than combine
+    sizes = [CONFIG.smem_plan(n).region.size for n in range(7, 12)]  # where the stages take more than combine
     assert {b - a for a, b in pairwise(sizes)} <= {24576 + 1024, 24576 + 2048}  # operands, scales, barriers, rounding
 
 
@@ -91,15 +90,15 @@ def test_transactions_are_what_the_boxes_bring(config):
         "bf16xbf16": (2 * k, 2 * k),
     }[config.problem.recipe]
     scaled, words = config.problem.formats.scaled, k // (64 if config.problem.recipe == "nvfp4xnvfp4" else 128)
-    assert plan.stage.token_transaction == config.block_m // 2 * token_bytes + words * 4 * config.sf_block_m
-    assert plan.stage.weight_transaction == 128 * weight_bytes + words * 4 * 128
+    assert config.pair_stage.token_transaction == config.block_m // 2 * token_bytes + words * 4 * config.sf_block_m
+    assert config.pair_stage.weight_transaction == 128 * weight_bytes + words * 4 * 128
     maps = tensor_maps(config, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         brought = [one.transaction_bytes if scaled or place % 2 == 0 else 0 for place, one in enumerate(maps[phase : phase + 4])]
-        assert [sum(brought[:2]), sum(brought[2:])] == [plan.stage.token_transaction, plan.stage.weight_transaction]
+        assert [sum(brought[:2]), sum(brought[2:])] == [config.pair_stage.token_transaction, config.pair_stage.weight_transaction]
         fields = {"tokens": 0, "weights": 2, **({"sfa": 1, "sfb": 3} if scaled else {})}
         assert all(maps[phase + place].box_bytes <= plan.region[name].field.strides[0] for name, place in fields.items())
-    assert 2 * (plan.stage.token_transaction + plan.stage.weight_transaction) < 1 << 20  # PTX ISA, mbarrier tx-count
+    assert 2 * (config.pair_stage.token_transaction + config.pair_stage.weight_transaction) < 1 << 20  # PTX ISA, mbarrier tx-count
 
 
 @pytest.mark.parametrize("block_m", [tier.block_m for tier in TIERS])

@@ -1,7 +1,6 @@
 """Broken layouts are caught: each mutation breaks one thing, the property check must fail."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import pytest
 from hardware_layouts import utccp_row_inverse
@@ -22,17 +21,17 @@ from layout_properties import (
 from megamoe_dsl.blocks.sm100.pair_stage import PairStage
 from megamoe_dsl.hardware.cta_pair import TmemPlan
 from megamoe_dsl.hardware.operand_tile import SW128, utccp_row
+from megamoe_dsl.kernels.moe.layouts.smem_plan import SmemPlan
 from megamoe_dsl.kernels.moe.layouts.symmetric import pool_tokens
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe.sm100.memory_plan import Sm100SmemPlan
 from megamoe_dsl.layouts.region import U8, U32, U64, Field, Placement, Region
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule.fused_moe import HostTable
 
 caught = pytest.raises(AssertionError)
-PLAN = Sm100Config(
+CONFIG = Sm100Config(
     Problem(7168, 2048, 256, 6, num_ranks=8), 128, lookahead=8, num_sms=148, store_block_m=32, epilogue_warpgroups=2, num_stages=7
-).smem
+)
 FACTS = {"num_stages": 7, "dispatch_warps": 4, "epilogue_warpgroups": 2}
 
 
@@ -83,34 +82,29 @@ def test_a_sound_placement_passes():
 
 
 # --- shared memory
-@dataclass(frozen=True)
-class BrokenPlan(Sm100SmemPlan):
+def broken_plan(change: str) -> SmemPlan:
     """A plan with one field changed or moved."""
-
-    change: str = ""
-
-    @cached_property
-    def region(self):
-        region = super().region
-        names = {"count": "combine_barrier", "align": "tokens", "alias": "amax", "drop": "sfb", "halve": "weights", "lifetime": "amax"}
-        place = region[names[self.change]]
-        field = place.field
-        changed = {
-            "count": lambda: replace(place, field=replace(field, shape=(field.shape[0] - 1,))),
-            "align": lambda: replace(place, offset=place.offset + 512),
-            "alias": lambda: replace(place, offset=region["sfa"].offset),
-            "drop": lambda: replace(place, field=replace(field, shape=(field.shape[0] - 1, *field.shape[1:]))),
-            "halve": lambda: replace(place, field=replace(field, shape=(field.shape[0], field.shape[1] // 2))),
-            "lifetime": lambda: replace(place, lifetimes=(("phase", "combine"),)),
-        }[self.change]()
-        return Region("smem", tuple(changed if p is place else p for p in region), region.size, region.alignment)
+    region = CONFIG.smem.region
+    names = {"count": "combine_barrier", "align": "tokens", "alias": "amax", "drop": "sfb", "halve": "weights", "lifetime": "amax"}
+    place = region[names[change]]
+    field = place.field
+    changed = {
+        "count": lambda: replace(place, field=replace(field, shape=(field.shape[0] - 1,))),
+        "align": lambda: replace(place, offset=place.offset + 512),
+        "alias": lambda: replace(place, offset=region["sfa"].offset),
+        "drop": lambda: replace(place, field=replace(field, shape=(field.shape[0] - 1, *field.shape[1:]))),
+        "halve": lambda: replace(place, field=replace(field, shape=(field.shape[0], field.shape[1] // 2))),
+        "lifetime": lambda: replace(place, lifetimes=(("phase", "combine"),)),
+    }[change]()
+    places = tuple(changed if p is place else p for p in region)
+    return replace(CONFIG.smem, region=Region("smem", places, region.size, region.alignment))
 
 
 @pytest.mark.parametrize("change", ["count", "align", "alias", "drop", "halve", "lifetime"])
 def test_broken_smem_plan(change):
-    check_smem_plan(PLAN)
+    check_smem_plan(CONFIG, CONFIG.smem, CONFIG.pair_stage)
     with caught:
-        check_smem_plan(BrokenPlan(**vars(replace(PLAN)), change=change))
+        check_smem_plan(CONFIG, broken_plan(change), CONFIG.pair_stage)
 
 
 class WrongStage(PairStage):
@@ -119,22 +113,16 @@ class WrongStage(PairStage):
         return super().token_transaction - 512
 
 
-class WrongBytes(Sm100SmemPlan):
-    @property
-    def stage(self):
-        return WrongStage(**vars(super().stage))
-
-
 def test_broken_transaction():
     with caught:
-        check_smem_plan(WrongBytes(**vars(replace(PLAN))))
+        check_smem_plan(CONFIG, CONFIG.smem, WrongStage(**vars(CONFIG.pair_stage)))
 
 
 @pytest.mark.parametrize("stages", [6, 8])
 def test_ring_too_shallow_or_too_deep(stages):
-    check_deepest(PLAN, 7)
+    check_deepest(CONFIG, 7)
     with caught:
-        check_deepest(PLAN, stages)
+        check_deepest(CONFIG, stages)
 
 
 # --- tensor memory
@@ -164,10 +152,10 @@ def test_broken_tmem_plan(plan, block_m):
 
 
 # --- barriers
-@pytest.mark.parametrize("name", [row.name for row in PLAN.barriers])
+@pytest.mark.parametrize("name", [row.name for row in CONFIG.smem.barriers])
 @pytest.mark.parametrize("change", ["count", "arrivals", "leader_only", "missing"])
 def test_broken_barrier_table(name, change):
-    rows = PLAN.barriers
+    rows = CONFIG.smem.barriers
     check_barrier_table(rows, **FACTS)
     mutate = {
         "count": lambda row: [replace(row, count=row.count + 1)],

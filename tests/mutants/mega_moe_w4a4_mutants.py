@@ -50,7 +50,7 @@ W4A4_MUTANTS = (
         "the columns of a packed output tile are counted as bytes of E4M3",
         "wrong base",
         "store_outputs",
-        "n_block * ctx.config.smem.fc1_row_bytes",
+        "n_block * ctx.config.fc1_row_bytes",
         "n_block * 64",
     ),
     # --- stages

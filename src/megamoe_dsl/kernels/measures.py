@@ -86,7 +86,7 @@ def measure_pair_rows(find: Measurer) -> list[Measure]:
 
 def measure_sm90(find: Measurer) -> list[Measure]:
     """All measures; of the warp that stores tiles of Linear1 where math warps do not."""
-    boxes, role = find.config.smem.fc1_boxes, "tile_scheduler." if find.config.decoded else "load.store"
+    boxes, role = find.config.fc1_boxes, "tile_scheduler." if find.config.decoded else "load.store"
     return [
         *measure_math(find),
         *measure_loaders(find),

@@ -199,6 +199,11 @@ PLAN_OF_RING: Any = cached_property(lambda config: config.smem_plan(config.num_s
 """Of a configuration whose shared memory has a ring: the plan with as many stages as it says, which a kernel asks for at every address."""
 
 
+def deepest_ring(config: Any) -> int:
+    """Stages of the deepest ring with which the configuration's shared memory fits a CTA of its architecture; 0 when not one fits."""
+    return most_that_fit(lambda stages: config.smem_plan(stages).region.size, config.arch.smem_bytes)
+
+
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
     """The largest number whose `num_bytes`, which grow with it, are no more than `capacity`; 0 when one is too many."""
     first, second = num_bytes(1), num_bytes(2)

@@ -39,7 +39,7 @@ def tile_table(config: Sm90Config, tiles: Tiles, load: RankLoad, calibration: Ca
     most, given = np.maximum(one.valid, second), one.valid + second
     multiply, energy = multiplication(config, one.valid, second, calibration, clock)
     rows = np.where((config.block_m == ROWS) & (most <= HALF), HALF, config.block_m).astype(float)  # that a K block fetches
-    weight_bytes = np.full(len(most), float(config.smem.fetched_weight_bytes))
+    weight_bytes = np.full(len(most), float(config.fetched_weight_bytes))
     kernel, formats, scales = calibration.kernel, config.problem.formats, SCALE_BYTES if config.scaled else 0
     stored, result = formats.hidden.row_bytes(FC1_OUTPUTS), TILE_ROWS * formats.combine.bytes_per_value
     return TileTable(
@@ -79,7 +79,7 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
 
 def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
     """The GPU at a clock in GHz."""
-    kept = weights_kept(config.problem, load, config.smem.fetched_weight_bytes / (TILE_ROWS * config.block_k), calibration)
+    kept = weights_kept(config.problem, load, config.fetched_weight_bytes / (TILE_ROWS * config.block_k), calibration)
     own: dict[str, Any] = {"stages": config.num_stages, "spread": np.zeros(config.num_clusters), "kept": kept, "pulled_from": load.remote}
     own |= {"slower": np.ones(2), "issue": 0.02}  # weight tiles are contiguous
     return Machine(calibration, clock, config.cluster, **own, handed_out=True, places=1, overlaps=False, groups=1, window=WINDOW)

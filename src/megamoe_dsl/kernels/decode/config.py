@@ -14,7 +14,7 @@ from ...config_error import CheckedConfig
 from ...hardware.operand_tile import OPERAND_ALIGNMENT, ROW_BYTES
 from ...hardware.tensor_map import MapFields
 from ...layouts.arith import align
-from ...layouts.region import BF16, F32, I32, PLAN_OF_RING, U8, U16, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
+from ...layouts.region import BF16, F32, I32, PLAN_OF_RING, U8, U16, U32, Field, MBarrier, Region, SharedPlan, deepest_ring
 from .problem import FC1, FC2, DecodeProblem
 from .weights import PackedRows, PlainRows
 
@@ -52,7 +52,7 @@ class DecodeConfig(CheckedConfig):
         self.require("problem.recipe", taken, "fp8xfp8, fp8xmxfp4 or bf16xbf16")
         fits = f"such that results between the linears fit {MOST_BYTES} bytes, not {self.memory}"
         self.require("problem.hidden, problem.intermediate, problem.topk", self.memory <= MOST_BYTES, fits)
-        most = most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes)
+        most = deepest_ring(self)
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", min(most, self.source.most_stages))
         self.require("num_stages", 2 * self.burst <= self.num_stages <= most, f"between {2 * self.burst} and {most}, or 0")

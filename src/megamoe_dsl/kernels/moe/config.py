@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 from ...arch import Arch
 from ...config_error import CheckedConfig, require
 from ...layouts.arith import Int, ceil_div, div
-from ...layouts.region import PLAN_OF_RING, Region
+from ...layouts.region import PLAN_OF_RING, Region, deepest_ring
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
-from .layouts.smem_plan import TILE_ROWS, SmemPlan
+from .layouts.smem_plan import TILE_ROWS
 from .layouts.symmetric import checked_pool_rows, most_blocks, pool_tokens, symmetric_buffer
 
 WINDOW_QUARTERS = 3  # of a ring's blocks
@@ -47,6 +47,7 @@ class MegaMoeConfig(CheckedConfig):
     facts               for tables: a tile's extents, and on what it is computed; how many warps finish tiles, and what else says how
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
     check_fields        checks the grid and what the subclass adds; raises `ConfigError`
+    smem_plan(num_stages, keeps=())  its shared memory; with `keeps`, of a launch of one stage, which has only those fields
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
     of_stage(linear)    the same for a launch of one stage (unfused/), `linear` or not, without what a stage does not have
     sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
@@ -54,7 +55,6 @@ class MegaMoeConfig(CheckedConfig):
 
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
-    plan: ClassVar[type[SmemPlan]]
     tiles_of: ClassVar[Any]  # of a problem, what `block_m` may be, in order
     group_m: ClassVar[int]  # token blocks that the schedule takes together
     table_maps: ClassVar[tuple[str, ...]]  # tensor maps in the order of their table; Linear2's have the names of Linear1's (memory_plan.py)
@@ -79,11 +79,10 @@ class MegaMoeConfig(CheckedConfig):
         local = self.problem.experts_per_rank
         self.require("lookahead", 1 <= self.lookahead <= local, f"between 1 and experts_per_rank = {local}")
         self.check_fields()
-        plan = self.smem_plan(1)
         # What takes more of the SMEM: rows of tokens, or the tables with an entry per expert.
-        taken = {place.field.name: place.field.num_bytes for place in plan.region}
+        taken = {place.field.name: place.field.num_bytes for place in self.smem_plan(1).region}
         rows, tables = max(taken["pull"], taken["combine_slots"]), taken["expert_count"] + taken["expert_table"]
-        self.check_depth(plan.max_stages(self.arch.smem_bytes), "problem.hidden" if rows > tables else "problem.num_experts")
+        self.check_depth(deepest_ring(self), "problem.hidden" if rows > tables else "problem.num_experts")
         total = self.register_total
         self.require("registers", total <= self.arch.registers, f"at most {self.arch.registers} in all, got {total}")
 
@@ -141,11 +140,6 @@ class MegaMoeConfig(CheckedConfig):
         return symmetric_buffer(self.problem, self.arch, self.pool_rows)
 
     smem = PLAN_OF_RING
-
-    def smem_plan(self, num_stages: int) -> SmemPlan:
-        return self.plan(self, num_stages)
-
-    stage_plan = smem_plan  # of which a launch of one stage of the layer uses a part (unfused/)
 
 
 def experts_with(tiles: float, per_expert: int, experts: int) -> int:

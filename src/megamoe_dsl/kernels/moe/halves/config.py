@@ -14,11 +14,11 @@ from ....blocks.gemm.problem import MASKED, GemmProblem
 from ....config_error import CheckedConfig
 from ....hardware.tensor_map import MapFields
 from ....layouts.arith import ceil_div
-from ....layouts.region import PLAN_OF_RING, U8, U32, Field, MBarrier, Region, SharedPlan, most_that_fit
+from ....layouts.region import PLAN_OF_RING, U8, U32, Field, MBarrier, Region, SharedPlan, deepest_ring, most_that_fit
 from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
-from ..layouts.smem_plan import CombinePlan, CombineRow, EpSmemPlan
+from ..layouts.smem_plan import CombinePlan, CombineRow, SmemPlan
 from .gemm_part import GATE_UP, PARTS, STORED, GemmPart, GroupedGemm, pooled_problem
 from .layouts.symmetric import MOST_TABLES_CTAS, EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
@@ -77,7 +77,7 @@ class EpConfig(CheckedConfig):
         self.check_clusters()
         self.require("task_tokens", 1 <= self.task_tokens <= MOST_TASK_TOKENS, f"between 1 and {MOST_TASK_TOKENS}")
         self.check_fields()
-        self.check_depth(most_that_fit(lambda stages: self.smem_plan(stages).region.size, self.arch.smem_bytes), "block_n")
+        self.check_depth(deepest_ring(self), "block_n")
 
     @property
     def reads(self) -> str:
@@ -145,12 +145,12 @@ class EpConfig(CheckedConfig):
     # --- plans
     smem = PLAN_OF_RING
 
-    def smem_plan(self, num_stages: int) -> EpSmemPlan:
+    def smem_plan(self, num_stages: int) -> SmemPlan:
         """The GEMM's plan, and buffers of communication warps.  epoch: launches before this one; trace_count: stamps of a traced warp."""
         gemm = self.part.gemm(self, 2)  # not `gemm`, whose depth is not known yet
         warps, plan, (slots, barrier, combine) = gemm.num_threads // 32 + COMMUNICATION_WARPS, gemm.smem_plan(num_stages), self.slots
         words = Field("epoch", (1,), U32), barrier.field, Field("trace_count", (warps if self.trace else 0,), U32)
-        return EpSmemPlan(Region.stack("smem", plan.region, slots, *words), (*plan.barriers, barrier), combine)
+        return SmemPlan(Region.stack("smem", plan.region, slots, *words), (*plan.barriers, barrier), combine)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,12 @@ and counters that CTAs and ranks wait for in a launch of the fused layer or of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
-from ....hardware.operand_tile import OPERAND_ALIGNMENT
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
 from ....layouts.records import Watched, WatchedWaits
-from ....layouts.region import U8, U32, U64, Field, MBarrier, Region, SharedPlan, most_that_fit
+from ....layouts.region import U8, U32, Field, MBarrier, Region, SharedPlan
 from ....recipe import BF16, BITS, COMBINE, Format
 
 TILE_ROWS = 256  # weight rows of a tile: a tcgen05 pair's M, or 128 for each of two warpgroups
@@ -180,81 +178,53 @@ class CombineRow:
 
 
 @dataclass(frozen=True)
-class SmemPlan:
-    """Byte plan of a CTA's SMEM with a ring of `num_stages`; `region` has every field.
+class SmemPlan(SharedPlan):
+    """Of a kernel that pulls tokens or combines results; `combine`: how slots hold the results of a piece of a token, and their sum."""
 
-    main     the TMA ring (weights, tokens, scales), epilogue staging, pull slots, expert_count u32[E]
-    combine  per epilogue warp its slots (`CombinePlan`); takes the place of `main`
-    tail     scale exchange, per-expert table, work tiles (four words each), mbarriers, and what the architecture adds: always live
+    combine: CombinePlan | None = None
 
-    An architecture's plan also has
+    pull_slots = property(lambda plan: plan.region["pull"].field.shape[1])  # chunks of a row that a warp holds at a time
+    pull_chunk = property(lambda plan: plan.region["pull"].field.shape[2])  # bytes of a row that one bulk copy moves
 
-    tile_fields  the ring of operands and scales, and `cd`, where epilogues put their tiles together
-    maxima       amax: what warps that share a scale exchange
-    pull_chunk   bytes of a token row that one bulk copy moves
-    barriers     all mbarriers, in SMEM order
+
+def layer_plan(
+    config: Any,
+    ring: tuple[Field, ...],
+    pull: tuple[int, int],
+    amax: Field,
+    barriers: tuple[MBarrier, ...],
+    before_tiles: tuple[Field, ...] = (),
+    after_barriers: tuple[Field, ...] = (),
+    keeps: tuple[str, ...] = (),
+) -> SmemPlan:
+    """Shared memory of the fused kernel, or of one of its stages, which has only the fields `keeps`, in that order.
+
+    main     `ring` of operands, scales and epilogue staging; `pull` slots, of so many bytes, of every dispatch warp; expert_count u32[E]
+    combine  slots of every epilogue warp (`CombinePlan`); takes the place of `main`
+    tail     always live: maxima that warps which share a scale exchange; tokens and first pool block of each local expert, and an entry
+             more; work tiles, four words each; mbarriers; stamps so far of each traced warp; what the architecture adds
     """
-
-    work_tiles: ClassVar[int]  # places of the queue of tiles (device/ring.py)
-    # fields that the architecture adds to the tail, before the queue of tiles and at its end
-    before_tiles: ClassVar[tuple[Field, ...]] = ()
-    after_barriers: ClassVar[tuple[Field, ...]] = ()
-
-    config: Any
-    num_stages: int
-    pull_slots: int = 1  # chunks of a row that a dispatch warp holds at a time
-    keeps: tuple[str, ...] = ()  # names of the fields that a launch of one stage of the layer has of these, in its order; empty: all
-
-    @property
-    def combine(self) -> CombinePlan:
-        problem = self.config.problem
-        return CombinePlan(CombineRow(problem.hidden, problem.formats.combine), problem.topk, self.config.epilogue_warps)
-
-    def kept(self, *barriers: MBarrier) -> tuple[MBarrier, ...]:
-        return tuple(row for row in barriers if not self.keeps or f"{row.name}_barrier" in self.keeps)
-
-    @cached_property
-    def region(self: Any) -> Region:
-        """pull: slots of a row for each warp that pulls; expert_table: tokens and first pool block of each local expert, and an entry more;
-        trace_count: stamps so far of each traced warp."""
-        config, problem = self.config, self.config.problem
-        pull = Field("pull", (config.warps.dispatch, self.pull_slots, self.pull_chunk), U8, 128)
-        main = (*self.tile_fields, pull, Field("expert_count", (problem.num_experts,), U32))
-        tail = (
-            self.maxima,
-            Field("expert_table", (problem.experts_per_rank + 1, 2), U32, 8),
-            *self.before_tiles,
-            Field("work_tiles", (self.work_tiles, 4), U32, 16),
-            *(Field(f"{row.name}_barrier", (row.count,), U64) for row in self.barriers),
-            *self.after_barriers,
-            Field("trace_count", (config.num_threads // 32 if config.trace else 0,), U32),
-        )
-        if self.keeps:
-            fields = {one.name: one for one in (*main, self.combine.field, *tail)}
-            return Region.stack("smem", *(fields[name] for name in self.keeps if name in fields))
-        phases = {"main": Region.stack("main", *main), "combine": Region.stack("combine", self.combine.field)}
-        return Region.stack("smem", Region.overlay("phase", **phases), Region.stack("tail", *tail))
-
-    def operand(self, name: str, num_bytes: int) -> Field:
-        return Field(name, (self.num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
-
-    @lru_cache  # noqa: B019 - a preset asks for every number of tokens, and there are few plans
-    def max_stages(self, capacity: int) -> int:
-        """Stages of the deepest ring within `capacity` bytes; 0 when not one fits."""
-        return most_that_fit(lambda stages: replace(self, num_stages=stages).region.size, capacity)
+    problem = config.problem
+    combine = CombinePlan(CombineRow(problem.hidden, problem.formats.combine), problem.topk, config.epilogue_warps)
+    work_tiles = next(row.count for row in barriers if row.name == "work_tile_full")
+    kept = tuple(row for row in barriers if not keeps or f"{row.name}_barrier" in keeps)
+    main = (*ring, Field("pull", (config.warps.dispatch, *pull), U8, 128), Field("expert_count", (problem.num_experts,), U32))
+    tail = (
+        amax,
+        Field("expert_table", (problem.experts_per_rank + 1, 2), U32, 8),
+        *before_tiles,
+        Field("work_tiles", (work_tiles, 4), U32, 16),
+        *(row.field for row in kept),
+        *after_barriers,
+        Field("trace_count", (config.num_threads // 32 if config.trace else 0,), U32),
+    )
+    if keeps:
+        fields = {one.name: one for one in (*main, combine.field, *tail)}
+        return SmemPlan(Region.stack("smem", *(fields[name] for name in keeps if name in fields)), kept, combine)
+    phases = {"main": Region.stack("main", *main), "combine": Region.stack("combine", combine.field)}
+    return SmemPlan(Region.stack("smem", Region.overlay("phase", **phases), Region.stack("tail", *tail)), barriers, combine)
 
 
 def row_chunks(num_bytes: int, chunk: int) -> list[tuple[int, int]]:
     """(begin, bytes) of the bulk copies of up to `chunk` bytes that move a row; both numbers are multiples of 16."""
     return [(begin, min(chunk, num_bytes - begin)) for begin in range(0, num_bytes, chunk)]
-
-
-@dataclass(frozen=True)
-class EpSmemPlan(SharedPlan):
-    """That of a half of a layer: fields of the GEMM first, at the same offsets as there.  combine: how its slots hold the results of a
-    piece of a token, and their sum."""
-
-    combine: CombinePlan | None = None
-
-    pull_slots = property(lambda plan: plan.region["pull"].field.shape[1])
-    pull_chunk = property(lambda plan: plan.region["pull"].field.shape[2])

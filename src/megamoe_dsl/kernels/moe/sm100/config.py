@@ -11,15 +11,15 @@ from operator import attrgetter
 from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
-from ....blocks.sm100.pair_stage import check_k, k_block_of, mma_of
-from ....hardware.cta_pair import CLUSTER, TmemPlan
+from ....blocks.sm100.pair_stage import PairStage, check_k, k_block_of, mma_of
+from ....hardware.cta_pair import BLOCK_N, CLUSTER, TmemPlan
 from ....hardware.operand_tile import BLOCK_K, PLAIN_VALUES, SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
 from ....problem import Problem
 from ..config import MegaMoeConfig, PerRole
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
-from .memory_plan import TABLE_MAPS, Sm100SmemPlan, tensor_maps
+from .memory_plan import TABLE_MAPS, smem_plan, tensor_maps
 
 BLOCK_M = (16, 32, 64, 96, 128, 192)
 
@@ -43,10 +43,9 @@ class Sm100Config(MegaMoeConfig):
 
     arch: ClassVar[Arch] = SM100
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
-    plan: ClassVar[type[Sm100SmemPlan]] = Sm100SmemPlan
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
-    tensor_maps = tensor_maps
+    smem_plan, tensor_maps = smem_plan, tensor_maps
     cluster: ClassVar[int] = CLUSTER
     blocks_per_fetch: ClassVar[int] = 1
     k_block, mma, alternating_groups = property(k_block_of), property(mma_of), property(attrgetter("epilogue_warpgroups"))
@@ -111,6 +110,11 @@ class Sm100Config(MegaMoeConfig):
         return [("tile", tile), ("epilogue", f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass")]
 
     # --- plans
+    pair_stage = property(lambda config: PairStage(config.block_m, config.k_block))
+    # a CTA's 64 outputs of Linear1 for a token, and those of one pass of the epilogue: [store_block_m][64]
+    fc1_row_bytes = property(lambda config: config.problem.formats.activations.row_bytes(BLOCK_N // 2))
+    fc1_tile_bytes = property(lambda config: config.store_block_m * config.fc1_row_bytes)
+
     @property
     def tmem(self) -> TmemPlan:
         return TmemPlan(self.block_m, scaled=self.problem.formats.scaled)

@@ -140,7 +140,7 @@ class PoolOutputs:
         """The one that the store before the last one has read."""
         store_where(self.leads, partial(wait_group_read, 1))
         self.part.sync_group()
-        return self.part.staging + (div(first, self.part.tokens) & 1) * self.ctx.config.smem.fc1_tile_bytes
+        return self.part.staging + (div(first, self.part.tokens) & 1) * self.ctx.config.fc1_tile_bytes
 
     def has(self, row: Any) -> Any:
         return True
@@ -157,7 +157,7 @@ class PoolOutputs:
 
 def store_outputs(ctx: Context, buffer: Any, n_block: Any, row: Any) -> None:
     """A pass from its buffer to the pool, by TMA."""
-    store_tile(ctx.map("fc1_output"), buffer, n_block * ctx.config.smem.fc1_row_bytes, row)
+    store_tile(ctx.map("fc1_output"), buffer, n_block * ctx.config.fc1_row_bytes, row)
     commit_group()
 
 

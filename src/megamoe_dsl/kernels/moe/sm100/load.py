@@ -35,7 +35,7 @@ def load_tokens(ctx: Context) -> None:
         tokens, scales = ctx.map("tokens", block.phase), ctx.map("sfa", block.phase)
         # Halves of what the MMA covers, not of block_m: the second CTA's rows start right after the first's.
         row = block.pool_block * config.block_m + ctx.cta_rank * (block.mma_n >> 1)
-        num_bytes = config.smem.stage.token_transaction
+        num_bytes = config.pair_stage.token_transaction
         tile = PairOperand(tokens, scales, row, block.pool_block * config.sf_block_m, 0, config.k_block, num_bytes)
         return load.load_tokens(stage, tile, ctx.k_blocks_of(block))
 
@@ -52,7 +52,7 @@ def load_weights(ctx: Context) -> None:
         n_block, is_fc1 = block.n_block * CLUSTER + ctx.cta_rank, block.phase == FC1
         n_blocks = select(is_fc1, Int32(config.fc1_n_blocks * CLUSTER), Int32(config.fc2_n_blocks * CLUSTER))
         tiles_of_k = select(is_fc1, Int32(k_tiles(config.problem.hidden, k_block)), Int32(k_tiles(config.problem.intermediate, k_block)))
-        first, num_bytes = (block.expert * n_blocks + n_block) * tiles_of_k, config.smem.stage.weight_transaction
+        first, num_bytes = (block.expert * n_blocks + n_block) * tiles_of_k, config.pair_stage.weight_transaction
         tile = TiledWeights(weights, scales, first, n_block * BLOCK_N, block.expert * k_blocks * k_block.words, k_block, num_bytes)
         return load.load_weights(stage, tile, k_blocks)
 
@@ -67,5 +67,5 @@ def issue_mma(ctx: Context) -> None:
 def tile_of(ctx: Context, block: WorkTile, acc: Ring) -> PairTile:
     """A tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
-    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.smem.stage.sfa_atoms) if tmem.scaled else None
+    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.pair_stage.sfa_atoms) if tmem.scaled else None
     return PairTile(acc.index * config.block_m, tcgen05.instruction(config.mma, block.mma_n), 0, config.mma, config.k_block, columns)

@@ -7,18 +7,19 @@ tokens have them as its M; when no more than 64 of them exist, half a tile is fe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import ClassVar, Self
 
 from ....arch import SM90, Arch
 from ....hardware.operand_tile import BLOCK_K
+from ....hardware.packed_tile import TILE_BYTES
 from ....layouts.arith import Int, ceil_div
 from ....problem import Problem
 from ..config import MegaMoeConfig, PerRole
-from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, row_chunks
-from .memory_plan import MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, TILE_ROWS, Sm90SmemPlan, tensor_maps
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, SmemPlan, row_chunks
+from .memory_plan import FC1_OUTPUTS, MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, TILE_ROWS, pull_chunk, smem_plan, tensor_maps
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
@@ -26,8 +27,6 @@ PACKED_BLOCK_M = (8, 16, 32, 64, 128)
 REGISTERS = {"dispatch": 40, "loader": 40, "epilogue": 216}
 DECODE_REGISTERS = {"dispatch": 32, "loader": 32, "epilogue": 216, "decode": 48}
 """As many threads as without decode warps: dispatch and loaders are one warpgroup."""
-MOST_PULL_SLOTS = 8
-"""Of dispatch as a launch of its own, where every chunk of a row has a slot up to this many."""
 NUM_SMS = 132  # of an H200
 PACKED_COLUMNS = (
     64  # of packed weights, tokens of the largest tile that has them as the wgmma's columns; for more, weights are decoded first
@@ -47,12 +46,11 @@ class Sm90Config(MegaMoeConfig):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
-    plan: ClassVar[type[Sm90SmemPlan]] = Sm90SmemPlan
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
     group_m: ClassVar[int] = 16
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
-    tensor_maps = tensor_maps
+    smem_plan, tensor_maps = smem_plan, tensor_maps
     alternating_groups: ClassVar[int] = 1
     blocks_per_fetch, packed = property(attrgetter("cluster")), property(attrgetter("problem.formats.decodes"))
     # whether operands have scales, so that partial sums leave the tensor core; else sums stay there over all of K
@@ -74,11 +72,6 @@ class Sm90Config(MegaMoeConfig):
     @property
     def siblings(self) -> list[Self]:
         return [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
-
-    @property
-    def weight_lines(self) -> int:
-        """Rows of 128 bytes that TMA sees of a tile of weights."""
-        return self.smem.fetched_weight_bytes // BLOCK_K
 
     @property
     def swap_ab(self) -> bool:
@@ -132,22 +125,44 @@ class Sm90Config(MegaMoeConfig):
 
     fc2_parts = MegaMoeConfig.fc1_n_blocks  # one per Linear1 tile, of 128 intermediate channels
 
-    # --- plans
+    # --- bytes: of a token; that TMA brings of weights for a stage, 256 rows of 128 or a packed tile; of the lines that TMA sees of these;
+    # of a stage's weights, decoded to E4M3 [256][BLOCK_K] or as they are; of its token scales, FP32, where there are scales
+    token_bytes = property(lambda config: config.problem.formats.activations.row_bytes(config.problem.hidden))
+    fetched_weight_bytes = property(lambda config: TILE_BYTES if config.packed else TILE_ROWS * BLOCK_K)
+    weight_lines = property(lambda config: config.fetched_weight_bytes // BLOCK_K)
+    weight_bytes = property(lambda config: TILE_ROWS * BLOCK_K if config.decoded else config.fetched_weight_bytes)
+    scale_bytes = property(lambda config: 4 * config.block_m if config.scaled else 0)
+
+    def token_transaction(self, tokens: Int) -> Int:
+        """Bytes TMA counts for a stage's first `tokens` tokens, and all scales."""
+        return tokens * BLOCK_K + self.scale_bytes
+
+    @property
+    def fc1_boxes(self) -> int:
+        """Boxes of 128 bytes a token in which the store warp stores a Linear1 tile; none where a tile takes more of SMEM than Linear2's,
+        and math warps store it."""
+        boxes = self.problem.formats.hidden.row_bytes(FC1_OUTPUTS) // BLOCK_K
+        return boxes if boxes == 1 or self.swap_ab else 0
+
+    def fc1_box(self, index: Int) -> Int:
+        """Bytes from the beginning of `cd` to a box of a Linear1 tile."""
+        return index * (self.block_m * BLOCK_K)
+
+    @property
+    def fc2_tile_bytes(self) -> int:
+        """With tokens as columns, BF16 [tokens][128] of a warpgroup as two halves of 128-byte rows, up to `MOST_COLUMNS` tokens at a time;
+        as rows, 64 tokens' 64 channels."""
+        return min(self.block_m, MOST_COLUMNS) * 256 if self.swap_ab else self.block_m * 64
+
     @cached_property
-    def smem(self) -> Sm90SmemPlan:
+    def smem(self) -> SmemPlan:
         """With as many pull slots as fit beside the ring and as a row has chunks."""
-        plan = self.plan(self, self.num_stages)
-        chunks = len(row_chunks(plan.token_bytes, plan.pull_chunk))
-        fitting = (replace(plan, pull_slots=n) for n in PULL_SLOTS if n <= chunks)
-        return next((p for p in fitting if p.region.size <= self.arch.smem_bytes), replace(plan, pull_slots=1))
+        chunks = len(row_chunks(self.token_bytes, pull_chunk(self.token_bytes)))
+        fitting = (self.smem_plan(self.num_stages, n) for n in PULL_SLOTS if n <= chunks)
+        return next((p for p in fitting if p.region.size <= self.arch.smem_bytes), None) or self.smem_plan(self.num_stages, 1)
 
     # --- the layer in a launch per stage
     def of_stage(self, linear: bool) -> Self:
         """Where the fused kernel has warps that decode, math warps decode smaller tiles."""
         tile = {"block_m": PACKED_COLUMNS, "cluster": 1} if self.decoded else {"cluster": self.cluster if linear else 1}
         return self.replace(**tile, lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)
-
-    def stage_plan(self, num_stages: int) -> Sm90SmemPlan:
-        """A row's chunks all have a slot, up to `MOST_PULL_SLOTS`, and no warp stores tiles of Linear1."""
-        plan = self.plan(self, num_stages)
-        return replace(plan, pull_slots=min(self.problem.hidden // plan.pull_chunk, MOST_PULL_SLOTS), store_warps=0)

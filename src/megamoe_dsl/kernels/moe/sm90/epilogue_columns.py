@@ -94,7 +94,7 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
         if cutlass.const_expr(scaled):
             peaks.append([cast.max_over_rows(cast.abs_max(values[0][q], values[1][q])) for q in range(2)])
     pieces = pieces_e4m3(ctx, tile, me, outputs, peaks) if scaled else pieces_bf16(me, outputs)
-    cd = ctx.shared("cd") + ctx.config.smem.fc1_box(0 if scaled else me.group)  # E4M3 is one box
+    cd = ctx.shared("cd") + ctx.config.fc1_box(0 if scaled else me.group)  # E4M3 is one box
     for chunk, words in pieces:
         for first in cutlass.range_constexpr(0, groups, 4):
             some = words[first : first + 4]
@@ -114,7 +114,7 @@ def finish_fc2(ctx: Context, tile: WorkTile, me: ColumnShare, acc: Any):
     value_bytes = form.row.value_bytes
     rows = min(ctx.config.block_m, MOST_COLUMNS)
     row = ctx.config.first_row(tile.pool_block)
-    cd = ctx.shared("cd", me.group * ctx.config.smem.fc2_tile_bytes)
+    cd = ctx.shared("cd", me.group * ctx.config.fc2_tile_bytes)
     # Writing: lane 8 k + c addresses channels 64 (k / 2) + 16 warp + 8 (k % 2).. of token c.
     matrix = me.lane >> 3
     chunk = (matrix >> 1) * 8 + me.warp * 2 + (matrix & 1)

@@ -52,17 +52,16 @@ def load_tokens(ctx: Context) -> None:
 
 def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
     """A tile's tokens, with their scales if they have any, and its K blocks."""
-    config, plan = ctx.config, ctx.config.smem
-    half = ctx.is_half(tile)
+    config, half = ctx.config, ctx.is_half(tile)
     maps = OperandMaps(ctx.map("tokens_part", tile.phase), ctx.map("tokens", tile.phase), config.part_tokens)
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     rows = select(half, config.part_tokens, config.block_m)
     scales = ctx.map("sfa", tile.phase) if config.scaled else None
     row = config.first_row(tile.pool_block)
     k_blocks = ctx.k_blocks_of(tile)
-    num_bytes = plan.token_transaction(rows)
+    num_bytes = config.token_transaction(rows)
     if config.halves_decoding:
-        num_bytes = num_bytes + select(tile.same_weights, Int32(plan.weight_bytes // 2), Int32(0))  # from the other CTA
+        num_bytes = num_bytes + select(tile.same_weights, Int32(config.weight_bytes // 2), Int32(0))  # from the other CTA
     return TokenTile(tokens, row, rows, num_bytes, scales), k_blocks
 
 
@@ -88,7 +87,7 @@ def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
     if config.halves_decoding:
         codes, records = (ctx.map(one, tile.phase) for one in ("weights", "weights_part"))
         return GroupsOfTile.of(codes, records, row, same, ctx.cta_rank), k_blocks
-    return WeightTile(weights, row, lines, config.smem.fetched_weight_bytes), k_blocks
+    return WeightTile(weights, row, lines, config.fetched_weight_bytes), k_blocks
 
 
 def load_operands(ctx: Context) -> None:
@@ -177,7 +176,7 @@ def store_if_fc1(ctx: Context, tile: WorkTile | Block, stores: Ring, lane: Int32
 
 def store_boxes(ctx: Context, tile: WorkTile | Block, output: Any) -> None:
     """All of the tile, by map `output`, in boxes whose rows are 128 bytes."""
-    plan = ctx.config.smem
-    first, row = tile.n_block * (plan.fc1_boxes * BLOCK_K), ctx.config.first_row(tile.pool_block)
-    for box in range(plan.fc1_boxes):
-        store_tile(output, ctx.shared("cd") + plan.fc1_box(box), first + box * BLOCK_K, row)
+    config = ctx.config
+    first, row = tile.n_block * (config.fc1_boxes * BLOCK_K), config.first_row(tile.pool_block)
+    for box in range(config.fc1_boxes):
+        store_tile(output, ctx.shared("cd") + config.fc1_box(box), first + box * BLOCK_K, row)

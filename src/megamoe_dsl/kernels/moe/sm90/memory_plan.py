@@ -9,23 +9,23 @@ half, and the records of the whole tile.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from ....hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ....hardware.packed_tile import ENTRY_BYTES, GROUP, SHIFTS, TILE_BYTES, WHOLE_TILE
 from ....hardware.tensor_map import TensorMap, TensorMapDtype
-from ....layouts.arith import Int, align, ceil_div
+from ....layouts.arith import align, ceil_div
 from ....layouts.region import F32, U8, U32, Field, MBarrier
 from ....recipe import Format
-from ..layouts.smem_plan import TILE_ROWS, SmemPlan
+from ..layouts.smem_plan import TILE_ROWS, SmemPlan, layer_plan
 
 MATH_WARPGROUPS = 2
 FC1_OUTPUTS = TILE_ROWS // 2  # channels of a Linear1 tile
 MOST_COLUMNS = 32  # tokens as columns whose BF16 rows are transposed at a time, and the most of them but for packed weights
 PULL_CHUNK = 1024
 PULL_SLOTS = (4, 2)  # per dispatch warp; the first that fits beside the ring
+MOST_PULL_SLOTS = 8  # of dispatch as a launch of its own
 
 
 def pull_chunk(row: int) -> int:
@@ -36,122 +36,63 @@ def pull_chunk(row: int) -> int:
     return next(n for n in range(PULL_CHUNK, 0, -128) if row % n == 0)
 
 
-@dataclass(frozen=True)
-class Sm90SmemPlan(SmemPlan):
-    """If weights stay E2M1, the table of decoded values is always live, too.  `store_warps` store tiles of Linear1: a stage has none."""
+def smem_plan(config: Any, num_stages: int, pull_slots: int = PULL_SLOTS[-1], keeps: tuple[str, ...] = ()) -> SmemPlan:
+    """With a ring of so many stages.  In a stage of the layer no warp stores tiles of Linear1, and each chunk of a row has a slot, up to
+    `MOST_PULL_SLOTS`.
 
-    work_tiles: ClassVar[int] = 1
-
-    pull_slots: int = PULL_SLOTS[-1]
-    store_warps: int = 1
-
-    @property
-    def fetched_weight_bytes(self) -> int:
-        """That TMA brings for a stage: 256 rows of 128 bytes, or a packed tile."""
-        return TILE_BYTES if self.config.packed else TILE_ROWS * BLOCK_K
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of a stage: what is fetched, or E4M3 [256][BLOCK_K] that it is decoded to."""
-        return TILE_ROWS * BLOCK_K if self.config.decoded else self.fetched_weight_bytes
-
-    @property
-    def scale_bytes(self) -> int:
-        """One FP32 scale per token of the tile, where there are scales."""
-        return 4 * self.config.block_m if self.config.scaled else 0
-
-    def token_transaction(self, tokens: Int) -> Int:
-        """Bytes TMA counts for a stage's first `tokens` tokens, and all scales."""
-        return tokens * BLOCK_K + self.scale_bytes
-
-    @property
-    def pull_chunk(self) -> int:
-        return pull_chunk(self.token_bytes)
-
-    @property
-    def token_bytes(self) -> int:
-        problem = self.config.problem
-        return problem.formats.activations.row_bytes(problem.hidden)
-
-    @property
-    def fc1_boxes(self) -> int:
-        """Boxes of 128 bytes a token in which the store warp stores a Linear1 tile; none where a tile takes more of SMEM than Linear2's,
-        and math warps store it."""
-        boxes = self.config.problem.formats.hidden.row_bytes(FC1_OUTPUTS) // BLOCK_K
-        return boxes if boxes == 1 or self.config.swap_ab else 0
-
-    def fc1_box(self, index: Int) -> Int:
-        """Bytes from the beginning of `cd` to a box of a Linear1 tile."""
-        return index * (self.config.block_m * BLOCK_K)
-
-    @property
-    def fc2_tile_bytes(self) -> int:
-        """With tokens as columns, BF16 [tokens][128] of a warpgroup as two halves of 128-byte rows, up to `MOST_COLUMNS` tokens at a time;
-        as rows, 64 tokens' 64 channels."""
-        block_m = self.config.block_m
-        return min(block_m, MOST_COLUMNS) * 256 if self.config.swap_ab else block_m * 64
-
-    @property
-    def tile_fields(self) -> tuple[Field, ...]:
-        """codes: packed tiles before they are decoded; row_exponents: UE8M0 of four rows a word, as in the tile's records; sfb: the tile's
-        scale.  cd, Linear1: [boxes][block_m] of 128 bytes; Linear2: one tile per warpgroup.  sfa: of the tokens; scales of weights that
-        nobody decodes do not pass through the ring."""
-        stages, staged = self.num_stages, max(self.fc1_box(self.fc1_boxes), MATH_WARPGROUPS * self.fc2_tile_bytes)
-        exponents = Field("row_exponents", (stages, TILE_ROWS // 4), U32, 16)
-        codes = (self.operand("codes", TILE_BYTES), exponents, Field("sfb", (stages,), F32))
-        return (
-            self.operand("weights", self.weight_bytes),
-            self.operand("tokens", self.config.block_m * BLOCK_K),
-            *(codes if self.config.decoded else ()),
-            Field("cd", (align(staged, OPERAND_ALIGNMENT),), U8, OPERAND_ALIGNMENT),
-            Field("sfa", (stages, align(self.scale_bytes, 128) // 4), F32, 128),
+    codes: packed tiles before they are decoded; row_exponents: UE8M0 of four rows a word, as in the tile's records; sfb: the tile's scale.
+    cd, Linear1: [boxes][block_m] of 128 bytes; Linear2: one tile per warpgroup.  sfa: of the tokens; scales of weights that nobody decodes
+    do not pass through the ring.  amax: one word per math warp and token, or, where a ring of codes leaves less room, per token of the
+    warp's 16; none where Linear1's outputs have no scales.  decoded: the table of packed weights (device/e2m1.py).
+    """
+    cluster, math_warps, decode_warps, chunk = config.cluster, config.epilogue_warps, config.warps.decode, pull_chunk(config.token_bytes)
+    if keeps:
+        pull_slots = min(config.problem.hidden // chunk, MOST_PULL_SLOTS)
+    staged = align(max(config.fc1_box(config.fc1_boxes), MATH_WARPGROUPS * config.fc2_tile_bytes), OPERAND_ALIGNMENT)
+    exponents = Field("row_exponents", (num_stages, TILE_ROWS // 4), U32, 16)
+    codes = (operand("codes", num_stages, TILE_BYTES), exponents, Field("sfb", (num_stages,), F32))
+    ring = (
+        operand("weights", num_stages, config.weight_bytes),
+        operand("tokens", num_stages, config.block_m * BLOCK_K),
+        *(codes if config.decoded else ()),
+        Field("cd", (staged,), U8, OPERAND_ALIGNMENT),
+        Field("sfa", (num_stages, align(config.scale_bytes, 128) // 4), F32, 128),
+    )
+    exchanged = (16 if config.decoded else config.block_m) if config.scaled else 0  # tokens
+    decoded = (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),) if config.packed else ()
+    # All warps read work tiles but dispatch and the one that deals them.  Where warps decode, the first CTA's warp that deals tiles
+    # stores its tiles, too; that of another CTA reads them as all others do.
+    tile_readers = config.warps.loader - (2 if keeps else 1) + math_warps + decode_warps
+    readers = 32 * (tile_readers * cluster + (cluster - 1 if decode_warps else 0))
+    pulled, operands = config.warps.dispatch * pull_slots, "operands and token scales, from either CTA"
+    barriers: tuple[MBarrier, ...]
+    if decode_warps:
+        barriers = (
+            MBarrier("full", num_stages, 1 + decode_warps, "token loader and every decode warp", operands, "math warps"),
+            MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode warps"),
+            MBarrier("codes_full", num_stages, 1, "weight loader", "a packed tile", "decode warps"),
+            MBarrier("codes_empty", num_stages, decode_warps, "every decode warp", "", "weight loader"),
         )
-
-    @property
-    def maxima(self) -> Field:
-        """amax: one word per math warp and token, or, where a ring of codes leaves less room, per token of the warp's 16; none where
-        Linear1's outputs have no scales."""
-        tokens = 16 if self.config.decoded else self.config.block_m
-        return Field("amax", (self.config.epilogue_warps, tokens if self.config.scaled else 0), U32, 16)
-
-    @property
-    def before_tiles(self) -> tuple[Field, ...]:  # type: ignore[override]
-        """decoded: the table of packed weights (device/e2m1.py)."""
-        return (Field("decoded", (SHIFTS, ENTRY_BYTES), U8, 16 * ENTRY_BYTES),) if self.config.packed else ()
-
-    @cached_property
-    def barriers(self) -> tuple[MBarrier, ...]:
-        """All mbarriers, in SMEM order."""
-        config, num_stages, work_tiles = self.config, self.num_stages, self.work_tiles
-        cluster, math_warps, decode_warps = config.cluster, config.epilogue_warps, config.warps.decode
-        # All warps read work tiles but dispatch and the one that deals them.  Where warps decode, the first CTA's warp that deals tiles
-        # stores its tiles, too; that of another CTA reads them as all others do.
-        tile_readers = config.warps.loader - 2 + self.store_warps + math_warps + decode_warps
-        readers = 32 * (tile_readers * cluster + (cluster - 1 if decode_warps else 0))
-        pulled, operands = config.warps.dispatch * self.pull_slots, "operands and token scales, from either CTA"
-        ring: tuple[MBarrier, ...]
-        if decode_warps:
-            ring = (
-                MBarrier("full", num_stages, 1 + decode_warps, "token loader and every decode warp", operands, "math warps"),
-                MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode warps"),
-                MBarrier("codes_full", num_stages, 1, "weight loader", "a packed tile", "decode warps"),
-                MBarrier("codes_empty", num_stages, decode_warps, "every decode warp", "", "weight loader"),
-            )
-        else:
-            ring = (
-                MBarrier("full", num_stages, 2, "token loader and weight loader", operands, "math warps"),
-                MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
-            )
-        return self.kept(
-            *ring,
-            MBarrier("store_full", 1, math_warps, "every math warp, per Linear1 tile", "", "store warp"),
-            MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
-            MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and math warps, once"),
-            MBarrier("work_tile_full", work_tiles, 1, "the cluster's first scheduler warp", "the work tile", "all that work on tiles"),
-            MBarrier("work_tile_empty", work_tiles, readers, "every lane that reads it, in the cluster", "", "scheduler warp", cluster > 1),
-            MBarrier("pull", pulled, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
-            MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
+    else:
+        barriers = (
+            MBarrier("full", num_stages, 2, "token loader and weight loader", operands, "math warps"),
+            MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
         )
+    barriers += (
+        MBarrier("store_full", 1, math_warps, "every math warp, per Linear1 tile", "", "store warp"),
+        MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and math warps, once"),
+        MBarrier("work_tile_full", 1, 1, "the cluster's first scheduler warp", "the work tile", "all that work on tiles"),
+        MBarrier("work_tile_empty", 1, readers, "every lane that reads it, in the cluster", "", "scheduler warp", cluster > 1),
+        MBarrier("pull", pulled, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
+        MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
+    )
+    amax = Field("amax", (math_warps, exchanged), U32, 16)
+    return layer_plan(config, ring, (pull_slots, chunk), amax, barriers, before_tiles=decoded, keeps=keeps)
+
+
+def operand(name: str, num_stages: int, num_bytes: int) -> Field:
+    return Field(name, (num_stages, num_bytes), U8, OPERAND_ALIGNMENT)
 
 
 LINEAR_MAPS = ("tokens", "sfa", "weights", "tokens_part", "weights_part")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from ....config_error import CheckedConfig
 from ....layouts.arith import ceil_div
-from ....layouts.region import BF16, PLAN_OF_RING, Field, Region
+from ....layouts.region import BF16, PLAN_OF_RING, Field, Region, deepest_ring
 from ....schedule.fused_moe import FC1, FC2
 from ..config import MegaMoeConfig, require_whole_tiles
 from ..layouts.smem_plan import DISPATCH_WARPS, LANE_VECTOR, LOADER_WARPS, SmemPlan
@@ -70,8 +70,8 @@ class StageConfig(CheckedConfig):
         self.require("problem.recipe", staged, "one whose operands have scales, and no factors, in stages")
         self.require("pool_rows", not fused.ring_blocks, "None, or enough for any routing, in stages")
         object.__setattr__(self, "fused", fused)
-        plan, capacity = self.smem_plan(1), self.arch.smem_bytes
-        self.check_depth(plan.max_stages(capacity) if self.multiplies or plan.region.size > capacity else 2)
+        fits = self.smem_plan(1).region.size <= self.arch.smem_bytes
+        self.check_depth(deepest_ring(self) if self.multiplies or not fits else 2)
 
     def __getattr__(self, name: str) -> Any:
         if name == "fused":  # a copy that has no fields yet
@@ -111,8 +111,7 @@ class StageConfig(CheckedConfig):
     tmem = property(lambda stage: getattr(stage.fused, "tmem", None) if stage.multiplies else None)
 
     def smem_plan(self, num_stages: int) -> SmemPlan:
-        """Shared memory with a ring of another depth."""
-        return replace(self.fused.stage_plan(num_stages), keeps=self.part.keeps)
+        return self.fused.smem_plan(num_stages, keeps=self.part.keeps)  # type: ignore[no-any-return]
 
     @cached_property
     def results(self) -> Region:
