@@ -22,7 +22,7 @@ from megamoe_dsl.cases import random_case
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.hardware.tensor_map import TensorMapDtype
 from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
-from megamoe_dsl.kernels.moe.sm100.memory_plan import TABLE_MAPS, tensor_maps
+from megamoe_dsl.kernels.moe.sm100.memory_plan import TABLE_MAPS
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, inverse_transform_weights, transform_weights
@@ -74,7 +74,7 @@ def test_weights_come_back_from_kernel_order() -> None:
 def test_weights_are_loaded_as_they_are() -> None:
     """As many bytes of weights as a stage has room for, through maps that unpack nothing."""
     kernel = config(problem())
-    maps = tensor_maps(kernel, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
+    maps = kernel.tensor_maps(0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         weights = maps[phase + TABLE_MAPS.index("weights")]
         assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.pair_stage.weight_bytes

@@ -23,7 +23,7 @@ from megamoe_dsl.hardware.operand_tile import ROW_BYTES
 from megamoe_dsl.hardware.tensor_map import TensorMapDtype
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.moe.sm100.choose import tiers_of
-from megamoe_dsl.kernels.moe.sm100.memory_plan import TABLE_MAPS, tensor_maps
+from megamoe_dsl.kernels.moe.sm100.memory_plan import TABLE_MAPS
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -101,7 +101,7 @@ def test_weights_come_back_from_kernel_order() -> None:
 def test_operands_have_two_bytes_a_value_and_no_scales() -> None:
     """A stage is 64 channels; tensor memory has sums alone, shared memory neither scales nor maxima."""
     kernel = config(problem())
-    maps = tensor_maps(kernel, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
+    maps = kernel.tensor_maps(0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         weights = maps[phase + TABLE_MAPS.index("weights")]
         assert weights.dtype is TensorMapDtype.U8 and weights.transaction_bytes == weights.box_bytes == kernel.pair_stage.weight_bytes

@@ -12,7 +12,6 @@ from megamoe_dsl.hardware.cta_pair import TmemPlan
 from megamoe_dsl.kernels.moe.layouts.smem_plan import BUDGET, LARGEST_CHUNK, CombinePlan, CombineRow, NamedBarrier
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
-from megamoe_dsl.kernels.moe.sm100.memory_plan import tensor_maps
 from megamoe_dsl.layouts.region import deepest_ring, most_that_fit
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.recipe import COMBINE
@@ -92,7 +91,7 @@ def test_transactions_are_what_the_boxes_bring(config):
     scaled, words = config.problem.formats.scaled, k // (64 if config.problem.recipe == "nvfp4xnvfp4" else 128)
     assert config.pair_stage.token_transaction == config.block_m // 2 * token_bytes + words * 4 * config.sf_block_m
     assert config.pair_stage.weight_transaction == 128 * weight_bytes + words * 4 * 128
-    maps = tensor_maps(config, 0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
+    maps = config.tensor_maps(0, dict.fromkeys(("fc1", "fc1_sf", "fc2", "fc2_sf"), 0))
     for phase in (0, 4):
         brought = [one.transaction_bytes if scaled or place % 2 == 0 else 0 for place, one in enumerate(maps[phase : phase + 4])]
         assert [sum(brought[:2]), sum(brought[2:])] == [config.pair_stage.token_transaction, config.pair_stage.weight_transaction]

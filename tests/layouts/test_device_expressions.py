@@ -314,14 +314,14 @@ def test_tiles_are_aligned_for_their_swizzles(config):
     assert all(start % 1024 == 0 for start in cd)
     # BF16 outputs take half of a tile of results.
     fc1 = {E2M1: packed_tile, E4M3: fc1_tile, BF16: result_tile}[config.problem.formats.hidden.element](config.store_block_m)
-    assert plan.fc1_tile_bytes % fc1.outer.alignment == 0
+    assert config.fc1_tile_bytes % fc1.outer.alignment == 0
     assert (config.store_block_m * HALF_BYTES) % result_tile(config.store_block_m).outer.alignment == 0
-    assert plan.fc1_tile_bytes == fc1.size and result_bytes(config.store_block_m) == 2 * result_tile(config.store_block_m).size
+    assert config.fc1_tile_bytes == fc1.size and result_bytes(config.store_block_m) == 2 * result_tile(config.store_block_m).size
     span = config.k_block.row_bytes
     for name in ("weights", "tokens"):
         assert all(plan.region.offset(name, stage) % operand_tile(8, span).outer.alignment == 0 for stage in range(config.num_stages))
-    assert plan.stage.weight_bytes == operand_tile(BLOCK_N, span).size
-    assert plan.stage.token_bytes >= operand_tile(max(8, config.block_m // 2), span).size
+    assert config.pair_stage.weight_bytes == operand_tile(BLOCK_N, span).size
+    assert config.pair_stage.token_bytes >= operand_tile(max(8, config.block_m // 2), span).size
     assert operand_tile(8, span).size == 8 * span == 8 * config.block_k * {"mxf8f6f4": 1, "f16": 2}.get(config.mma.name, 0.5)
 
 

@@ -14,7 +14,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.moe.layouts.smem_plan import LANE_VECTOR, LANES, TILE_ROWS, VECTOR, CombinePlan, CombineRow, row_chunks
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk, tensor_maps
+from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk
 from megamoe_dsl.problem import CHANNEL_STEP, Problem
 from megamoe_dsl.quant import inverse_transform_weights, transform_weights, weight_names
 from megamoe_dsl.quant.packed_tiles import tiled_shapes
@@ -63,7 +63,7 @@ def test_what_is_stored_of_a_tile_is_in_the_row(hidden, form) -> None:
 def test_maps_and_weights_of_sm90(config) -> None:
     """Maps of tokens and outputs are as wide as their rows; those of weights as high as the tiles, which cover the layer's."""
     problem, region = config.problem, symmetric_buffer(config.problem, config.arch)
-    maps = tensor_maps(config, 0, {"fc1": 0, "fc2": 0})
+    maps = config.tensor_maps(0, {"fc1": 0, "fc2": 0})
     tokens, sf, weights, _, _, acts, acts_sf, weights2, *_, output, _ = maps
     rows = [problem.formats.hidden.row_bytes(channels) for channels in (problem.hidden, problem.intermediate)]
     assert [tokens.dims[0], acts.dims[0], output.dims[0]] == [*rows, rows[1]]

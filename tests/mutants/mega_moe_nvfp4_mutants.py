@@ -30,7 +30,7 @@ NVFP4_MUTANTS = (
     mutant(
         "the map of weight scales ends with the first expert",
         "wrong number",
-        "sm100.memory_plan:tensor_maps",
+        "sm100.memory_plan:linear_maps",
         "experts * weight_words",
         "weight_words",
     ),

@@ -95,7 +95,7 @@ def run_test(test: str, sources: Path) -> tuple[str, str] | None:
     Raises:
         MutantError: pytest cannot run it.
     """
-    of_sweep = ["-m", "not gpu"] if "[" in test else []  # a case that is named runs, whatever the suite leaves out
+    of_sweep = ["-m", "not gpu"] if "::" in test else []  # what is named runs, whatever the suite leaves out
     done = _run([sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *of_sweep, test], sources)
     if done.returncode == PASSED:
         return None

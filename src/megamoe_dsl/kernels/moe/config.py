@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ...arch import Arch
 from ...config_error import CheckedConfig, require
+from ...hardware.tensor_map import MapFields, TensorMap
 from ...layouts.arith import Int, ceil_div, div
 from ...layouts.region import PLAN_OF_RING, Region, deepest_ring
 from ...problem import Problem
@@ -47,6 +48,8 @@ class MegaMoeConfig(CheckedConfig):
     facts               for tables: a tile's extents, and on what it is computed; how many warps finish tiles, and what else says how
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
     check_fields        checks the grid and what the subclass adds; raises `ConfigError`
+    linear_maps(name, rows, scales, k, tiles, weights)  tensor maps of a linear, whose operand has these rows and scales in the pool
+    output_maps(rows)   those by which Linear1's outputs are stored
     smem_plan(num_stages, keeps=())  its shared memory; with `keeps`, of a launch of one stage, which has only those fields
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
     of_stage(linear)    the same for a launch of one stage (unfused/), `linear` or not, without what a stage does not have
@@ -138,6 +141,17 @@ class MegaMoeConfig(CheckedConfig):
     @property
     def symmetric(self) -> Region:
         return symmetric_buffer(self.problem, self.arch, self.pool_rows)
+
+    def tensor_maps(self, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
+        """The table, for a symmetric buffer at `sym` and weights at these addresses, by name.  Beyond the last channel of tokens and of
+        Linear1's outputs TMA loads zeros and stores nothing."""
+        p, region, found = self.problem, self.symmetric, list[MapFields]()
+        linears = ("fc1", p.formats.activations, p.hidden, self.fc1_n_blocks), ("fc2", p.formats.hidden, p.intermediate, self.fc2_n_blocks)
+        for name, form, k, tiles in linears:
+            rows = region.address(sym, f"{name}_acts"), form.row_bytes(k), region[f"{name}_acts"].field.shape[0]
+            scales = region.address(sym, f"{name}_sf"), *region[f"{name}_sf"].field.shape
+            found += self.linear_maps(name, rows, scales, k, tiles, weights)
+        return [one.tensor_map for one in (*found, *self.output_maps(rows))]
 
     smem = PLAN_OF_RING
 

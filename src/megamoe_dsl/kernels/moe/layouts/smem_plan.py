@@ -225,6 +225,10 @@ def layer_plan(
     return SmemPlan(Region.stack("smem", Region.overlay("phase", **phases), Region.stack("tail", *tail)), barriers, combine)
 
 
+Place = tuple[int, int, int]
+"""Of a tensor in global memory: address and two extents."""
+
+
 def row_chunks(num_bytes: int, chunk: int) -> list[tuple[int, int]]:
     """(begin, bytes) of the bulk copies of up to `chunk` bytes that move a row; both numbers are multiples of 16."""
     return [(begin, min(chunk, num_bytes - begin)) for begin in range(0, num_bytes, chunk)]

@@ -19,7 +19,7 @@ from ....problem import Problem
 from ..config import MegaMoeConfig, PerRole
 from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP
 from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
-from .memory_plan import TABLE_MAPS, smem_plan, tensor_maps
+from .memory_plan import TABLE_MAPS, linear_maps, output_maps, smem_plan
 
 BLOCK_M = (16, 32, 64, 96, 128, 192)
 
@@ -45,7 +45,7 @@ class Sm100Config(MegaMoeConfig):
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp4", "mxf4xmxf4", "mxfp8xmxfp8", "nvfp4xnvfp4", "bf16xbf16")
     group_m: ClassVar[int] = 1  # an L2 of 126 MB holds an expert's weights
     table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
-    smem_plan, tensor_maps = smem_plan, tensor_maps
+    smem_plan, linear_maps, output_maps = smem_plan, linear_maps, output_maps
     cluster: ClassVar[int] = CLUSTER
     blocks_per_fetch: ClassVar[int] = 1
     k_block, mma, alternating_groups = property(k_block_of), property(mma_of), property(attrgetter("epilogue_warpgroups"))

@@ -10,10 +10,10 @@ from ....blocks.sm100.epilogue_tile import result_bytes
 from ....blocks.sm100.pair_stage import byte_rows, k_tiles, scale_words, weight_tiles
 from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import CHANNELS_PER_SCALE, CHANNELS_PER_WORD, OPERAND_ALIGNMENT
-from ....hardware.tensor_map import MapFields, TensorMap
+from ....hardware.tensor_map import MapFields
 from ....layouts.arith import align
 from ....layouts.region import U8, U32, Field, MBarrier
-from ..layouts.smem_plan import TILE_ROWS, WARPS_PER_GROUP, SmemPlan, layer_plan
+from ..layouts.smem_plan import TILE_ROWS, WARPS_PER_GROUP, Place, SmemPlan, layer_plan
 
 FC1_STORE_STAGES = 2
 WORK_TILES = 2
@@ -50,36 +50,22 @@ LINEAR_MAPS = ("tokens", "sfa", "weights", "sfb")
 TABLE_MAPS = (*LINEAR_MAPS, *LINEAR_MAPS, "fc1_output")
 
 
-def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
-    """Descriptors in table order.  Beyond the last channel of tokens and of Linear1's outputs TMA loads zeros and stores nothing.
+def linear_maps(config: Any, name: str, rows: Place, scales: Place, k: int, tiles: int, weights: Mapping[str, int]) -> list[MapFields]:
+    """Of the weights:
 
-    sym      address of this rank's symmetric buffer
-    weights  addresses by name:
     fc1, fc2       tiles of 128 rows (quant.tile_sm100): of [2I, H] with gate and up rows interleaved by 8, and of [H, I]
     fc1_sf, fc2_sf words of scales in UTCCP order: [El * H / 128, 2I]; [El * I / 128, H]; of NVFP4 twice as many, without scales none
     """
-    problem = config.problem
-    region = config.symmetric
-    experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
-    pool = region["fc1_topk_weights"].field.shape[0]
+    experts, n, k_block = config.problem.experts_per_rank, tiles * TILE_ROWS, config.k_block
+    tokens = byte_rows(*rows, config.block_m // 2, k_block.row_bytes)
+    operand, sfb = weight_tiles(weights[name], experts * n // BLOCK_N * k_tiles(k, k_block), k_block), weights[f"{name}_sf"]
+    if not k_block.words:
+        return [tokens, tokens, operand, operand]
+    address, sf_words, sf_rows = scales
+    weight_words = config.problem.formats.weights.scale_words(align(k, min(k_block.channels, CHANNELS_PER_WORD)))
+    token_scales = scale_words(address, sf_rows, sf_words, config.sf_block_m, k_block)
+    return [tokens, token_scales, operand, scale_words(sfb, n, experts * weight_words, BLOCK_N, k_block)]
 
-    k_block, tokens = config.k_block, problem.formats.activations
 
-    def phase(acts: str, sf: str, k: int, tiles: int, address: int, scales: int) -> list[MapFields]:
-        sf_words, sf_rows = region[sf].field.shape
-        n, channels = tiles * TILE_ROWS, align(k, min(k_block.channels, CHANNELS_PER_WORD))
-        weight_words = problem.formats.weights.scale_words(channels)
-        rows = byte_rows(region.address(sym, acts), tokens.row_bytes(k), pool, config.block_m // 2, k_block.row_bytes)
-        weights = weight_tiles(address, experts * n // BLOCK_N * k_tiles(k, k_block), k_block)
-        if not k_block.words:
-            return [rows, rows, weights, weights]
-        token_scales = scale_words(region.address(sym, sf), sf_rows, sf_words, config.sf_block_m, k_block)
-        return [rows, token_scales, weights, scale_words(scales, n, experts * weight_words, BLOCK_N, k_block)]
-
-    outputs = region.address(sym, "fc2_acts"), tokens.row_bytes(intermediate), pool, config.store_block_m, config.fc1_row_bytes
-    fields = [
-        *phase("fc1_acts", "fc1_sf", hidden, config.fc1_n_blocks, weights["fc1"], weights["fc1_sf"]),
-        *phase("fc2_acts", "fc2_sf", intermediate, config.fc2_n_blocks, weights["fc2"], weights["fc2_sf"]),
-        byte_rows(*outputs),
-    ]
-    return [one.tensor_map for one in fields]
+def output_maps(config: Any, rows: Place) -> list[MapFields]:
+    return [byte_rows(*rows, config.store_block_m, config.fc1_row_bytes)]

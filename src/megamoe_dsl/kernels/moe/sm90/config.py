@@ -18,8 +18,9 @@ from ....hardware.packed_tile import TILE_BYTES
 from ....layouts.arith import Int, ceil_div
 from ....problem import Problem
 from ..config import MegaMoeConfig, PerRole
-from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, WARPS_PER_GROUP, SmemPlan, row_chunks
-from .memory_plan import FC1_OUTPUTS, MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, TABLE_MAPS, TILE_ROWS, pull_chunk, smem_plan, tensor_maps
+from ..layouts.smem_plan import DISPATCH_WARPS, LOADER_WARPS, TILE_ROWS, WARPS_PER_GROUP, SmemPlan, row_chunks
+from . import memory_plan
+from .memory_plan import FC1_OUTPUTS, MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS, pull_chunk
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
@@ -49,8 +50,8 @@ class Sm90Config(MegaMoeConfig):
     # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
     # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
     group_m: ClassVar[int] = 16
-    table_maps: ClassVar[tuple[str, ...]] = TABLE_MAPS
-    smem_plan, tensor_maps = smem_plan, tensor_maps
+    table_maps: ClassVar[tuple[str, ...]] = memory_plan.TABLE_MAPS
+    smem_plan, linear_maps, output_maps = memory_plan.smem_plan, memory_plan.linear_maps, memory_plan.output_maps
     alternating_groups: ClassVar[int] = 1
     blocks_per_fetch, packed = property(attrgetter("cluster")), property(attrgetter("problem.formats.decodes"))
     # whether operands have scales, so that partial sums leave the tensor core; else sums stay there over all of K

@@ -14,11 +14,10 @@ from typing import Any
 
 from ....hardware.operand_tile import BLOCK_K, OPERAND_ALIGNMENT
 from ....hardware.packed_tile import ENTRY_BYTES, GROUP, SHIFTS, TILE_BYTES, WHOLE_TILE
-from ....hardware.tensor_map import TensorMap, TensorMapDtype
+from ....hardware.tensor_map import MapFields, TensorMapDtype
 from ....layouts.arith import align, ceil_div
 from ....layouts.region import F32, U8, U32, Field, MBarrier
-from ....recipe import Format
-from ..layouts.smem_plan import TILE_ROWS, SmemPlan, layer_plan
+from ..layouts.smem_plan import TILE_ROWS, Place, SmemPlan, layer_plan
 
 MATH_WARPGROUPS = 2
 FC1_OUTPUTS = TILE_ROWS // 2  # channels of a Linear1 tile
@@ -99,42 +98,28 @@ LINEAR_MAPS = ("tokens", "sfa", "weights", "tokens_part", "weights_part")
 TABLE_MAPS = (*LINEAR_MAPS, *LINEAR_MAPS, "fc1_output", "fc1_output_part")
 
 
-def tensor_maps(config: Any, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
-    """Descriptors in table order.  Beyond the last channel of tokens and of Linear1's outputs TMA loads zeros and stores nothing.
+def byte_lines(address: int, width: int, height: int, box_height: int, swizzle: int = 128) -> MapFields:
+    """Rows of `width` bytes, in boxes of 128 bytes by `box_height` rows."""
+    return MapFields(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), swizzle)
 
-    sym      address of this rank's symmetric buffer
-    weights  addresses by name; fc1, fc2: tiles of 256 rows by `block_k`, one after another (quant.tile_sm90, hardware/packed_tile.py)
-    """
-    problem = config.problem
-    region, formats = config.symmetric, problem.formats
-    experts, hidden, intermediate = problem.experts_per_rank, problem.hidden, problem.intermediate
-    pool = region["fc1_topk_weights"].field.shape[0]
 
-    def rows(address: int, width: int, height: int, box_height: int, swizzle: int = 128) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.U8, (width, height), (width,), (BLOCK_K, box_height), swizzle)
-
-    def scales(address: int, words: int, sf_rows: int) -> TensorMap:
-        return TensorMap(address, TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0)
-
-    def phase(acts: str, sf: str, form: Format, k: int, tiles: int, address: int) -> list[TensorMap]:
-        tokens = partial(rows, region.address(sym, acts), form.row_bytes(k), pool)
-        lines = config.weight_lines
-        whole, part = (GROUP.code_lines, WHOLE_TILE.record_lines) if config.halves_decoding else (lines, lines // config.cluster)
-        weights = partial(
-            rows, address, BLOCK_K, experts * tiles * lines * ceil_div(k, config.block_k), swizzle=0 if config.packed else 128
-        )
-        return [
-            tokens(config.block_m),
-            scales(region.address(sym, sf), *region[sf].field.shape) if config.scaled else tokens(config.block_m),  # which nobody reads
-            weights(whole),
-            tokens(config.part_tokens),
-            weights(part),
-        ]
-
-    fc1_output = partial(rows, region.address(sym, "fc2_acts"), formats.hidden.row_bytes(intermediate), pool)
+def linear_maps(config: Any, name: str, rows: Place, scales: Place, k: int, tiles: int, weights: Mapping[str, int]) -> list[MapFields]:
+    """fc1, fc2 of the weights: tiles of 256 rows by `block_k`, one after another (quant.tile_sm90, hardware/packed_tile.py)."""
+    tokens, lines = partial(byte_lines, *rows), config.weight_lines
+    whole, part = (GROUP.code_lines, WHOLE_TILE.record_lines) if config.halves_decoding else (lines, lines // config.cluster)
+    height = config.problem.experts_per_rank * tiles * lines * ceil_div(k, config.block_k)
+    operand = partial(byte_lines, weights[name], BLOCK_K, height, swizzle=0 if config.packed else 128)
+    address, words, sf_rows = scales
+    sfa = MapFields(address, TensorMapDtype.U32, (sf_rows, words), (4 * sf_rows,), (config.block_m, 1), 0)
+    # Without scales nobody reads the map in their place.
     return [
-        *phase("fc1_acts", "fc1_sf", formats.activations, hidden, config.fc1_n_blocks, weights["fc1"]),
-        *phase("fc2_acts", "fc2_sf", formats.hidden, intermediate, config.fc2_n_blocks, weights["fc2"]),
-        fc1_output(config.block_m),
-        fc1_output(config.part_tokens),
+        tokens(config.block_m),
+        sfa if config.scaled else tokens(config.block_m),
+        operand(whole),
+        tokens(config.part_tokens),
+        operand(part),
     ]
+
+
+def output_maps(config: Any, rows: Place) -> list[MapFields]:
+    return [byte_lines(*rows, config.block_m), byte_lines(*rows, config.part_tokens)]
