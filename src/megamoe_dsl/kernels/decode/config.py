@@ -71,15 +71,8 @@ class DecodeConfig(CheckedConfig):
         return PackedRows() if self.problem.formats.decodes else PlainRows()
 
     block_m = property(lambda self: self.source.most_rows or self.max_tokens)  # rows of an expert in a tile
-
-    @property
-    def burst(self) -> int:
-        return 1 if self.source.part or any(self.k_blocks(phase) % 2 for phase in (FC1, FC2)) else 2
-
-    @property
-    def slots(self) -> int:
-        """Most top-k slots of a launch, and most tiles of rows."""
-        return self.max_tokens * self.problem.topk
+    burst = property(lambda self: 1 if self.source.part or any(self.k_blocks(phase) % 2 for phase in (FC1, FC2)) else 2)
+    slots = property(lambda self: self.max_tokens * self.problem.topk)  # most top-k slots of a launch, and most tiles of rows
 
     @property
     def facts(self) -> list[tuple[str, object]]:
@@ -87,13 +80,8 @@ class DecodeConfig(CheckedConfig):
         return [("tile", f"{tile}; rows are the wgmma's columns"), ("stages", self.num_stages)]
 
     # --- threads
-    @property
-    def num_threads(self) -> int:
-        return 32 * (self.loader_warps + GROUP_WARPS * GROUPS)
-
-    @property
-    def loader_warps(self) -> int:
-        return align(1 + GROUPS * self.source.row_warps, GROUP_WARPS)
+    num_threads = property(lambda self: 32 * (self.loader_warps + GROUP_WARPS * GROUPS))
+    loader_warps = property(lambda self: align(1 + GROUPS * self.source.row_warps, GROUP_WARPS))
 
     # --- global memory
     map_names = property(attrgetter("source.map_names"))

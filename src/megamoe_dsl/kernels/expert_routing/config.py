@@ -62,9 +62,7 @@ class TokensConfig(CheckedConfig):
         self.check_declared()
         self.require("num_sms", self.num_sms >= self.least_sms, f"at least {self.least_sms}")
 
-    @property
-    def num_threads(self) -> int:
-        return THREADS[type(self.problem)]
+    num_threads = property(lambda self: THREADS[type(self.problem)])
 
     @property
     def region(self) -> Region | None:

@@ -15,7 +15,7 @@ from ...arch import Arch
 from ...config_error import CheckedConfig, require
 from ...hardware.tensor_map import MapFields, TensorMap
 from ...layouts.arith import Int, ceil_div, div
-from ...layouts.region import PLAN_OF_RING, Region, deepest_ring
+from ...layouts.region import PLAN_OF_RING, deepest_ring
 from ...problem import Problem
 from ...schedule.fused_moe import FusedMoeOrder, RingOrder
 from .layouts.smem_plan import TILE_ROWS
@@ -97,10 +97,7 @@ class MegaMoeConfig(CheckedConfig):
     # --- threads and registers
     epilogue_warps = property(attrgetter("warps.epilogue"))
     dispatch_epilogue_threads = property(lambda config: 32 * (config.warps.dispatch + config.warps.epilogue))
-
-    @property
-    def num_threads(self) -> int:
-        return 32 * sum(self.warps)
+    num_threads = property(lambda self: 32 * sum(self.warps))
 
     @property
     def register_total(self) -> int:
@@ -113,9 +110,7 @@ class MegaMoeConfig(CheckedConfig):
         blocks = pool_tokens(self.problem, self.pool_rows) // self.block_m
         return blocks if blocks < most_blocks(self.problem, self.block_m) else 0
 
-    @property
-    def order(self) -> type[FusedMoeOrder]:
-        return RingOrder if self.ring_blocks else FusedMoeOrder
+    order = property(lambda self: RingOrder if self.ring_blocks else FusedMoeOrder)
 
     def first_row(self, pool_block: Int) -> Int:
         if self.ring_blocks:
@@ -138,9 +133,7 @@ class MegaMoeConfig(CheckedConfig):
         return self.problem.formats.promoted and not self.problem.formats.decodes
 
     # --- plans
-    @property
-    def symmetric(self) -> Region:
-        return symmetric_buffer(self.problem, self.arch, self.pool_rows)
+    symmetric = property(lambda self: symmetric_buffer(self.problem, self.arch, self.pool_rows))
 
     def tensor_maps(self, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
         """The table, for a symmetric buffer at `sym` and weights at these addresses, by name.  Beyond the last channel of tokens and of

@@ -19,7 +19,7 @@ from ....problem import Problem
 from ...kernel import with_fields
 from ..config import require_whole_tiles
 from ..layouts.smem_plan import CombinePlan, CombineRow, SmemPlan
-from .gemm_part import GATE_UP, PARTS, STORED, GemmPart, GroupedGemm, pooled_problem
+from .gemm_part import GATE_UP, PARTS, STORED, GroupedGemm, pooled_problem
 from .layouts.symmetric import MOST_TABLES_CTAS, EpLaunch, Kept, field_address, pool_rows, symmetric_buffer
 
 HALVES = ("dispatch", "combine")
@@ -89,9 +89,7 @@ class EpConfig(CheckedConfig):
         """The launch of the backward pass on the same symmetric buffer.  Raises `ConfigError`."""
         return self.replace(transposed=True, cluster=min(self.part.allowed["cluster"]), num_stages=0)
 
-    @property
-    def symmetric(self) -> Region:
-        return symmetric_buffer(self.problem, self.keeps)
+    symmetric = property(lambda self: symmetric_buffer(self.problem, self.keeps))
 
     # --- the GEMM
     tmem, map_names = property(attrgetter("gemm.tmem")), property(attrgetter("gemm.map_names"))
@@ -100,9 +98,7 @@ class EpConfig(CheckedConfig):
     def maps(self, args: Any) -> list[MapFields]:
         return self.gemm.maps(self.gemm_arguments(args))
 
-    @property
-    def part(self) -> GemmPart:
-        return PARTS[self.arch_name]
+    part = property(lambda self: PARTS[self.arch_name])
 
     @property
     def gemm_problem(self) -> GemmProblem:
@@ -128,9 +124,7 @@ class EpConfig(CheckedConfig):
     def math_warps(self) -> int:
         return self.gemm.num_threads // 32 - LOADER_WARPS
 
-    @property
-    def num_threads(self) -> int:
-        return self.gemm.num_threads + 32 * COMMUNICATION_WARPS
+    num_threads = property(lambda self: self.gemm.num_threads + 32 * COMMUNICATION_WARPS)
 
     @property
     def register_total(self) -> int:
@@ -263,14 +257,8 @@ class GemmCombineConfig(EpConfig):
         """Tiles that one part of a row has, where results are kept."""
         return self.gemm_problem.n // self.block_n // self.token_blocks
 
-    @property
-    def part_bytes(self) -> int:
-        """Bytes of BF16 that one part of a row has."""
-        return 2 * self.block_n * self.tiles_of_part
-
-    @property
-    def num_finished(self) -> int:
-        return pool_rows(self.problem) // self.block_m * self.token_blocks
+    part_bytes = property(lambda self: 2 * self.block_n * self.tiles_of_part)  # bytes of BF16 that one part of a row has
+    num_finished = property(lambda self: pool_rows(self.problem) // self.block_m * self.token_blocks)
 
     @property
     def slots(self) -> tuple[Field, MBarrier, CombinePlan]:
@@ -321,9 +309,7 @@ class RoutingTablesConfig(CheckedConfig):
         """What makes the tables that such a dispatch reads."""
         return cls(dispatch.problem, dispatch.token_saving, dispatch.token_sorting, dispatch.arch_name)
 
-    @property
-    def symmetric(self) -> Region:
-        return symmetric_buffer(self.problem)
+    symmetric = property(lambda self: symmetric_buffer(self.problem))
 
     @property
     def tokens_at_a_time(self) -> int:
@@ -335,10 +321,5 @@ class RoutingTablesConfig(CheckedConfig):
         """Tokens of a CTA whose warps each take one turn; with more, more CTAs make the tables, if there are any."""
         return WARPS * AT_A_TIME * self.tokens_at_a_time
 
-    @property
-    def num_sms(self) -> int:
-        return min(ceil_div(self.problem.max_tokens_per_rank, self.tokens_of_turn), MOST_TABLES_CTAS)
-
-    @property
-    def smem(self) -> SharedPlan:
-        return SharedPlan(tables_region(self.problem.num_experts))
+    num_sms = property(lambda self: min(ceil_div(self.problem.max_tokens_per_rank, self.tokens_of_turn), MOST_TABLES_CTAS))
+    smem = property(lambda self: SharedPlan(tables_region(self.problem.num_experts)))

@@ -94,21 +94,10 @@ class CombinePlan:
     def chunk_bytes(self) -> int:
         return Y_BYTES * self.chunk
 
-    @property
-    def part_bytes(self) -> int:
-        return self.row.value_bytes * self.chunk
-
-    @property
-    def slot_bytes(self) -> int:
-        return self.part_bytes + self.row.scale_bytes
-
-    @property
-    def pieces(self) -> int:
-        return ceil_div(self.row.hidden, self.chunk)
-
-    @property
-    def last_chunk(self) -> int:
-        return self.row.hidden - (self.pieces - 1) * self.chunk
+    part_bytes = property(lambda self: self.row.value_bytes * self.chunk)
+    slot_bytes = property(lambda self: self.part_bytes + self.row.scale_bytes)
+    pieces = property(lambda self: ceil_div(self.row.hidden, self.chunk))
+    last_chunk = property(lambda self: self.row.hidden - (self.pieces - 1) * self.chunk)
 
     def channels(self, part: Int) -> Int:
         return self.chunk if self.last_chunk == self.chunk else select(part == self.pieces - 1, self.last_chunk, self.chunk)
@@ -119,18 +108,14 @@ class CombinePlan:
             return lane, vector
         return minimum(lane + vector * LANES, div(channels, VECTOR) - 1), 0
 
-    @property
-    def sum_slots(self) -> int:
-        return Y_BYTES // self.row.value_bytes
+    sum_slots = property(lambda self: Y_BYTES // self.row.value_bytes)
 
     @property
     def slots(self) -> int:
         """Slots that a warp has: those of the sets, then those of the sum."""
         return self.sets * self.topk + self.sum_slots
 
-    @property
-    def field(self) -> Field:
-        return Field("combine_slots", (self.warps, self.slots, self.slot_bytes), U8, 128)
+    field = property(lambda self: Field("combine_slots", (self.warps, self.slots, self.slot_bytes), U8, 128))
 
 
 def vector_address(slot: Int, lane: Int, vector: int, value_bytes: int = 2) -> Int:
@@ -158,9 +143,7 @@ class CombineRow:
         up give others.  Python's True where no tile has such."""
         return True if self.hidden % TILE_ROWS == 0 else byte < self.first_scale
 
-    @property
-    def value_bytes(self) -> int:
-        return self.format.element_bits // 8
+    value_bytes = property(lambda self: self.format.element_bits // 8)
 
     @property
     def first_scale(self) -> int:
@@ -179,7 +162,7 @@ class CombineRow:
 
 @dataclass(frozen=True)
 class SmemPlan(SharedPlan):
-    """Of a kernel that pulls tokens or combines results; `combine`: how slots hold the results of a piece of a token, and their sum."""
+    """The plan of a kernel that pulls tokens or combines results; `combine` says how slots hold a piece of a token's results and sum."""
 
     combine: CombinePlan | None = None
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from ....arch import ARCH_BY_NAME, ARCHES
 from ....config_error import CheckedConfig
-from ....layouts.region import Region
 from ....problem import Problem
 from ....shared_experts import SharedExperts
 from ..layouts.symmetric import checked_pool_rows, symmetric_buffer
@@ -42,18 +41,9 @@ class PreDispatchConfig(CheckedConfig):
         self.require("num_sms", self.num_sms >= 1, "positive")
         self.require("arch_name", self.arch_name in ARCHES, "one of " + ", ".join(ARCHES))
 
-    @property
-    def shared_experts(self) -> SharedExperts:
-        return SharedExperts.within(self.problem, self.shared)
-
-    @property
-    def symmetric(self) -> Region:
-        return symmetric_buffer(self.problem, self.arch, self.pool_rows)
-
-    @property
-    def copies(self) -> bool:
-        """Whether tokens stay as they are given."""
-        return self.quantized or not self.problem.formats.scaled
+    shared_experts = property(lambda self: SharedExperts.within(self.problem, self.shared))
+    symmetric = property(lambda self: symmetric_buffer(self.problem, self.arch, self.pool_rows))
+    copies = property(lambda self: self.quantized or not self.problem.formats.scaled)  # whether tokens stay as they are given
 
     @property
     def lanes_per_scale(self) -> int:

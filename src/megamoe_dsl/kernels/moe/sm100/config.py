@@ -79,9 +79,7 @@ class Sm100Config(MegaMoeConfig):
         return [self.replace(**one, num_stages=0) for one in others]
 
     # --- threads and registers
-    @property
-    def warps(self) -> PerRole:
-        return PerRole(DISPATCH_WARPS, LOADER_WARPS, self.epilogue_warpgroups * WARPS_PER_GROUP)
+    warps = property(lambda self: PerRole(DISPATCH_WARPS, LOADER_WARPS, self.epilogue_warpgroups * WARPS_PER_GROUP))
 
     @property
     def registers(self) -> dict[str, int]:

@@ -70,9 +70,7 @@ class Sm90Config(MegaMoeConfig):
     def tiles_of(cls, problem: Problem) -> tuple[int, ...]:
         return PACKED_BLOCK_M if problem.formats.decodes else BLOCK_M
 
-    @property
-    def siblings(self) -> list[Self]:
-        return [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)]
+    siblings = property(lambda self: [self.replace(cluster=n) for n in cluster_sizes(self.problem, self.block_m, self.num_sms)])
 
     @property
     def swap_ab(self) -> bool:
@@ -108,9 +106,7 @@ class Sm90Config(MegaMoeConfig):
             return PerRole(DISPATCH_WARPS // 2, LOADER_WARPS // 2, math, WARPS_PER_GROUP)
         return PerRole(DISPATCH_WARPS, LOADER_WARPS, math)
 
-    @property
-    def registers(self) -> dict[str, int]:
-        return DECODE_REGISTERS if self.decoded else REGISTERS
+    registers = property(lambda self: DECODE_REGISTERS if self.decoded else REGISTERS)
 
     # --- tiles
     @property

@@ -78,17 +78,9 @@ class StageConfig(CheckedConfig):
             raise AttributeError(name)
         return getattr(self.fused, name)
 
-    @property
-    def part(self) -> LayerStage:
-        return LAYER_STAGES[STAGE_NAMES.index(self.stage)]
-
-    @property
-    def multiplies(self) -> bool:
-        return self.part.phase is not None
-
-    @property
-    def num_threads(self) -> int:
-        return 32 * self.part.warps(self.fused)
+    part = property(lambda self: LAYER_STAGES[STAGE_NAMES.index(self.stage)])
+    multiplies = property(lambda self: self.part.phase is not None)
+    num_threads = property(lambda self: 32 * self.part.warps(self.fused))
 
     @property
     def cluster(self) -> int:
@@ -103,9 +95,7 @@ class StageConfig(CheckedConfig):
 
     register_total = MegaMoeConfig.register_total
 
-    @property
-    def facts(self) -> list[tuple[str, object]]:
-        return [self.fused.facts[0], ("stages", self.num_stages)] if self.multiplies else []
+    facts = property(lambda self: [self.fused.facts[0], ("stages", self.num_stages)] if self.multiplies else [])
 
     smem = PLAN_OF_RING
     tmem = property(lambda stage: getattr(stage.fused, "tmem", None) if stage.multiplies else None)
