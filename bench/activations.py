@@ -20,7 +20,7 @@ from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.timing import launches_of, synchronize, time_back_to_back, time_graphs
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
+from megamoe_dsl.kernels.moe.family import PreDispatchKernel
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.layer import MegaMoE

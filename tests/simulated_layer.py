@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.buffers import check_layout
 from megamoe_dsl.runtime.simulated import CPU, SimulatedMoE

@@ -153,7 +153,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "kernels.decode.config.DecodeConfig": {"num_stages": 0, "indices": "i64", "weights": "f32"},
     "kernels.expert_routing.config.RouteConfig": {"arch_name": "sm_90a", "sorters": 1, "slots_per_sorter": 4096, "indices": "i64"},
     "kernels.expert_routing.config.TokensConfig": {"arch_name": "sm_90a"},
-    "kernels.moe.pre_dispatch.config.PreDispatchConfig": {"quantized": False, "shared": 0},
+    "kernels.moe.inputs_config.PreDispatchConfig": {"quantized": False, "shared": 0},
     "kernels.moe.unfused.config.StageConfig": {"num_stages": 0},
     "blocks.gemm.sm100.config.Sm100GemmConfig": {
         "num_sms": 148,

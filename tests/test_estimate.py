@@ -17,7 +17,7 @@ from megamoe_dsl.cli import estimate
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.estimate import GIB, Estimate
 from megamoe_dsl.cli.tables import steps
-from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
+from megamoe_dsl.kernels.moe.family import PreDispatchKernel
 from megamoe_dsl.presets import PRESETS
 
 runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})

@@ -12,7 +12,7 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
 from megamoe_dsl.config_error import ConfigError, as_integer, parse_integer, shown
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.options.option import at_least, numbers
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import weight_names

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.testing import problems

@@ -22,7 +22,7 @@ from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.options import SimulateOptions
 from megamoe_dsl.cli.simulate import rotate
 from megamoe_dsl.cli.simulations import BOUNDED, EQUAL, compared, rows_of
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel, kernel_of
 from megamoe_dsl.runtime.simulated import RankComparison
 from megamoe_dsl.sim import Report

@@ -27,8 +27,8 @@ from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.moe.halves.layouts import symmetric as ep_moe
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import pool_rows
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.layouts import symmetric as mega_moe
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import PACKED_BLOCK_M, Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import STAGES

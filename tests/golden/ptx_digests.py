@@ -25,9 +25,9 @@ from megamoe_dsl.kernels.expert_layer import ExpertLayer, uneven_config
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig, TokensConfig
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem, SumProblem, TopExpertsProblem
 from megamoe_dsl.kernels.kernel import KernelConfig
+from megamoe_dsl.kernels.moe.family import PreDispatchKernel
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, EpConfig, GemmCombineConfig, RoutingTablesConfig
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
-from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.moe.unfused.family import STAGES, stage_configs

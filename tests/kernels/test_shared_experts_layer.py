@@ -10,7 +10,7 @@ from mega_moe_runs import problem
 
 from megamoe_dsl.arch import ARCHES
 from megamoe_dsl.cases import random_case
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.quant import quantize_e4m3, quantize_e4m3_f32
 from megamoe_dsl.runtime.simulated import SimulatedMoE

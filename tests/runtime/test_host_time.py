@@ -22,7 +22,7 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.cases import TokenInputs, random_inputs, random_weights
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime import inputs_stage, rank_kernel
 from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock

@@ -21,8 +21,8 @@ from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_weights
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.kernel import ArgumentSpec, KernelConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import cuda_kernel, rank_kernel, symmetric_memory
 from megamoe_dsl.runtime.cuda_kernel import ArgumentBlock, CudaKernel

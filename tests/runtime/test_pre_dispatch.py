@@ -7,8 +7,8 @@ import torch
 
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import quantize_e2m1, quantize_e4m3, quantize_e4m3_f32, quantize_nvfp4
 from megamoe_dsl.sim import GlobalMemory, Launch, Simulator

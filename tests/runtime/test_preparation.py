@@ -14,8 +14,8 @@ from megamoe_dsl.artifact import cache
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_routing.problem import TopExpertsProblem
+from megamoe_dsl.kernels.moe.family import PreDispatchKernel
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, RoutingTablesConfig
-from megamoe_dsl.kernels.moe.pre_dispatch.family import PreDispatchKernel
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import preparation

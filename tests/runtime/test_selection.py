@@ -14,7 +14,7 @@ from megamoe_dsl.compat.engines.shared_parts import prepared_bounds
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.decode.config import DecodeConfig
 from megamoe_dsl.kernels.moe import choose
-from megamoe_dsl.kernels.moe.pre_dispatch.config import PreDispatchConfig
+from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.runtime import preparation
 from megamoe_dsl.runtime.layer import MegaMoE

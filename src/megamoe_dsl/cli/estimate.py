@@ -10,7 +10,7 @@ from math import prod
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import EpConfig
-from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.inputs_config import PreDispatchConfig
 from ..kernels.registry import kernel_of
 from ..problem import ProblemError
 

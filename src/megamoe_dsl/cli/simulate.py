@@ -12,10 +12,9 @@ from rich.text import Text
 
 from ..kernels.gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from ..kernels.kernel import KernelConfig
-from ..kernels.moe.family import MegaMoeKernel
+from ..kernels.moe.family import MegaMoeKernel, PreDispatchKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
-from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
+from ..kernels.moe.inputs_config import PreDispatchConfig
 from ..kernels.moe.unfused.family import STAGES, stage_configs
 from ..kernels.registry import find_kernel, kernel_of
 from ..options.option import leave_out, numbers

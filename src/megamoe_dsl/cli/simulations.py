@@ -18,7 +18,7 @@ from ..kernel_cases.gradients import GradientCase, VarlenKCase, gradient_case, v
 from ..kernel_cases.halves import combined, draw_activations, linear1_rows
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.halves.config import EpConfig
-from ..kernels.moe.pre_dispatch.config import PreDispatchConfig
+from ..kernels.moe.inputs_config import PreDispatchConfig
 from ..options.option import numbers
 from ..problem import Problem, ProblemError
 from ..quant import input_layout, quantize

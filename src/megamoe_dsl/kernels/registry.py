@@ -13,9 +13,8 @@ from .decode.family import DecodeKernel
 from .expert_routing.family import ROUTING_KERNELS, TOP_EXPERTS
 from .gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from .kernel import Kernel, KernelConfig
-from .moe.family import MegaMoeKernel
+from .moe.family import MegaMoeKernel, PreDispatchKernel
 from .moe.halves.family import EP_KERNELS, RoutingTablesKernel
-from .moe.pre_dispatch.family import PreDispatchKernel
 from .moe.unfused.family import STAGES
 
 KERNELS: list[Kernel] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..artifact.store import ArtifactStore
-from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
+from ..kernels.moe.family import PreDispatchKernel
 from ..problem import ProblemError
 from ..quant import quantize, quantize_nvfp4
 from ..recipe import ExpertFactors

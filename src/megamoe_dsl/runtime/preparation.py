@@ -16,8 +16,8 @@ from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import TopExpertsProblem
 from ..kernels.kernel import KernelConfig
 from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.family import PreDispatchKernel
 from ..kernels.moe.halves.config import RoutingTablesConfig
-from ..kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ..kernels.moe.unfused.family import stage_configs
 from ..kernels.registry import choose, find_kernel
 from ..problem import Problem, ProblemError, integer_between

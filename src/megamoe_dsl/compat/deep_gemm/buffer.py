@@ -14,9 +14,9 @@ from ...artifact.cache import compile_ahead
 from ...artifact.store import ArtifactStore
 from ...cuda_device import require_cuda
 from ...kernels.moe.config import MegaMoeConfig
+from ...kernels.moe.family import PreDispatchKernel
 from ...kernels.moe.layouts.smem_plan import TILE_ROWS
 from ...kernels.moe.layouts.symmetric import symmetric_buffer
-from ...kernels.moe.pre_dispatch.family import PreDispatchKernel
 from ...kernels.registry import find_kernel
 from ...presets.compiled import configs_up_to
 from ...problem import Problem, ProblemError, integer_between

@@ -1,4 +1,4 @@
-"""The fused MoE layer, as the registry knows it."""
+"""The fused MoE layer and its inputs stage, as the registry knows them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from ..measures import measure_sm90, measure_sm100
 from .arguments import OVER_RANKS, Arguments
 from .choose import choose
 from .config import MegaMoeConfig
+from .inputs_config import PreDispatchConfig
 from .sm90.config import Sm90Config
 from .sm100.config import Sm100Config
 
 MIB = 1 << 20
 ARGUMENTS = *OVER_RANKS, "maps", "y", "stats", "num_tokens", "trace"
 """Of every launch of the fused layer, and of its stages."""
+TOKENS = "x", "topk_idx", "topk_weights", "num_tokens", "padded_tokens"
+"""Of every launch of the inputs stage."""
 
 
 class MegaMoeKernel(Kernel):
@@ -60,3 +63,24 @@ class MegaMoeKernel(Kernel):
             ("register file", f"{config.register_total} of {config.arch.registers}"),
             ("memory per rank", f"{weights:,.0f} MiB of weights, {symmetric:,.0f} MiB of symmetric buffer"),
         ]
+
+
+class PreDispatchKernel(Kernel):
+    """Tokens, BF16 ones quantized with scales on the way, and routing, into the symmetric buffer that the mega kernel reads."""
+
+    name = "pre_dispatch"
+    ctas_per_sm = 0
+    per_sm = 4
+    code = "inputs.pre_dispatch_kernel"
+    problem = Problem
+    configs: ClassVar[Mapping[str, type[PreDispatchConfig]]] = dict.fromkeys(MegaMoeKernel.configs, PreDispatchConfig)
+    recipes = MegaMoeKernel.recipes
+
+    def arguments_type(self, config: PreDispatchConfig) -> type[Arguments]:
+        """With scales where tokens have them, the rank's first shared expert, if any, and factors for what is quantized with one."""
+        factors = not config.copies and config.problem.formats.activations.factor
+        return with_fields(Arguments, *TOKENS, x_sf=config.quantized, first_shared=config.shared, factors=factors)
+
+    def label(self, config: PreDispatchConfig) -> str:
+        given = ("-quantized" if config.quantized else "") + (f"-shared{config.shared}" if config.shared else "")
+        return f"{config.problem.label}-pre{given}"

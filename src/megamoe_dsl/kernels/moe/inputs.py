@@ -21,8 +21,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....blocks.quantize import quantize, store_codes
-from ....device.memory import (
+from ...blocks.quantize import quantize, store_codes
+from ...device.memory import (
     load_constant_u64,
     load_constant_v4,
     load_f32,
@@ -34,12 +34,12 @@ from ....device.memory import (
     store_u64,
     store_v4,
 )
-from ....device.warp import store_where
-from ....layouts.arith import ceil_div, div, minimum
-from ....recipe import F32, ExpertFactors
-from ..dispatch import MASKED
-from ..layouts.symmetric import scale_row
-from .config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
+from ...device.warp import store_where
+from ...layouts.arith import ceil_div, div, minimum
+from ...recipe import F32, ExpertFactors
+from .dispatch import MASKED
+from .inputs_config import CHUNK, PER_LANE, THREADS, PreDispatchConfig
+from .layouts.symmetric import scale_row
 
 
 def chunks_of_token(config: PreDispatchConfig) -> int:

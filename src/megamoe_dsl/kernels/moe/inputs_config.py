@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ....arch import ARCH_BY_NAME, ARCHES
-from ....config_error import CheckedConfig
-from ....problem import Problem
-from ....shared_experts import SharedExperts
-from ..layouts.symmetric import checked_pool_rows, symmetric_buffer
+from ...arch import ARCH_BY_NAME, ARCHES
+from ...config_error import CheckedConfig
+from ...problem import Problem
+from ...shared_experts import SharedExperts
+from .layouts.symmetric import checked_pool_rows, symmetric_buffer
 
 THREADS = 512
 CHUNK = 256  # channels that a warp quantizes at a time
