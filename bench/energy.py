@@ -30,7 +30,7 @@ from megamoe_dsl.bench.timing import run_earlier_batches, synchronize, time_grap
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.options.option import naming_options, option
-from megamoe_dsl.options.points import VariantOptions
+from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.rank_kernel import RankKernel
@@ -132,9 +132,10 @@ def parts_of(found: dict[str, Any], ranks: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class EnergyOptions(VariantOptions):
+class EnergyOptions(RunOptions):
     """Of this script."""
 
+    variants: bool = option(False, "Take every kernel in the folder that fits a point.")
     baseline: str | None = baseline_option()
     linears: bool = option(False, "Also Linear1 and Linear2 alone, the stages of the unfused layer.")
 

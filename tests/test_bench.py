@@ -111,7 +111,7 @@ def test_a_shape_of_ones_own(asked: list[Session]) -> None:
     assert (point.problem.hidden, point.problem.intermediate, point.problem.num_experts, point.problem.topk) == (7168, 2048, 384, 8)
     assert Point(**json.loads(json.dumps(asdict(point)))) == point
     assert are_of_layers([{"name": "a", "variants": {}, "point": asdict(point)}])
-    with pytest.raises(TypeError):
+    with pytest.raises(ProblemError, match="intermediate = None: must be given"):
         are_of_layers([{"name": "a", "variants": {}, "point": {"preset": None, "tokens": 8, "ranks": 8, "hidden": 7168}}])
     (coded,) = points_of(PointOptions(preset="flash", tokens="8", combine="e4m3"))
     assert coded.name == "flash EP8 combine=e4m3 M=8" and coded.problem.combine == "e4m3" and coded.layer == Point("flash", 8, 8).layer

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from megamoe_dsl.json_file import FileError, cache_folder, printable, read_json, read_json_object, read_regular, replacing, tables_folder
+from megamoe_dsl.json_file import (
+    FileError,
+    cache_folder,
+    open_regular,
+    printable,
+    read_all,
+    read_json,
+    read_json_object,
+    replacing,
+    tables_folder,
+)
 
 
 def refused(path: Path | str, read: Callable[[Path | str], object] = read_json) -> str:
@@ -47,8 +57,8 @@ def test_what_would_hang_or_fill_memory_is_refused_at_once(tmp_path: Path) -> No
 def test_a_file_of_one_byte_too_many(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"[1]")
-    assert read_regular(path, 3) == b"[1]"
-    assert refused(path, lambda one: read_regular(one, 2)) == "larger than 2 bytes, the most that is read"
+    assert read_all(open_regular(path), path, 3) == b"[1]"
+    assert refused(path, lambda one: read_all(open_regular(one), one, 2)) == "larger than 2 bytes, the most that is read"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +120,9 @@ def test_a_file_of_just_as_many_bytes_is_read(size: int, tmp_path: Path) -> None
     path = tmp_path / "a.json"
     path.write_bytes(b"x" * size)
     if size <= 10:
-        assert read_regular(path, 10) == b"x" * size
+        assert read_all(open_regular(path), path, 10) == b"x" * size
     else:
-        assert refused(path, lambda one: read_regular(one, 10)) == "larger than 10 bytes, the most that is read"
+        assert refused(path, lambda one: read_all(open_regular(one), one, 10)) == "larger than 10 bytes, the most that is read"
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 64 << 20
-"""Of a file of JSON, unless its reader says otherwise: ten times the index of a model with 100,000 tensors."""
+"""Of a file of JSON: ten times the index of a model with 100,000 tensors."""
 
 MOST_SHOWN = 4096  # characters of a path or name in a message: Linux takes no longer path
 
@@ -71,11 +71,6 @@ def read_all(handle: int, path: Path | str, most: int) -> bytes:
     return found
 
 
-def read_regular(path: Path | str, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a regular file of at most so many.  Raises `FileError`."""
-    return read_all(open_regular(path), path, most)
-
-
 def parse_json(text: bytes, path: Path | str) -> Any:
     """The JSON value in bytes of a file.  NaN and Infinity are numbers, as Python writes them.  Raises `FileError`."""
     try:
@@ -85,14 +80,14 @@ def parse_json(text: bytes, path: Path | str) -> Any:
         raise FileError(path, f"no JSON that can be read: {why}") from None
 
 
-def read_json(path: Path | str, most: int = MOST_BYTES) -> Any:
-    """The JSON value in a regular file of at most so many bytes.  Raises `FileError`."""
-    return parse_json(read_regular(path, most), path)
+def read_json(path: Path | str) -> Any:
+    """The JSON value in a regular file of at most `MOST_BYTES`.  Raises `FileError`."""
+    return parse_json(read_all(open_regular(path), path, MOST_BYTES), path)
 
 
-def read_json_object(path: Path | str, most: int = MOST_BYTES) -> dict[str, Any]:
+def read_json_object(path: Path | str) -> dict[str, Any]:
     """As `read_json`, for a file whose value is an object.  Raises `FileError`."""
-    found = read_json(path, most)
+    found = read_json(path)
     if not isinstance(found, dict):
         raise FileError(path, "no JSON object")
     return found

@@ -109,7 +109,7 @@ def test_launches_and_compared_choices_are_drawn(tmp_path, gpu):
         (["--preset", "flash", "--tokens", "8,x"], "error: --tokens = '8,x': must be numbers separated by commas"),
         (["--preset", "flash", "--tokens", "0"], "error: --tokens = 0: must be at least 1"),
         (["--preset", "flash", "--block-m", "24"], "error: --block-m = 24: must be one of "),
-        (["--preset", "flash", "--block-k", "256"], "error: --block-k = 256: must be left out with --gpu H200"),
+        (["--preset", "flash", "--block-k", "256"], "error: --block-k = 256: must be left out with --kernel mega_moe for sm_90a"),
         (["--preset", "flash", "--tokens", "8,16", "--trace", "x.json"], "error: --tokens = '8,16': must be one number with "),
         (["--preset", "flash", "--tokens", "8,16", "--compare", "--svg", "x.svg"], "error: --tokens = '8,16': must be one number with "),
         (["--preset", "flash", "--gpu", "B200", "--pool-rows", "64"], "error: --pool-rows = 64: must be None or a multiple of 128"),

@@ -19,7 +19,7 @@ from ..kernels.moe.work import Load
 from ..options.option import numbers
 from ..options.points import PointOptions
 from ..predict.machine import bound_of
-from ..presets import preset
+from ..presets import layer_problem, preset
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, weight_names
 from ..quant.expansion import fp8_weights
@@ -81,16 +81,13 @@ class Point:
 
     @property
     def problem(self) -> Problem:
-        """Raises `ProblemError`, and TypeError where a shape without a preset lacks a field."""
+        """Raises `ProblemError`."""
         given = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         changes |= {"num_ranks": self.ranks, "recipe": self.recipe, "combine": self.combine, "activation_clamp": CLAMP}
         if self.experts_per_rank is not None:
             changes["num_experts"] = self.experts_per_rank * self.ranks
-        capacity = max(1, self.tokens)
-        if self.preset is None:
-            return Problem(**changes, max_tokens_per_rank=capacity)
-        return preset(self.preset).problem(capacity, **changes)
+        return layer_problem(self.preset, max(1, self.tokens), **changes)
 
     @property
     def pool(self) -> dict[str, Any]:
@@ -274,7 +271,9 @@ def points_of(given: PointOptions, remote: float | None = None, least_tokens: in
     shape = {name: getattr(given, name) for name in SHAPE}
     if given.experts is not None and given.experts_per_rank is not None:
         raise ProblemError("experts_per_rank", given.experts_per_rank, "left out with --experts")
-    names, combine = names_of(given, shape), BF16 if given.combine is None else given.combine
+    own = given.preset is None and any(value is not None for value in shape.values())
+    names = [None] if own else (given.DEFAULT_PRESETS if given.preset is None else given.preset).split(",")
+    combine = BF16 if given.combine is None else given.combine
     points = [
         Point(name, count, group, given.experts_per_rank, remote, **shape, recipe=given.recipe, pool_rows=given.pool_rows, combine=combine)
         for group in groups
@@ -286,16 +285,3 @@ def points_of(given: PointOptions, remote: float | None = None, least_tokens: in
             raise ProblemError("ranks", point.ranks, f"a divisor of {point.all_experts}, the number of experts")
         check_remote(point.problem, remote)
     return points
-
-
-def names_of(given: PointOptions, shape: dict[str, int | None]) -> list[str] | list[None]:
-    """Presets; None alone for a shape that needs none.  Raises `ProblemError` for an unknown name and for a shape in parts."""
-    if given.preset is None and any(value is not None for value in shape.values()):
-        for name, value in shape.items():
-            if value is None and (name != "experts" or given.experts_per_rank is None):
-                raise ProblemError(name, None, "given, or taken from a --preset")
-        return [None]
-    names = (given.DEFAULT_PRESETS if given.preset is None else given.preset).split(",")
-    for name in names:
-        preset(name)
-    return names

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from ..options.option import option
 from ..problem import ProblemError
 from .options import CompiledOptions, takes
 from .output_file import require_writable_files, write_whole
-from .tables import ANY_WIDTH, artifact_table, config_table, problem_table, ruled, wide_console
+from .tables import artifact_table, config_table, problem_table, ruled, wide_console
 
 if TYPE_CHECKING:
     from ..artifact.artifact import Artifact
@@ -102,7 +101,7 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
     said = f"Overtaken loads (from SMEM, not waited for by the arrival that gives their bytes away): {found}."
     console.print(Text(said), soft_wrap=True)
     if inspection.measures:
-        console.print(measure_table(inspection, console))
+        console.print(measure_table(inspection))
         console.print(Text("A tile is counted without its K blocks or tokens, a combined token with one top-k slot.", style="dim"))
 
 
@@ -140,21 +139,11 @@ def tables_of(inspection: Inspection) -> Iterator[Table]:
     )
 
 
-def measure_table(inspection: Inspection, console: Console) -> Table:
-    """`measure_columns` with as many kinds as the console has room for, the last ones among the others; digits are never cut."""
-    kinds = list(KINDS_SHOWN)
-    while True:
-        table = measure_columns(inspection, kinds)
-        if not kinds or Measurement.get(console, console.options.update(max_width=ANY_WIDTH), table).maximum <= console.width:
-            return table
-        kinds.pop()
-
-
-def measure_columns(inspection: Inspection, shown: list[str]) -> Table:
+def measure_table(inspection: Inspection) -> Table:
     """Instructions of each role per unit of work, by kind."""
-    rows, headings = [], ("role", "per", "all", *(KINDS_SHOWN[kind] for kind in shown), "other")
+    rows, headings = [], ("role", "per", "all", *KINDS_SHOWN.values(), "other")
     for one in inspection.measures:
-        kinds = [one.kinds.get(kind, 0.0) for kind in shown]
+        kinds = [one.kinds.get(kind, 0.0) for kind in KINDS_SHOWN]
         counts = [number(count or None) for count in (*kinds, one.instructions - sum(kinds))]
         rows.append((one.role, one.unit, Text(number(one.instructions), style="bold"), *counts))
     return ruled("Instructions per unit of work", headings, rows)
@@ -168,9 +157,7 @@ def print_changes(console: Console, path: Path, changes: list[Change]) -> None:
     moved = [one for one in changes if one.path.startswith(MOVED) and one.path.endswith(PLACES) and None not in (one.before, one.after)]
     shown = [one for one in changes if one not in moved]
     if shown:
-        table = ruled(f"Against {path}", ("what", "before", "after"), [(one.path, one.before, one.after) for one in shown])
-        table.columns[0].min_width = min(max(len(one.path) for one in shown), console.width // 2)  # names in one piece, where they fit
-        console.print(table)
+        console.print(ruled(f"Against {path}", ("what", "before", "after"), [(one.path, one.before, one.after) for one in shown]))
     if moved:
         console.print(Text(f"Fields of SMEM and TMEM at another offset: {len(moved)}; --json lists offsets.", style="dim"), soft_wrap=True)
 

@@ -21,8 +21,7 @@ from ..kernels.moe.sm100 import config as sm100
 from ..kernels.registry import KERNELS, config_type, default_recipe, find_kernel
 from ..options.option import Option, leave_out, naming, numbers, option, options_of
 from ..options.points import PROBLEM, ShapeOptions
-from ..presets import preset as find_preset
-from ..presets import projection
+from ..presets import layer_problem, projection
 from ..problem import MAX_RANKS, Problem, ProblemError
 from ..target import ARCH_VARIABLE, Target, find_arch
 
@@ -125,12 +124,15 @@ class LayerOptions(ShapeOptions):
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}) | {"activation_clamp": None} | numerics
         given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), arch) if self.recipe is None else self.recipe
-        if self.preset is not None:
-            return find_preset(self.preset).problem(max_tokens_per_rank, **given)
-        for name in shape:
-            if name not in given:
-                raise ProblemError(name, None, "given, or taken from a --preset")
-        return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
+        return layer_problem(self.preset, max_tokens_per_rank, **given)
+
+    def configure(self, kernel: Kernel, problem: Problem, target: Target, num_tokens: int) -> Any:
+        """The kernel's configuration with the given fields.  Raises `ConfigError`, and `ProblemError` for a field that it does not have."""
+        given = self.given_fields(problem)
+        for name, value in given.items():
+            if name not in kernel.choices(target.arch):
+                raise ProblemError(name, value, f"left out with --kernel {kernel.name} for {target.arch}")
+        return kernel.choose(problem, target, num_tokens, **given)
 
 
 @dataclass(frozen=True)
@@ -155,13 +157,8 @@ class ConfigOptions(LayerOptions):
         return self.layer(self.architecture, max_tokens_per_rank, **numerics, **given_only({"activation": self.activation}))
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
-        """The configuration of the architecture's kernel, by default for the GPU that most people have of it (target.py).  Raises
-        `ConfigError`, and `ProblemError` for a kernel that is unknown or has no such field."""
-        found = find_kernel(kernel)
-        for name, value in self.given_fields(problem).items():
-            if name not in found.choices(self.architecture):
-                raise ProblemError(name, value, f"left out with --kernel {kernel} for {self.architecture}")
-        return found.choose(problem, Target.typical(self.architecture, num_sms), num_tokens, **self.given_fields(problem))
+        """As `configure`, for the typical GPU of the architecture (target.py).  Raises `ProblemError` for an unknown kernel, too."""
+        return self.configure(find_kernel(kernel), problem, Target.typical(self.architecture, num_sms), num_tokens)
 
 
 @dataclass(frozen=True)

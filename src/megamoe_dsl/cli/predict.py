@@ -52,11 +52,8 @@ class PredictOptions(LayerOptions):
     json: bool = option(False, "Print JSON and nothing else.", OUTPUT)
 
     def config(self, gpu: Gpu, tokens: int) -> MegaMoeConfig:
-        kernel = find_kernel(DEFAULT_KERNEL)
-        if self.block_k is not None and "block_k" not in kernel.choices(gpu.arch):
-            raise ProblemError("block_k", self.block_k, f"left out with --gpu {self.gpu}")
-        target, problem = Target(gpu.arch, gpu.num_sms, gpu.name), self.layer(gpu.arch, tokens)
-        config: MegaMoeConfig = kernel.choose(problem, target, tokens, **self.given_fields(problem))
+        target = Target(gpu.arch, gpu.num_sms, gpu.name)
+        config: MegaMoeConfig = self.configure(find_kernel(DEFAULT_KERNEL), self.layer(gpu.arch, tokens), target, tokens)
         return config
 
     def over_nodes(self, gpu: Gpu, counts: Sequence[int]) -> list[NodePrediction]:

@@ -8,8 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
+from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from ..sim import Report
 
 FAILED = 1  # exit code of what ran and was wrong
-ANY_WIDTH = 10_000
 PIPE_WIDTH = 120
 
 
@@ -34,37 +32,10 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=max(console.width, PIPE_WIDTH))
 
 
-class WholeWords(Table):
-    """A table whose columns give way to a narrow console by whole words where those fit; what does not fit is folded, never cut."""
-
-    whole_names = False  # Whether the first column keeps its width where the words of the others still fit.
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self._give_way(console, options)
-        yield from super().__rich_console__(console, options)
-
-    def _give_way(self, console: Console, options: ConsoleOptions) -> None:
-        wide = options.update(max_width=ANY_WIDTH)
-        cells = [[Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)] for column in self.columns]
-        words, whole = ([max(getattr(one, side) for one in some) for some in cells] for side in ("minimum", "maximum"))
-        room = options.max_width - (Measurement.get(console, wide, self).maximum - sum(whole))
-        if self.whole_names and whole[0] + sum(words[1:]) <= room:
-            words[0] = whole[0]
-        if not sum(words) <= room < sum(whole):
-            return
-        widths = words
-        while sum(widths) < room:  # a column at a time, the one that lacks most
-            lacking = max(range(len(widths)), key=lambda place: whole[place] - widths[place])
-            widths[lacking] += 1
-        for column, width in zip(self.columns, widths, strict=True):
-            column.width = width
-
-
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     """Makes a table of two columns, names and values, under a title."""
-    table = WholeWords(title=Text(title, style="bold"), title_justify="left", show_header=False, box=None, padding=(0, 2))
-    table.whole_names = True
-    table.add_column(style="cyan", overflow="fold")
+    table = Table(title=Text(title, style="bold"), title_justify="left", show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="cyan", overflow="fold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(Text(name), Text(str(value)))
@@ -73,7 +44,7 @@ def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
 
 def ruled(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]] = (), styles: Iterable[str] = ()) -> Table:
     """A table with headings; the first column is text, the others are numbers or short. `styles` are those of the rows, if any."""
-    table = WholeWords(title=Text(title, style="bold"), title_justify="left", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=Text(title, style="bold"), title_justify="left", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
         table.add_column(heading, style="" if place else "cyan", overflow="fold")
     for row in rows:

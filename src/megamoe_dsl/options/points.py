@@ -61,16 +61,10 @@ class RunOptions(PointOptions):
 
 
 @dataclass(frozen=True)
-class VariantOptions(RunOptions):
-    """Options of a run that may take all kernels that there are."""
-
-    variants: bool = option(False, "Time every kernel in the folder that fits a point.")
-
-
-@dataclass(frozen=True)
-class BenchOptions(VariantOptions):
+class BenchOptions(RunOptions):
     """Options of `megamoe bench` besides the points."""
 
+    variants: bool = option(False, "Time every kernel in the folder that fits a point.")
     no_graphs: bool = option(False, "Back-to-back launches only.")
     trace: bool = option(False, "Where the time of a launch goes, from a traced kernel, instead of timing.")
 

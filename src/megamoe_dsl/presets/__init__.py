@@ -8,9 +8,9 @@ Kernels are for the architecture that `MEGAMOE_ARCH` names, else for the local G
 
 from typing import Any
 
-from .shapes import MEASURED, PRESETS, PROJECTIONS, Preset, Projection, preset, projection
+from .shapes import MEASURED, PRESETS, PROJECTIONS, Preset, Projection, layer_problem, preset, projection
 
-__all__ = ["MEASURED", "PRESETS", "PROJECTIONS", "Preset", "Projection", "preset", "projection"]
+__all__ = ["MEASURED", "PRESETS", "PROJECTIONS", "Preset", "Projection", "layer_problem", "preset", "projection"]
 
 
 def __getattr__(name: str) -> Any:

@@ -56,6 +56,16 @@ class Preset:
         return Problem(**{**fields, "max_tokens_per_rank": max_tokens_per_rank, **changes})
 
 
+def layer_problem(name: str | None, max_tokens_per_rank: int, **given: Any) -> Problem:
+    """The layer of a preset with `given` fields in place of its own, or of `given` fields alone.  Raises `ProblemError`."""
+    if name is not None:
+        return preset(name).problem(max_tokens_per_rank, **given)
+    for field in ("hidden", "intermediate", "num_experts", "topk"):
+        if field not in given:
+            raise ProblemError(field, None, "given, or taken from a --preset")
+    return Problem(**given, max_tokens_per_rank=max_tokens_per_rank)
+
+
 GPT_OSS: dict[str, Any] = {"clamp": 7.0, "weights": E2M1, "activation": "swigluoai", "biases": True}
 PRESETS = {
     one.name: one
