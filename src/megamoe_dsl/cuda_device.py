@@ -30,7 +30,7 @@ def require_usable(device: torch.device | str, field: str = "device") -> torch.d
 
 
 def require_cuda(device: torch.device | str, field: str = "device") -> torch.device:
-    """The same, for what runs nowhere else: raises `ProblemError` for a device that is no CUDA device, too."""
+    """As `require_usable`, but raises `ProblemError` for any other device than a CUDA device, too."""
     import torch
 
     place = require_usable(device, field)

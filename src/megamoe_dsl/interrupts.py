@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_interrupts() -> Iterator[None]:
-    """An interrupt that comes inside is handled at the end.  Python handles them in the main thread: in another one nothing changes."""
+    """Delays Ctrl-C until the end of the block.  Has no effect outside the main thread, where Python delivers no interrupts."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:  # None: no handler of Python's
         yield

@@ -1,7 +1,6 @@
-"""Files that others wrote: regular files of bounded size, and the JSON in them; files that appear whole; the folder of this user's files.
+"""Reads regular files and JSON up to a size limit, replaces files atomically, and finds the user's cache folder.
 
-A reader never waits for a pipe, reads a device or fills memory.  Whatever is wrong becomes a `FileError`: one line that begins with the
-path.
+Reading never blocks on a pipe, reads a device or exhausts memory; every failure is a `FileError`, a line that begins with the path.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ KINDS = {
 
 
 def printable(text: Path | str) -> str:
-    """Text that others chose, on one line of a message: a question mark for what does not print, cut where it is too long."""
+    """Untrusted text for one line of a message: unprintable characters become question marks, long text is cut."""
     shown = "".join(one if one.isprintable() else "?" for one in str(text))
     return shown if len(shown) <= MOST_SHOWN else f"{shown[:256]}..."
 
@@ -47,7 +46,7 @@ class FileError(ValueError):
 
 
 def open_regular(path: Path | str) -> int:
-    """A descriptor of a regular file, opened for reading; a link is followed.  Never waits.  Raises `FileError`."""
+    """Opens a regular file, or a link to one, for reading, without blocking; returns the descriptor.  Raises `FileError`."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -60,7 +59,7 @@ def open_regular(path: Path | str) -> int:
 
 
 def read_all(handle: int, path: Path | str, most: int) -> bytes:
-    """The bytes of an open file, which is closed; `path` is for the message.  Raises `FileError` for more than `most`."""
+    """Reads and closes an open file; `path` is for the message.  Raises `FileError` for more than `most` bytes."""
     try:
         with os.fdopen(handle, "rb") as file:
             found = file.read(most + 1)
@@ -72,7 +71,7 @@ def read_all(handle: int, path: Path | str, most: int) -> bytes:
 
 
 def parse_json(text: bytes, path: Path | str) -> Any:
-    """The JSON value in bytes of a file.  NaN and Infinity are numbers, as Python writes them.  Raises `FileError`."""
+    """The JSON value of a file's bytes, with NaN and Infinity as Python writes them.  Raises `FileError`."""
     try:
         return json.loads(text)
     except (RecursionError, ValueError) as error:
@@ -95,8 +94,8 @@ def read_json_object(path: Path | str) -> dict[str, Any]:
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
-    """A new file beside `path` to write into.  It takes that place when the block ends, or goes after an error.  Without a `mode` it has
-    that of the file it replaces, or 0o644.  Raises OSError."""
+    """Yields a temporary file beside `path`, which replaces it at the end of the block and is removed after an error.  The default `mode`
+    is that of the replaced file, or 0o644.  Raises OSError."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:200]}.", suffix=".partial")
     os.close(handle)
     partial = Path(name)
@@ -123,5 +122,5 @@ def cache_folder() -> Path:
 
 
 def tables_folder() -> Path:
-    """Where `megamoe tune` keeps what this user has measured: tables that come before the package's.  It need not exist."""
+    """Folder of the tables that `megamoe tune` writes, which override the package's.  It need not exist."""
     return cache_folder() / "tuned"

@@ -1,4 +1,4 @@
-"""Names that load on first use.  Public ones of a package stand once, as imports in the `.pyi` beside the package's `__init__.py`."""
+"""Names that load on first use.  A package lists its public names once, as imports in the `__init__.pyi` beside its `__init__.py`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def lazy_names(package: str, file: str) -> tuple[list[str], Callable[[str], obje
 
 
 def find(name: str, package: str = __package__) -> Callable[..., Any]:
-    """`module.function`, whose module lies in a package."""
+    """The function that "module.function" names; the module is relative to `package`."""
     module, _, function = name.rpartition(".")
     found: Callable[..., Any] = getattr(import_module(f".{module}", package), function)
     return found
 
 
 def late(name: str, *others: str) -> Any:
-    """A method that finds a function by its name when it is called, and calls it with what it is given and the functions of other names.
-    So parts of configurations are read where the DSL is not."""
+    """A method that imports the function `name` when it is called, and passes its own arguments and the functions `others` to it.  With it,
+    parts of configurations can be read without the DSL."""
 
     def call(part: Any, *args: Any, **named: Any) -> Any:
         return find(name)(*args, *map(find, others), **named)

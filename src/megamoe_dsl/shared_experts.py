@@ -1,4 +1,4 @@
-"""Experts that every rank has a copy of, and that all of its tokens take with weight 1, with nothing to exchange.
+"""Shared experts: every rank has a copy of them, and all its tokens use them with weight 1, without communication.
 
 To the kernels they are routed experts like any other: the last of each rank's, named by the last slots of each of its own tokens.  So the
 fused launch takes their tiles after those of the rank's other experts, and combine adds their results to the others'.
@@ -44,9 +44,9 @@ class SharedExperts:
         return cls(routed, count)
 
     def first_of(self, rank: int) -> int:
-        """Number, among the experts of `whole`, of a rank's first shared expert."""
+        """Index in `whole` of a rank's first shared expert."""
         return rank * self.whole.experts_per_rank + self.routed.experts_per_rank
 
     def number_of(self, expert: Any) -> Any:
-        """Number, among the experts of `whole`, of a routed one; of an int, a tensor or a traced integer that is an expert's."""
+        """Index in `whole` of a routed expert: an int, a tensor or a traced integer."""
         return expert + expert // self.routed.experts_per_rank * self.count

@@ -13,7 +13,7 @@ ARCH_VARIABLE = "MEGAMOE_ARCH"
 NAME_BYTES = 256
 MOST_SMS = 256
 TYPICAL_GPUS = {"sm_100a": "NVIDIA B200", "sm_90a": "NVIDIA H200"}
-"""Whose numbers are taken where no GPU is given."""
+"""The GPU of an architecture whose properties are used when none is given."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Target:
 
     @property
     def pair(self) -> int:
-        """CTAs of a cluster: two, if these fill all SMs."""
+        """CTAs of a cluster: 2, or 1 for an odd number of SMs."""
         return 2 - self.num_sms % 2
 
     @classmethod
     def typical(cls, arch: Arch | str, num_sms: int | None = None) -> Target:
-        """The GPU that most people have of an architecture, with all its SMs unless told otherwise.  Raises `ProblemError` for an unknown
-        name and for more SMs than any GPU has."""
+        """The most common GPU of an architecture, by default with all its SMs.  Raises `ProblemError` for an unknown architecture and for
+        more SMs than any GPU has."""
         if num_sms is not None and as_integer(num_sms) is not None and num_sms > MOST_SMS:
             raise ProblemError("num_sms", num_sms, f"at most {MOST_SMS}, more than any GPU has")
         gpu = GPUS[TYPICAL_GPUS[find_arch(str(arch)).name]]
@@ -47,7 +47,7 @@ def find_arch(name: str, field: str = "arch") -> Arch:
 
 
 def target_at_hand() -> Target | None:
-    """What `MEGAMOE_ARCH` names, else the first local GPU, if there is one.  Raises `ProblemError` for a name that is unknown."""
+    """The typical GPU of the architecture in `MEGAMOE_ARCH`, else the first local GPU, else None.  Raises `ProblemError`."""
     if asked := os.environ.get(ARCH_VARIABLE):
         return Target.typical(find_arch(asked, ARCH_VARIABLE))
     return local_target()

@@ -1,4 +1,4 @@
-"""Correctness of a few tokens of every rank against the reference, computed on rank 0's GPU."""
+"""Checks sampled tokens of every rank against the reference, which rank 0 computes on its GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sample_rows(tokens: int, count: int) -> torch.Tensor:
 
 
 def gather(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The tensors of every rank, on this device; all ranks together."""
+    """Tensors of all ranks, by rank, on this device; all ranks together."""
     mine = [one.contiguous().view(torch.uint8).cpu() for one in tensors]
     everyone: list[list[torch.Tensor]] = [[]] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
@@ -46,7 +46,7 @@ def gather(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 @dataclass(frozen=True)
 class Expected:
-    """y that tokens should give, [tokens, hidden]: the reference's, the tensor core's on Hopper, and the error bound."""
+    """Expected y, [tokens, hidden]: the reference's, that with the sums of Hopper's tensor core, and the error bound."""
 
     y: torch.Tensor
     summed: torch.Tensor
@@ -54,7 +54,7 @@ class Expected:
 
     @classmethod
     def of(cls, problem: Problem, ranks: Sequence[Sequence[torch.Tensor]], weights: Sequence[ExpertWeights]) -> Expected:
-        """What the tokens (x, x_sf, topk_idx, topk_weights) of every rank should give, rank by rank; all tensors are on one device."""
+        """The expected y of every rank's tokens (x, x_sf, topk_idx, topk_weights), rank by rank; all tensors are on one device."""
         x, x_sf, topk_idx, topk_weights = zip(*ranks, strict=True)
         inputs = LayerInputs(problem, x, x_sf, topk_idx, topk_weights, weights)
         exact = mega_moe_stages(inputs).y
@@ -84,7 +84,7 @@ def some_tokens(inputs: TokenInputs, rows: torch.Tensor) -> list[torch.Tensor]:
 
 
 class Expectation:
-    """What sampled tokens of all ranks should be; all ranks construct it together, rank 0 gives the weights of all."""
+    """The expected y of sampled tokens of all ranks.  All ranks construct it together; rank 0 gives the weights of all."""
 
     def __init__(self, problem: Problem, inputs: TokenInputs, rows: torch.Tensor, weights: Sequence[ExpertWeights] | None) -> None:
         self.rows = rows

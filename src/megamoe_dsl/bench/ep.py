@@ -1,4 +1,4 @@
-"""The expert-parallel kernels on GPUs: their times and those of their variants, what their warps do, and runs with a results file."""
+"""Times and traces the two expert-parallel kernels and their variants on GPUs, and writes a results file."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def swiglu(rows: torch.Tensor) -> torch.Tensor:
 
 
 def without_clamp(problem: Problem) -> Problem:
-    """The same layer with the activation that `swiglu` is."""
+    """The layer without an activation clamp: `swiglu` does not clamp."""
     return replace(problem, activation_clamp=None)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel with some fields other than those that are chosen; "dispatch" and "combine" alone are the kernels as they are."""
+    """A kernel with fields that replace chosen ones, as in "combine scatter=off"; "combine" alone is the chosen kernel."""
 
     name: str
 
@@ -77,8 +77,8 @@ def ep_point(
     watchdog_ns: int,
     others: Callable[[Inputs, torch.Tensor], Mapping[str, Callable[[], None]]] | None = None,
 ) -> dict[str, Any]:
-    """Times of the two kernels and their variants on the same tokens, those that ask for other tables last, and of `others` in the same
-    turns, from the inputs and y; all ranks together."""
+    """Times the two kernels and their variants on the same tokens; variants of dispatch with other routing tables come last.  `others`
+    makes further launches from the inputs and y, which take turns with them.  All ranks together."""
     problem, tokens = without_clamp(point.problem), point.tokens
     configs = configs_of(point, target, variants)
     memory = SymmetricBuffer.allocate(problem, region=symmetric_buffer(problem, max(one.keeps for one in configs.values())))
@@ -87,7 +87,7 @@ def ep_point(
     y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
     ep(inputs.x, inputs.topk_idx, inputs.topk_weights, x_sf=inputs.x_sf if problem.formats.scaled else None, out=y)
     ep.synchronize()
-    # Not before: on eight ranks a GPU has no room for what the activation takes in between beside all that follows.
+    # Frees what the activation has allocated: on eight ranks a GPU has no room for it beside all that follows.
     torch.cuda.empty_cache()
     rows, launches = rows_of(ep), launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     candidates = {} if others is None else dict(others(inputs, y))
@@ -116,8 +116,8 @@ def ep_point(
 def bind_variants(
     layers: Mapping[str, EpMoE], store: ArtifactStore, configs: Mapping[str, EpConfig], ys: Mapping[str, torch.Tensor]
 ) -> tuple[dict[str, Callable[[], None]], list[str]]:
-    """Kernels by name, on the memory of the layer that has their number formats, but those that ask for other tables than it has; and the
-    names of those of combine that make another y than `ys` has of that layer, where they all write."""
+    """Binds each kernel to the layer of its recipe, except variants of dispatch with other routing tables.  Returns launches by name, and
+    the names of combine kernels whose y differs from `ys` of their recipe, into which all of them write."""
     found: dict[str, Callable[[], None]] = {}
     wanted, differing = {recipe: ys[recipe].clone() for recipe in layers}, []
     for name, config in configs.items():
@@ -138,7 +138,7 @@ def bind_variants(
 
 
 def time_other_tables(ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpConfig], inputs: Inputs, launches: int) -> dict[str, Times]:
-    """Times variants of a layer's dispatch that need other tables; it makes these first, and the layer's own are lost."""
+    """Times variants of dispatch that read other routing tables than the layer's, whose own tables they overwrite."""
     times: dict[str, Times] = {}
     for name, config in configs.items():
         if config.problem.recipe == ep.problem.recipe and asks_for_other_tables(config, ep):
@@ -149,8 +149,8 @@ def time_other_tables(ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpC
 
 
 def clear_counters(symmetric: SymmetricBuffer) -> None:
-    """Of all ranks, after a launch of a kernel that others will follow: it leaves what it has counted to the next one that counts as it
-    does.  Launches of a repeat are an even number, after which a kernel finds the set that it has cleared."""
+    """Clears the arrival counters of all ranks before another kernel counts in them: a launch leaves its counts to the next launch of the
+    same kernel.  A repeat makes an even number of launches, after which the set of counters in use is a cleared one."""
     regions = [symmetric_buffer(symmetric.problem, keeps) for keeps in Kept]
     region = next(one for one in regions if one.size == symmetric.num_bytes)
     synchronize()
@@ -161,20 +161,20 @@ def clear_counters(symmetric: SymmetricBuffer) -> None:
 
 
 def asks_for_other_tables(config: EpConfig, ep: EpMoE) -> TypeGuard[DispatchGemmConfig]:
-    """Whether a kernel is of dispatch, and takes other routing tables than those of a layer's."""
+    """Whether this is a variant of dispatch that reads other routing tables than the layer's."""
     own = ep.dispatch_config
     saves, sorts = own.token_saving, own.token_sorting
     return isinstance(config, DispatchGemmConfig) and (config.token_saving, config.token_sorting) != (saves, sorts)
 
 
 def rows_of(ep: EpMoE) -> dict[str, int]:
-    """Rows that this rank fetches from others, from the present tables, and the pairs of the rows that it has."""
+    """From the current routing tables: rows that this rank fetches from other ranks, and (token, expert) pairs that it receives."""
     fetched = ep.memory.view("recv_pairs").tolist()
     return {"fetched": sum(fetched) - fetched[ep.symmetric.rank], "pairs": int(ep.memory.view("expert_rows").sum())}
 
 
 def alone(ep: EpMoE, inputs: Inputs, launches: int) -> Times:
-    """Times dispatch without a tile: no expert has a row."""
+    """Times dispatch without GEMM tiles: the number of rows of every expert is set to 0."""
     ep.route(inputs)
     ep.memory.view("expert_rows").zero_()
     return time_back_to_back({"dispatch": ep.launch_dispatch}, launches, VARIANT_REPEATS)["dispatch"]
@@ -184,7 +184,7 @@ TRACED = (Variant("dispatch trace=on"), Variant("combine trace=on"))
 
 
 def trace_ep_point(point: Point, layer: Layer, store: ArtifactStore, watchdog_ns: int, out: Path) -> dict[str, Any]:
-    """Traces both kernels; all ranks together.  Rank 0's record is of its own launches, and a file of each for Perfetto goes to `out`."""
+    """Traces both kernels; all ranks together.  Rank 0 records its own launches and writes a Perfetto file of each to `out`."""
     problem, weights, stamps = without_clamp(point.problem), layer.weights_for(point.recipe), {"trace": True}
     ep = EpMoE(problem, weights, activation=swiglu, store=store, watchdog_ns=watchdog_ns, dispatch=stamps, combine=stamps)
     y = torch.empty(point.tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
@@ -210,10 +210,10 @@ LIMIT_S = 90.0
 
 @dataclass(frozen=True)
 class EpRun(LayerRun):
-    """What is timed or traced, with the same number of ranks at all points.  Raises `ProblemError`."""
+    """A run of the two kernels; all points have one number of ranks and one recipe.  Raises `ProblemError`."""
 
-    variants: tuple[Variant, ...] = ()  # kernels with other fields, beside those that are chosen
-    trace: bool = False  # say what warps do, instead of times
+    variants: tuple[Variant, ...] = ()  # timed beside the chosen kernels
+    trace: bool = False  # trace instead of timing
 
     def __post_init__(self) -> None:
         ranks = {one.ranks for one in self.points}
@@ -232,7 +232,7 @@ class EpRun(LayerRun):
 
     @staticmethod
     def with_tables(configs: Sequence[EpConfig]) -> list[Any]:
-        """These, and what makes the routing tables that they read."""
+        """The configurations and those of the kernels that make their routing tables."""
         return [*configs, *(RoutingTablesConfig.of(one) for one in configs if isinstance(one, DispatchGemmConfig))]
 
     def configs_of(self, point: Point, host: Host) -> Iterable[EpConfig]:
@@ -256,12 +256,12 @@ class EpRun(LayerRun):
         return f"{record['name']}: {times}, dispatch alone {record['dispatch_alone_us']['median']:.0f} us{differing}"
 
     def compile(self, host: Host, jobs: int) -> int:
-        """What the folder lacks; how many kernels they are.  Raises `ConfigError`, and as `compile_ahead`."""
+        """Compiles what the folder lacks; returns how many kernels that were.  Raises `ConfigError`, and as `compile_ahead`."""
         return compile_ahead(self.configs(host), ArtifactStore(self.artifacts), jobs, "artifacts")
 
     def run(self, host: Host) -> Results:
-        """Runs all points, a line for each; kernels are made first where the DSL is.  One that fails has an `error`.  Raises `HostError`
-        where there are too few GPUs, `ProblemError` where `out` cannot be written."""
+        """Compiles missing kernels if the DSL is installed, runs all points and prints a line for each; the record of a failed point has an
+        `error`.  Raises `HostError` for too few GPUs, and `ProblemError` if `out` cannot be written."""
         self.check(host)
         if dsl_version() is not None:
             self.compile(host, len(os.sched_getaffinity(0)))

@@ -18,7 +18,7 @@ class HostError(ProblemError):
 
 @dataclass(frozen=True)
 class Host:
-    """`gpus` equal GPUs of `arch` that torch calls `gpu`; `num_sms` of each are used, an even number."""
+    """`gpus` equal GPUs, with torch's name `gpu`; kernels use `num_sms` of their SMs, an even number."""
 
     gpu: str | None
     num_sms: int
@@ -27,7 +27,7 @@ class Host:
 
     @classmethod
     def find(cls) -> Host:
-        """Raises `HostError` where the first GPU is none that the fused layer has a kernel for."""
+        """This host.  Raises `HostError` if there is no fused kernel for its first GPU."""
         target, known = local_target(), find_kernel("mega_moe").configs
         if target is None or target.arch.name not in known:
             which = f"GPUs of {' or '.join(known)}"
@@ -38,7 +38,7 @@ class Host:
 
     @classmethod
     def typical(cls, arch: Arch | str = SM90) -> Host:
-        """The one that kernels are compiled for where there is no GPU.  Raises `ProblemError` for an unknown name."""
+        """The host to compile for where there is no GPU.  Raises `ProblemError` for an unknown name."""
         target = Target.typical(arch)
         return cls(target.gpu, target.num_sms, 8, target.arch)
 

@@ -1,4 +1,4 @@
-"""One point on one rank: a shape and a number of tokens, as command lines name them, and every kernel that was compiled for it."""
+"""A point of a benchmark: a shape, tokens per rank and ranks; and the timing of its kernels on one rank."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from .variant import variant_name
 CLAMP = 10.0
 SEED = 1
 SAMPLES_PER_RANK = 4
-BASELINE = "baseline"  # What records call other kernels that are timed in the same turns.
+BASELINE = "baseline"  # Name in records of another project's kernel.
 FP8 = "fp8xfp8"
 
 
-SHAPE = ("hidden", "intermediate", "experts", "topk")  # Fields of a point that replace those of its preset.
+SHAPE = ("hidden", "intermediate", "experts", "topk")  # Fields that replace those of the preset.
 LETTERS = dict(zip(SHAPE, ("H", "I", "E", "top"), strict=True))
 
 
@@ -46,7 +46,7 @@ LETTERS = dict(zip(SHAPE, ("H", "I", "E", "top"), strict=True))
 class Point:
     """A shape, tokens per rank, ranks."""
 
-    preset: str | None  # whose shape it is, or None for one that is given in full
+    preset: str | None  # None for a shape that is given in full
     tokens: int
     ranks: int
     experts_per_rank: int | None = None  # replaces the experts: 32 of Flash on one rank are its share of eight
@@ -74,14 +74,14 @@ class Point:
 
     @property
     def all_experts(self) -> int | None:
-        """Experts over all ranks where that is given; None where it follows from the ranks."""
+        """Experts over all ranks; None if they follow from `experts_per_rank`."""
         if self.experts_per_rank is not None:
             return None
         return preset(self.preset).num_experts if self.experts is None and self.preset is not None else self.experts
 
     @property
     def problem(self) -> Problem:
-        """Raises `ProblemError`."""
+        """The layer at this point.  Raises `ProblemError`."""
         given = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         changes |= {"num_ranks": self.ranks, "recipe": self.recipe, "combine": self.combine, "activation_clamp": CLAMP}
@@ -91,12 +91,12 @@ class Point:
 
     @property
     def pool(self) -> dict[str, Any]:
-        """Fields of a configuration: the rows of the token pool."""
+        """Rows of the token pool, as a field of a configuration."""
         return {"pool_rows": given_pool_rows(self.problem, self.pool_rows)}
 
     @property
     def layer(self) -> Problem:
-        """What points of one layer have in common: the problem for one token."""
+        """The problem for one token: equal for all points that can share a layer's weights."""
         return replace(self.problem, max_tokens_per_rank=1, combine=BF16)
 
     @property
@@ -109,7 +109,7 @@ class Point:
 
 
 class Layer:
-    """Weights of a shape on this rank, over all its points; expanded for FP8 kernels beside those of another recipe."""
+    """Weights of a shape on this rank, for all its points; expanded to FP8 for FP8 kernels that are timed beside another recipe."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -118,18 +118,18 @@ class Layer:
 
     @cached_property
     def all_weights(self) -> list[ExpertWeights] | None:
-        """Weights of all ranks, on rank 0, for the reference: drawn when asked for, because they are large. None on other ranks."""
+        """Weights of all ranks for the reference, drawn on first use because they are large; None except on rank 0."""
         if dist.get_rank() != 0:
             return None
         others = range(1, self.problem.num_ranks)
         return [self.weights, *(random_weights(self.problem, other, SEED, "cuda") for other in others)]
 
     def weights_for(self, recipe: str) -> ExpertWeights:
-        """Weights of this rank in the formats of a recipe: the layer's, or FP8."""
+        """This rank's weights for a recipe: the layer's own, or FP8."""
         return self.weights if recipe == self.problem.recipe else fp8_weights(self.weights)
 
     def bind(self, store: ArtifactStore, config: MegaMoeConfig, symmetric: SymmetricBuffer, watchdog_ns: int) -> RankKernel:
-        """A kernel of the store on this layer's weights and a symmetric buffer; kernels share the rank's copy of the weights."""
+        """Loads a kernel and binds it to a symmetric buffer and this layer's weights, of which all kernels of a recipe share a copy."""
         recipe = config.problem.recipe
         weights = self.shared.get(recipe) or self.weights_for(recipe)
         kernel = RankKernel(store.load(config, any_sources=True), symmetric, weights, watchdog_ns)
@@ -142,7 +142,7 @@ AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
 class CurrentLayer(Generic[AnyLayer]):
-    """The layer of the point at hand, which `make` makes: points of one shape that follow one another share its weights."""
+    """Keeps the last layer that `make` made: consecutive points of one shape share its weights."""
 
     def __init__(self, make: Callable[[Problem], AnyLayer]) -> None:
         self.make = make
@@ -150,7 +150,7 @@ class CurrentLayer(Generic[AnyLayer]):
         self._shape: Problem | None = None
 
     def of(self, point: Point) -> AnyLayer:
-        """A caller that keeps the last point's layer keeps its memory."""
+        """The layer of the point.  The previous shape's weights are freed first, unless the caller still holds its layer."""
         if self._layer is None or self._shape != point.layer:
             self._layer = None  # frees the last shape's weights first
             self._layer, self._shape = self.make(point.problem), point.layer
@@ -216,13 +216,13 @@ def measure_point(
 
 
 def name_of(config: MegaMoeConfig, point: Point) -> str:
-    """Name of a kernel at a point: its variant, after the recipe where that is there for comparison."""
+    """A kernel's name in the record of a point: its variant, with the recipe before it if that is not the point's."""
     recipe = config.problem.recipe
     return variant_name(config) if recipe == point.recipe else f"{recipe} {variant_name(config)}"
 
 
 def check_launch(kernel: RankKernel, y: torch.Tensor, expectation: Expectation) -> dict[str, Any] | None:
-    """One launch into a y full of NaN: what a results file says of it, on rank 0; all ranks together."""
+    """Launches into a y full of NaN; returns the check for the record on rank 0, None elsewhere.  All ranks together."""
     y.fill_(float("nan"))
     kernel(y)
     kernel.synchronize()
@@ -241,7 +241,7 @@ def slowest_rank(point: Point, stats: torch.Tensor) -> dict[str, Any]:
 
 
 def summarize(record: dict[str, Any], point: Point) -> None:
-    """Adds work, ceiling and the figures of the fastest variant that is right, or if none is of the fastest, to a record."""
+    """Adds work, ceilings and the figures of the fastest correct variant (of the fastest, if none is correct) to a record."""
     work = bound_of(point.problem, point.load, torch.cuda.get_device_name())
     checks = {name: entry["check"] for name, entry in record["variants"].items() if name.startswith("block_m")}  # of the point's recipe
     right = [name for name, check in checks.items() if check is None or check["passed"]]
@@ -266,7 +266,7 @@ def summarize(record: dict[str, Any], point: Point) -> None:
 
 
 def points_of(given: PointOptions, remote: float | None = None, least_tokens: int = 0) -> list[Point]:
-    """Every combination, as `Point`s whose problems are valid, with this `remote` and at least so many tokens.  Raises `ProblemError`."""
+    """All combinations of presets, ranks and tokens, with valid problems.  Raises `ProblemError`, also below `least_tokens`."""
     counts, groups = numbers("tokens", given.tokens, least_tokens), numbers("ranks", given.ranks, 1)
     shape = {name: getattr(given, name) for name in SHAPE}
     if given.experts is not None and given.experts_per_rank is not None:

@@ -1,4 +1,4 @@
-"""Worker processes, one per GPU, whose failure or hang costs the job they were at and no other."""
+"""Worker processes, one per GPU.  A crash or a hang costs only the job at hand: new processes run the rest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..runtime.watchdog import GRACE_S
 
 BACKEND_VARIABLE = "MEGAMOE_BENCH_BACKEND"  # gloo: workers without CUDA
 START_S = 180.0  # for imports and the process group
-READY = None  # What rank 0 sends when all have come.
-MARGIN_S = 3.0  # for what a rank says of its failure
+READY = None  # Sent by rank 0 when the process group is up.
+MARGIN_S = 3.0  # for a rank to report its failure
 
 
 @dataclass(frozen=True)

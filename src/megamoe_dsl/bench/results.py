@@ -1,4 +1,4 @@
-"""What a timed run found: the contents of one file of bench/results, records with command, versions and date; and records as text."""
+"""Results of a run: the JSON file of its records with command, versions and date, and records as text."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Results:
 
 
 class Recorded:
-    """Records of a run as they come in, and the file of a `kind` in `out` that is written after each; `sites` as of `heading`.  Raises
-    `ProblemError` where it cannot be written."""
+    """Collects the records of a run and rewrites its file, `out`/`kind`-DATE.json, after each; `sites` as of `heading`.  Raises
+    `ProblemError` if `out` cannot be written."""
 
     def __init__(self, out: Path, kind: str, *sites: Path | str | None) -> None:
         require_writable("out", out)
@@ -79,7 +79,7 @@ class Recorded:
         print(f"{name}: FAILED: {record['error']}" if "error" in record else text_of(added), flush=True)
 
     def done(self) -> Results:
-        """All of them; says where they are."""
+        """All records; prints the path of the file."""
         print(f"wrote {self.path}", flush=True)
         return Results(self.path.name, self.head["gpu"], tuple(self.records))
 
@@ -102,7 +102,7 @@ def write(path: Path, head: dict[str, Any], records: list[dict[str, Any]]) -> No
 
 
 def finite(value: Any) -> Any:
-    """JSON values without NaN and infinities, which JSON has no words for: strings instead."""
+    """The value with strings in place of NaN and infinities, which JSON cannot express."""
     if isinstance(value, dict):
         return {name: finite(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -111,18 +111,18 @@ def finite(value: Any) -> Any:
 
 
 def without_folders(text: str) -> str:
-    """The text with the last name alone of every absolute path in it: where things lie on a machine is nobody else's business."""
+    """The text with absolute paths shortened to their last names, so that results do not disclose a machine's folders."""
     return FOLDERS.sub("", text)
 
 
 def heading(*sites: Path | str | None) -> dict[str, Any]:
-    """What a file of results begins with."""
+    """The head of a results file: date, command and versions."""
     command = [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])]
     return {"date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "command": command, **versions(*sites)}
 
 
 def versions(*sites: Path | str | None) -> dict[str, Any]:
-    """What the figures depend on; `sites` are folders of others' packages, or None.  Kernels say themselves which DSL made them."""
+    """GPU, driver and software versions; `sites` are folders of other projects' packages, or None."""
     import torch
 
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]

@@ -1,4 +1,4 @@
-"""A benchmark run: points in worker processes, timed or traced, a table as they come in, one JSON file at the end."""
+"""A benchmark of the fused layer: times or traces points in worker processes, prints a row for each and writes a JSON file."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from .results import HEADINGS, Recorded, Results, passed, timed_row, trace_row
 from .timing import run_earlier_batches, synchronize
 from .variant import candidates, kernels_to_time, variant_name
 
-LAUNCHES = 8  # One after another; the stamps are the last one's, when the ranks run in step.
+LAUNCHES = 8  # The stamps of the last are kept, when the ranks run in step.
 
 
 def traced(stamps: torch.Tensor, out: Path, name: str) -> dict[str, Any]:
-    """What a record says of a launch's stamps; writes the file for Perfetto."""
+    """Entries of a record from a launch's time stamps; also writes a file for Perfetto."""
     spans = list(spans_of(stamps))
     write_perfetto(out / f"trace-{name.replace(' ', '-').replace('=', '')}.json", spans)
     return {"trace": summarize(spans), "launch_us": max((one.end for one in spans), default=0.0)}
 
 
 def trace_point(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
-    """Traces the first of the kernels; all ranks together.  Rank 0's record is of its own launch, and a Perfetto file goes to `out`."""
+    """Traces the first kernel; all ranks together.  Rank 0 records its own launch and writes a Perfetto file to `out`."""
     problem = point.problem
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch, **point.pool)
     kernel = layer.bind(store, configs[0], symmetric, session.watchdog_ns)
@@ -93,12 +93,12 @@ class Session(LayerRun):
 
     @classmethod
     def given(cls, options: BenchOptions) -> Session:
-        """What the options ask for; looks at nothing but them.  Raises `ProblemError`."""
+        """The session that the options describe.  Raises `ProblemError`."""
         others = {name: getattr(options, name) for name in ("artifacts", "out", "variants", "trace", "watchdog_ms")}
         return cls(points_of(options, options.remote), graphs=not options.no_graphs, **others)
 
     def compile(self, host: Host, jobs: int) -> int:
-        """Candidates that the folder lacks; how many they are.  Raises as `compile_ahead`."""
+        """Compiles candidates that the folder lacks; returns how many.  Raises as `compile_ahead`."""
         found = (candidates(point.problem, point.tokens, host.target, **point.pool) for point in self.points)
         return compile_ahead(chain.from_iterable(found), ArtifactStore(self.artifacts), jobs, "artifacts")
 
@@ -121,7 +121,7 @@ class Measurement(Generic[AnyLayer]):
     # of a point: all ranks together, complete on rank 0
     record: Callable[[Session, Point, AnyLayer, ArtifactStore, list[MegaMoeConfig]], dict[str, Any]]
     row: Callable[[dict[str, Any]], str] = timed_row  # a record as text
-    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = alone  # further kernels beside one that is measured: made where the DSL is
+    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = alone  # further kernels that it needs
     sites: tuple[Path | str, ...] = ()  # folders of others' packages that take part
 
 
@@ -133,7 +133,7 @@ TIMES, TRACES = Measurement("time", Layer, time_kernels), Measurement("trace", L
 
 
 def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[MegaMoeConfig]:
-    """Kernels to run (`kernels_to_time`), without `variants` one, else beside 4-bit weights those of FP8, too.  Raises `ArtifactError`."""
+    """Kernels to run (`kernels_to_time`): one, or `variants`, with 4-bit weights those of FP8, too.  Raises `ArtifactError`."""
     chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace, **point.pool)
     others = [replace(point.problem, recipe=FP8)] if variants and point.problem.formats.promoted else []  # of the same tokens
 
@@ -151,7 +151,7 @@ def alike(one: MegaMoeConfig, other: MegaMoeConfig) -> bool:
 
 
 def loadable(store: ArtifactStore, config: MegaMoeConfig) -> bool:
-    """Whether there is such a kernel; a line about one of other sources."""
+    """Whether the store has the kernel; prints a line for one compiled from other sources."""
     if not store.path(config).exists():
         print(f"made from other sources, left out: {variant_name(config)}", flush=True)
     try:
@@ -176,8 +176,8 @@ def work(
 
 
 def run_session(session: Session, host: Host, measurement: Measurement[Any] | None = None) -> Results:
-    """Runs all points on the GPUs of `host`, prints a line for each, writes the JSON file; what is in it. Without a `measurement` kernels
-    are timed, or traced. Raises `HostError` where there are too few GPUs, and `ProblemError` where `out` cannot be written."""
+    """Runs all points on the GPUs of `host`, prints a row for each, and writes and returns the results.  The default `measurement` times or
+    traces kernels.  Raises `HostError` for too few GPUs, and `ProblemError` if `out` cannot be written."""
     measurement = measurement or (TRACES if session.trace else TIMES)
     session.check(host)
     store, kind = ArtifactStore(session.artifacts), f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{measurement.kind}"

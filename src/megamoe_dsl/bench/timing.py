@@ -1,7 +1,7 @@
-"""Times of several candidates that take turns: every one is measured in every repeat, so that drift of clocks hits all alike.
+"""Times candidates in turns: every repeat measures all of them, so that clock drift affects all alike.
 
-A GPU at its power cap clocks as what ran before has left it: of equal candidates in a fixed order the one after a slow one was 5 % faster.
-So the order changes from repeat to repeat, and each runs once, uncounted, before it is measured.
+At the power cap, a GPU's clock depends on what ran before: of equal candidates in a fixed order, the one after a slow one was 5 % faster.
+So the order changes with every repeat, and each candidate runs once, uncounted, before it is measured.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def synchronize() -> None:
 
 
 def measure(run: Callable[[], None], launches: int) -> float:
-    """Microseconds per launch of one repeat on this rank, of `launches` launches that a call of `run` makes.  They follow those of an
-    uncounted call without a pause: ranks leave a host barrier some microseconds apart, launches that wait for one another do not end so."""
+    """Microseconds per launch of one repeat on this rank; a call of `run` makes `launches` launches.  An uncounted call goes before,
+    without a pause: ranks leave a host barrier microseconds apart, which the launches' own waits even out."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     synchronize()
     run()
@@ -109,14 +109,14 @@ def _in_turns(runs: Mapping[str, Callable[[], None]], launches: int, repeats: in
 
 
 BATCHES = 8
-"""Rows of a tile beyond its tokens are multiplied too: zeros in a new buffer, which cost less energy than what earlier launches leave."""
+"""Kernels multiply a tile's padding rows too: zeros in a new buffer, which take less power than data of earlier launches."""
 FIRST_SEED = 1001
 
 
 def run_earlier_batches(
     draw: Callable[[int], TokenInputs], load: Callable[[TokenInputs], None], launches: Iterable[Callable[[], None]], batches: int = BATCHES
 ) -> None:
-    """Batch by batch loads what `draw` gives for its seed, and calls all `launches` on it; all ranks together."""
+    """Loads batches that `draw` makes from seeds, and calls all `launches` on each; all ranks together."""
     synchronize()
     for seed in range(FIRST_SEED, FIRST_SEED + batches):
         load(draw(seed))

@@ -1,4 +1,4 @@
-"""What a timed point says about a GPU's table of measured configurations (tuned/): which configuration belongs there, and why."""
+"""Turns records of timed points into entries of a GPU's table of measured configurations (tuned/)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MARGIN = 0.005
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a record says of a point: the point's name, the entry for the table or None, and why."""
+    """The judgement of a point: its name, the entry for the table or None, and the reason."""
 
     name: str
     entry: Measured | None
@@ -38,12 +38,12 @@ class Verdict:
 
 
 Judge = Callable[[Table[Any], dict[str, Any], str], Verdict]
-"""What a table, a record, and the name of its file say."""
+"""Judges a record, given the table and the name of the record's file."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """How records of a kernel become a table of `kind`; files have records that `fits` takes."""
+    """How records of a kernel become entries of `kind`; `fits` recognizes its records."""
 
     kind: type[Measured]
     judge: Judge
@@ -64,8 +64,8 @@ class Tuning:
 
 
 def judge(table: Table[Entry], record: dict[str, Any], results: str) -> Verdict:
-    """The winner among the variants whose check passed.  The incumbent, which is the table's entry for this very point or else what the
-    heuristics choose, stays unless another beats it; where it was not timed, or nothing beside it, nothing is known."""
+    """The winner among the variants whose check passed.  The incumbent (the table's entry for exactly this point, or the heuristics'
+    choice) stays unless a variant `beats` it.  Without a time of it, or of anything else, there is no entry."""
     name = record["name"]
     if "variants" not in record or not record["point"]["tokens"]:
         return Verdict(name, None, "nothing was timed, or no tokens")
@@ -122,8 +122,8 @@ def beats(times: dict[str, Any], others: dict[str, Any]) -> bool:
 
 
 NOISE = 1.08
-"""A winner is more than so many times as fast as what is chosen: equal kernels differ by 5 % between runs (docs/lab/halves.md)."""
-HALVES_SAY = frozenset({"stages_us", "activation_us"})  # What records of these kernels have one of, and no others.
+"""A winner must be faster than the chosen kernel by this factor: equal kernels differ by 5 % between runs (docs/lab/halves.md)."""
+HALVES_SAY = frozenset({"stages_us", "activation_us"})  # Records of the two halves have one of these keys.
 DISPATCH = (
     *("cluster=1", "block_wise=off", "block_wise=off cluster=1", "token_saving=off"),
     *("task_tokens=2", "task_tokens=8", "block_n=128"),
@@ -133,7 +133,7 @@ CANDIDATES: Mapping[str, tuple[Variant, ...]] = {
     kernel.name: tuple(Variant(f"{half} {one}") for one in fields)
     for kernel, half, fields in zip(EP_KERNELS, HALVES, (DISPATCH, COMBINE), strict=True)
 }
-"""By the kernel's name, what may be faster than what is chosen."""
+"""Variants to try, by the kernel's name."""
 
 
 def winner_of(record: Mapping[str, Any], half: str) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def winner_of(record: Mapping[str, Any], half: str) -> dict[str, Any]:
 
 
 def ep_entry(record: Mapping[str, Any], results: str) -> EpEntry:
-    """What a point's record says of the two halves."""
+    """The table's entry for a point of the two halves."""
     point = Point(**record["point"])
     problem, (dispatch, combine) = point.problem, (winner_of(record, half) for half in HALVES)
     shape = (problem.hidden, problem.intermediate, problem.experts_per_rank, problem.topk, point.tokens)
@@ -162,17 +162,17 @@ def judge_halves(table: Table[EpEntry], record: dict[str, Any], results: str) ->
     return Verdict(record["name"], entry, "stays" if table.at(*entry.key) == entry else "measured")
 
 
-STAYS = 1.01  # what the table has stays, unless another one is faster by more than so much
-DERIVED = ("num_sms", "num_stages")  # Fields that no entry has: of the GPU, and the deepest ring.
+STAYS = 1.01  # An entry stays unless another kernel is faster by this factor.
+DERIVED = ("num_sms", "num_stages")  # Fields that entries leave out: the GPU's SMs, and the deepest ring.
 
 
 def time_of(kernel: dict[str, Any]) -> float:
-    """Microseconds in a CUDA graph, where no host holds it up."""
+    """Microseconds in a CUDA graph, without host overhead."""
     return float(kernel["graph_us"]["median"])
 
 
 def gemm_entry(record: dict[str, Any], kernel: dict[str, Any], results: str) -> GemmEntry:
-    """What a table says of a kernel at a point."""
+    """The table's entry for a kernel at a point."""
     problem = GemmProblem(**record["problem"])
     config, default = kernel["config"], {one.name: one.default for one in fields(GemmConfig) if one.default is not MISSING}
     derived = (*DERIVED, "warpgroups") if config["block_m"] > GROUP_ROWS else DERIVED  # where a tile says how many warpgroups
@@ -182,7 +182,7 @@ def gemm_entry(record: dict[str, Any], kernel: dict[str, Any], results: str) -> 
 
 
 def judge_gemm(table: Table[GemmEntry], record: dict[str, Any], results: str) -> Verdict:
-    """The winner of a point, of kernels that passed; not of unequal groups and other outputs."""
+    """The fastest kernel that passed, for points with equal groups and BF16 output."""
     ours = [one for one in record.get("kernels", ()) if one["config"] is not None and one["check"]["passed"]]
     if not ours or len(set(record["counts"])) > 1 or record["problem"]["output"] != "bf16":
         return Verdict(record["name"], None, "no kernel passed, or no table has such points")

@@ -31,7 +31,7 @@ def kind_of(recipe: str) -> type[MegaMoeConfig]:
 
 
 def read_fields(name: str, recipe: str) -> dict[str, int]:
-    """The fields that the name of a configuration of these number formats tells.  Raises `ConfigError`."""
+    """The fields in the name of a configuration of this recipe.  Raises `ConfigError`."""
     known = {one.name: one for one in fields(kind_of(recipe)) if one.name not in SHARED}
     parts = dict(one.partition("=")[::2] for one in name.split())
     needed = {field for field, one in known.items() if one.default is MISSING}
@@ -41,7 +41,7 @@ def read_fields(name: str, recipe: str) -> dict[str, int]:
 
 
 def read_variant(name: str, problem: Problem, num_sms: int, pool_rows: int | None = None) -> MegaMoeConfig:
-    """Inverse of `variant_name`.  Raises `ConfigError`, also for what was a configuration of earlier sources only."""
+    """Inverse of `variant_name`.  Raises `ConfigError`, also for names from earlier versions that are no longer valid."""
     values: dict[str, Any] = read_fields(name, problem.recipe)
     return kind_of(problem.recipe)(problem, num_sms=num_sms, pool_rows=pool_rows, **values)
 
@@ -51,8 +51,8 @@ T = TypeVar("T")
 
 
 def kernels_to_time(store: ArtifactStore, chosen: T, there: Callable[[], Sequence[T]], variants: bool) -> list[T]:
-    """The chosen configuration, made if need be where the DSL is; with `variants` all that are there, it first. Elsewhere those that are
-    there stand in for it. Raises `ArtifactError` when there is none."""
+    """The chosen configuration, compiled if missing and the DSL is installed; with `variants` all in the store, the chosen one first.
+    Without the DSL, kernels in the store stand in for a missing chosen one.  Raises `ArtifactError` if there is none."""
     found = there() if variants or dsl_version() is None else ()
     if not found:
         store.get(chosen)  # type: ignore[arg-type]

@@ -39,8 +39,8 @@ class NamingOptions(TyperCommand):
 
 
 class OneLineErrors(TyperGroup):
-    """The commands.  An error of a class that this package defines ends any of them with one line, and so do lack of memory, what the
-    system refuses and text that stdout cannot encode.  Any other error is a bug and keeps its traceback.
+    """The group of commands.  Errors of this package, MemoryError, OSError and text that stdout cannot encode end a command with one line;
+    any other exception is a bug and keeps its traceback.
     """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ class OneLineErrors(TyperGroup):
 
 
 def said(error: Exception) -> str | None:
-    """What a user is told of an error; None for a bug."""
+    """The message for the user; None for a bug."""
     if isinstance(error, UnicodeEncodeError):
         missing = ascii(error.object[error.start])
         return f"encoding = {error.encoding!r}: must be one with {missing}; set PYTHONIOENCODING=utf-8"
@@ -73,7 +73,7 @@ def said(error: Exception) -> str | None:
 
 
 def drop_stdout() -> bool:
-    """Whether stdout takes no more; then what is left for it goes nowhere, so that the process ends without another error."""
+    """Whether stdout is closed or full.  If so, redirects it to /dev/null, so that the flush at exit raises no second error."""
     try:
         sys.stdout.flush()
         os.write(sys.stdout.fileno(), b"")
@@ -86,7 +86,7 @@ def drop_stdout() -> bool:
 
 
 def fail(text: str) -> NoReturn:
-    """Ends the command with a message: its first line stands out."""
+    """Prints the message, its first line in red, and exits with code 2."""
     first, *rest = text.splitlines()
     console = Console(stderr=True)
     with suppress(OSError):
@@ -128,7 +128,7 @@ def demo() -> None:
 
 
 def hopper_gpus() -> int:
-    """GPUs of this host, when the first is one that has the SM90 kernel."""
+    """Number of GPUs of this host; 0 unless the first is a Hopper GPU."""
     from ..target import local_target
 
     target = local_target()

@@ -29,7 +29,7 @@ TAKEN: Mapping[str, tuple[str, ...]] = {
     GemmKernel.name: ("recipe", "artifacts", "out", "variants", "compile_only"),
     **dict.fromkeys(HALVES, (*SHAPE, "recipe", "artifacts", "out", "watchdog_ms", "variants", "trace", "compile_only")),
 }
-"""Options of a run that kernels take, where these are not all."""
+"""By kernel, the options that it takes, where it does not take all."""
 TIMED = (MegaMoeKernel.name, *TAKEN)
 NAMES = f"{', '.join(TIMED[:-1])} or {TIMED[-1]}"
 
@@ -57,7 +57,7 @@ def check_kernel(kernel: str, points: str | None, given: RunOptions) -> None:
 
 
 def run_of(kernel: str, points: str | None, given: BenchOptions | TuneOptions) -> Session | EpRun | GemmRun:
-    """What the options ask for; to tune is to time variants.  Raises `ProblemError`."""
+    """The run that the options describe; `megamoe tune` always times variants.  Raises `ProblemError`."""
     from ..bench.ep import EpRun
     from ..bench.gemm.run import GemmRun
     from ..bench.point import points_of

@@ -1,4 +1,4 @@
-"""What a simulation will take, roughly, before its data is made: within a factor of three on the shapes it was compared with."""
+"""Rough estimate of a simulation's time and memory; within a factor of three on the shapes it was compared with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHORTER = "fewer --experts, --ranks or --tokens make it shorter"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes of memory, of weights and of the ranks' buffers among them, and seconds without compiling."""
+    """Bytes of weights and of the ranks' buffers, and seconds without compiling."""
 
     weight_bytes: int
     buffer_bytes: int
@@ -73,13 +73,13 @@ class Estimate:
         return BASE_BYTES + self.weight_bytes + self.buffer_bytes
 
     def require_memory(self, there: int, weights: tuple[str, object], tokens: tuple[str, object]) -> None:
-        """Raises `ProblemError`, which names the field `weights` or `tokens`, where more than `there` bytes would be needed."""
+        """Raises `ProblemError` if more than `there` bytes are needed; it names the field and value of `weights` or of `tokens`."""
         if self.num_bytes > there:
             allowed = f"fewer: about {self.num_bytes / GIB:,.0f} GiB of memory are needed, {there / GIB:,.0f} GiB are there"
             raise ProblemError(*(weights if self.weight_bytes > self.buffer_bytes else tokens), allowed)
 
     def require_yes(self, yes: bool) -> None:
-        """Raises `ProblemError` for what takes more than an hour, unless that is wanted."""
+        """Raises `ProblemError` for a simulation of more than an hour without --yes."""
         if self.seconds > ASKED_SECONDS and not yes:
             raise ProblemError("--yes", yes, f"given to start what takes {self}: {SHORTER}")
 

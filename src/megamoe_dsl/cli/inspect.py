@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..inspect import Change, Inspection
 
 OUTPUT = "Output"
-MOVED, PLACES = ("smem.", "tmem."), (".offset", ".first")  # A field is elsewhere, as are all behind one that has changed.
+MOVED, PLACES = ("smem.", "tmem."), (".offset", ".first")  # Fields whose offset alone has changed, because one before them has.
 KINDS_SHOWN = {
     "mma": "mma", "utccp": "cp", "tma": "tma", "mbarrier": "mbar", "smem": "smem", "gmem": "gmem", "float": "float", "integer": "int",
 }  # fmt: skip
@@ -34,7 +34,7 @@ KINDS_SHOWN = {
 
 @dataclass(frozen=True)
 class InspectOptions(CompiledOptions):
-    """A kernel, and what is written of it."""
+    """A kernel, and the files to write or compare."""
 
     ptx: Path | None = option(None, "Write the PTX here, with Python lines and functions.", OUTPUT)
     sass: Path | None = option(None, "Write the SASS here.", OUTPUT)
@@ -106,7 +106,7 @@ def print_inspection(console: Console, inspection: Inspection) -> None:
 
 
 def tables_of(inspection: Inspection) -> Iterator[Table]:
-    """Registers, red where a budget is exceeded or the stack used; shared and tensor memory; mbarriers; overtaken loads."""
+    """Registers (red above the budget or with stack use), SMEM, TMEM, mbarriers, overtaken loads."""
     registers, barriers, overtaken = inspection.registers, inspection.barriers, inspection.artifact.overtaken_loads
     yield ruled(
         "Registers per thread after setmaxnreg",

@@ -27,7 +27,7 @@ from ..target import ARCH_VARIABLE, Target, find_arch
 
 
 def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a command of a function whose first parameter is a `kind`: it has the options of `kind`, then those of the other parameters."""
+    """Turns a function into a typer command: fields of the dataclass `kind`, which the function takes first, become options."""
 
     def decorate(run: Callable[..., None]) -> Callable[..., None]:
         own = list(signature(run).parameters.values())[1:]
@@ -49,18 +49,18 @@ def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def annotation(one: Option) -> Any:
-    """An option's type as typer wants it."""
+    """The option's type, annotated for typer."""
     shown = True if one.shown is None else one.shown
     return Annotated[one.annotation, typer.Option(one.flag, help=one.text, rich_help_panel=one.panel, show_default=shown)]
 
 
-OWN_OPTIONS = ("num_sms",)  # Fields that options of their own give.
+OWN_OPTIONS = ("num_sms",)  # Fields that other options set, as --sms.
 KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (parse_integer, "an integer"),
     "str": (str, "text"),
     "bool": (lambda text: {"true": True, "false": False}.get(text.lower()), "true or false"),
 }
-"""Types of fields: what reads a value, None for a bad one, and what is allowed."""
+"""By type of a field: a parser, which returns None for a bad value, and the words for what is allowed."""
 
 
 def is_layer(kernel: Kernel) -> bool:
@@ -68,7 +68,7 @@ def is_layer(kernel: Kernel) -> bool:
 
 
 def parse_fields(option: str, text: str | None, kind: type[Any]) -> dict[str, Any]:
-    """Values of fields of a dataclass.  Raises `ProblemError` for a name or a value that is none of its fields'."""
+    """Reads "n=4096,k=7168" as fields of the dataclass `kind`.  Raises `ProblemError` for unknown or repeated fields and bad values."""
     known = {one.name: str(one.type) for one in fields(kind) if str(one.type) in KINDS and one.name not in OWN_OPTIONS}
     found: dict[str, Any] = {}
     for part in filter(None, (text or "").split(",")):
@@ -106,7 +106,7 @@ SM100_TILES, SM90_TILES = either(sm100.BLOCK_M), either(sm90.PACKED_BLOCK_M)
 
 @dataclass(frozen=True)
 class LayerOptions(ShapeOptions):
-    """A layer on so many ranks, and what is to be chosen otherwise than by default in the configuration of its kernel."""
+    """A layer, its ranks, and fields of the kernel's configuration that replace the chosen ones."""
 
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
@@ -120,7 +120,7 @@ class LayerOptions(ShapeOptions):
         return given_only({**tile, "pool_rows": given_pool_rows(problem, self.pool_rows)})
 
     def layer(self, arch: Arch, max_tokens_per_rank: int, **numerics: Any) -> Problem:
-        """The problem, in the usual number formats of an architecture unless told.  Raises `ProblemError` for a missing or bad field."""
+        """The problem; without --recipe in the default formats of `arch`.  Raises `ProblemError` for a missing or bad field."""
         shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
         given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}) | {"activation_clamp": None} | numerics
         given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), arch) if self.recipe is None else self.recipe
@@ -147,7 +147,7 @@ class ConfigOptions(LayerOptions):
 
     @property
     def architecture(self) -> Arch:
-        """The one that was given, else what `MEGAMOE_ARCH` names, else SM100.  Raises `ProblemError` with the known names."""
+        """That of --arch, else of `MEGAMOE_ARCH`, else SM100.  Raises `ProblemError` for an unknown name."""
         if self.arch is not None:
             return find_arch(self.arch)
         return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
@@ -163,7 +163,7 @@ class ConfigOptions(LayerOptions):
 
 @dataclass(frozen=True)
 class KernelOptions(ConfigOptions):
-    """The same, of any kernel of the registry."""
+    """A kernel of the registry by name, its problem and fields of its configuration."""
 
     kernel: str = option(DEFAULT_KERNEL, f"{either([one.name for one in KERNELS])}.", CONFIG)
     fields: str | None = option(None, f"Problem of --kernel {OTHERS}, as in n=4096,k=7168; or --preset deepseek-v3/o.", PROBLEM)
@@ -177,7 +177,7 @@ class KernelOptions(ConfigOptions):
         return layer
 
     def other(self, rows: int, num_sms: int | None) -> Any:
-        """The configuration of a kernel that is no MoE layer's.  Raises `ProblemError` and `ConfigError`."""
+        """The configuration of a kernel whose problem is not a MoE layer.  Raises `ProblemError` and `ConfigError`."""
         kernel = find_kernel(self.kernel)
         arch = self.architecture if self.arch or os.environ.get(ARCH_VARIABLE) else find_arch(next(iter(kernel.configs)))
         found = {} if self.preset is None else asdict(projection(self.preset).problem)

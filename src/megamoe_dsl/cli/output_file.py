@@ -1,4 +1,4 @@
-"""Files that a command writes: known to be writable before anything expensive, and whole or not there."""
+"""Output files of commands: checked before any expensive work, written atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..problem import ProblemError
 
 
 def require_writable_files(given: Mapping[str, Path | None]) -> None:
-    """Raises `ProblemError` for a path where `write_whole` would fail or wait, and for two options that name one file."""
+    """Raises `ProblemError` for a path where `write_whole` would fail or block, and for two options with one file."""
     seen: dict[Path, str] = {}
     for option, path in given.items():
         if path is not None:
@@ -47,12 +47,12 @@ def require_writable_file(option: str, path: Path) -> None:
 
 
 def is_regular(place: Path) -> bool:
-    """Whether a new file can take this place by rename: /dev/stdout and pipes are written as they are."""
+    """Whether a new file may replace it by rename; devices and pipes are written in place."""
     return place.is_file() or not place.exists()
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a UTF-8 file that appears whole, by rename; what was there stays until then.  Raises OSError that names `path`."""
+    """Writes UTF-8 text atomically: an old file stays until the new one is complete.  Raises OSError that names `path`."""
     place = path.resolve()
     try:
         with replacing(place) if is_regular(place) else nullcontext(place) as target:

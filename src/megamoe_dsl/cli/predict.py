@@ -36,7 +36,7 @@ OUTPUT = "Output"
 
 @dataclass(frozen=True)
 class PredictOptions(LayerOptions):
-    """Points, the GPU, and what is to be chosen otherwise than by default."""
+    """Points, a GPU, and fields of the configuration that replace the chosen ones."""
 
     tokens: str = option("8,64,512,2048", "Tokens of every rank, as in 8,64,512.", PROBLEM)
     nodes: str | None = option(None, "Nodes of --ranks GPUs that a network joins, as in 2,4,8.", PROBLEM)
@@ -77,8 +77,8 @@ class PredictOptions(LayerOptions):
 def predict(given: PredictOptions) -> None:
     """Predict the time of a call from a model of performance, and say what limits it; no GPU is needed.
 
-    The model's constants were fitted to measured or published times; docs/explanation/predict.md says how far off it is. It has no
-    preference among times that differ by less than 5 %.
+    The model's constants were fitted to measured or published times; docs/explanation/predict.md lists its errors. Times that differ by
+    less than 5 % count as equal.
     """
     from ..predict.timeline import draw, draw_choices, perfetto
 
@@ -148,7 +148,7 @@ def print_nodes(console: Console, found: list[NodePrediction], gpu: Gpu) -> None
 
 
 def print_model(console: Console, config: MegaMoeConfig, tokens: int) -> None:
-    """A line: what the model says of a configuration on the GPU that most people have of its architecture."""
+    """Prints the predicted time of a configuration on the typical GPU of its architecture, and the busiest resource."""
     gpu = Target.typical(config.arch).gpu
     assert gpu is not None
     found = Prediction.of(config, RankLoad.uniform(config.problem, tokens), calibration_of(gpu))
@@ -166,7 +166,7 @@ def compare_choices(config: MegaMoeConfig, tokens: int, calibration: Calibration
 
 
 def print_choices(console: Console, config: MegaMoeConfig, found: list[Prediction], tokens: int, gpu: Gpu) -> None:
-    """A line per choice, as `compare_choices` sorts them, and whether the model prefers the fastest to it."""
+    """A line per choice of `compare_choices`: its time, and how much longer than the fastest it takes where that is significant."""
     said = [f"{one.us / found[0].us - 1:+.1%}" if prefers(found[0].us, one.us) else "no preference" for one in found]
     chosen = ["chosen, " if one.config == config else "" for one in found]
     rows = [(variant_name(one.config), f"{one.us:.1f}", mark + text) for one, mark, text in zip(found, chosen, said, strict=True)]

@@ -57,7 +57,7 @@ def simulate(given: SimulateOptions) -> None:
 
 
 def simulate_gemm(console: Console, given: SimulateOptions) -> bool:
-    """A GEMM, a row or more of each group; whether everything passed.  Raises `ProblemError`, and `SimError`."""
+    """Simulates a GEMM; returns whether everything passed.  Raises `ProblemError` and `SimError`."""
     leave_out(given, ("mask", "skew"), f"--kernel {given.kernel}")
     from .simulations import SEEDS, rows_of, run_gemm
 
@@ -72,7 +72,7 @@ def simulate_gemm(console: Console, given: SimulateOptions) -> bool:
 
 
 def simulate_layer(console: Console, given: SimulateOptions) -> bool:
-    """The layer, its stages, its halves or its inputs on every rank; whether everything passed.  Raises `ProblemError`, and `SimError`."""
+    """Simulates the layer, its stages, its halves or its inputs; returns whether all passed.  Raises `ProblemError` and `SimError`."""
     if given.kernel in (*EP_NAMES, PreDispatchKernel.name):
         leave_out(given, ("clamp", "activation", "biases", "weigh_results"), f"--kernel {given.kernel}")
     if given.kernel == PreDispatchKernel.name:
@@ -105,7 +105,7 @@ def simulate_layer(console: Console, given: SimulateOptions) -> bool:
 
 
 def announce(console: Console, config: KernelConfig, estimate: Estimate, given: SimulateOptions) -> None:
-    """Says what will run and roughly what it takes.  Raises `ProblemError` for more than the memory or the race detector has room for."""
+    """Prints what will run and an estimate.  Raises `ProblemError` for what exceeds the memory or the race detector's capacity."""
     if not given.no_race:
         require_agents(config)
     p = config.problem
@@ -118,7 +118,7 @@ def announce(console: Console, config: KernelConfig, estimate: Estimate, given: 
 
 
 def require_agents(config: KernelConfig) -> None:
-    """Raises `ProblemError` for more warps, writers of mbarriers and tensor pipes than the race detector tells apart."""
+    """Raises `ProblemError` for more warps and engines (mbarrier units, tensor cores) than the race detector can distinguish."""
     from ..sim.clock import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
 
@@ -131,6 +131,6 @@ def require_agents(config: KernelConfig) -> None:
 
 
 def rotate(counts: list[int], by: int) -> list[int]:
-    """Later launches give each rank another rank's number of tokens."""
+    """The counts moved `by` ranks on, so that each launch gives a rank another number of tokens."""
     by %= len(counts)
     return counts[by:] + counts[:by]

@@ -1,4 +1,4 @@
-"""What `megamoe simulate` runs beside the reference: GEMMs, a layer in one launch or in several, its two halves, and its inputs stage."""
+"""What `megamoe simulate` runs and compares with the reference: GEMMs, a layer, its stages, its two halves, and its inputs stage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def case_of(config: BaseGemmConfig, counts: Sequence[int], seed: int, *, exact: 
 
 
 def run_gemm(console: Console, config: BaseGemmConfig, counts: Sequence[int], given: SimulateOptions) -> bool:
-    """Prints tables and verdict of the launches; whether everything passed. Raises `ProblemError` and `SimError`."""
+    """Simulates the launches and prints tables; returns whether everything passed.  Raises `ProblemError` and `SimError`."""
     case = case_of(config, counts, given.seed, exact=given.exact)
     with console.status("making the reference"):
         ends = case.compared(exact=given.exact, k_blocks=config.most_k_blocks)
@@ -83,7 +83,7 @@ def inputs_of(case: Case) -> list[Inputs]:
 
 
 def run_layer(console: Console, configs: Sequence[KernelConfig], launches: Sequence[Sequence[int]], given: SimulateOptions) -> bool:
-    """Prints tables and verdict of launches of a layer's kernels on the same buffers; whether everything passed.  Raises `SimError`."""
+    """Simulates launches of a layer's kernels on one set of buffers; returns whether everything passed.  Raises `SimError`."""
     artifacts = compiled(console, configs)
     cases, rows, reports, right = draw(console, configs[0].problem, launches, given), list[tuple[object, ...]](), list[Report](), True
     with counting(console) as show:
@@ -105,11 +105,11 @@ def run_layer(console: Console, configs: Sequence[KernelConfig], launches: Seque
 
 
 Compared = tuple[Any, ...]
-"""A part of what a launch made: cells that say which, elements of it, and how many have other bits than the reference's."""
+"""A row of a comparison: cells that identify it, elements compared, and elements whose bits differ from the reference."""
 
 
 def compared(part: Compared, found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Compared:
-    """BF16 tensors [rows, channels] in pairs; the rows are the part's last cell."""
+    """Compares pairs of BF16 tensors [rows, channels]; `part` and the number of rows identify the row of the table."""
     unequal = sum(int((a.view(torch.int16) != b.view(torch.int16)).sum()) for a, b in zip(found, wanted, strict=True))
     return *part, sum(map(len, wanted)), sum(one.numel() for one in wanted), unequal
 
@@ -122,8 +122,8 @@ def print_compared(console: Console, title: str, headings: tuple[str, ...], part
 
 
 def run_ep(console: Console, configs: Sequence[EpConfig], launches: Sequence[Sequence[int]], given: SimulateOptions) -> bool:
-    """Prints tables and verdict of launches of dispatch and of combine (`configs`), on drawn activations, on the same buffers; whether
-    everything passed. Raises `SimError`, and `ProblemError` for data that is not exact where nobody knows the bits."""
+    """Simulates launches of dispatch and of combine (`configs`) with random activations between them; returns whether everything passed.
+    Raises `SimError`, and `ProblemError` for --random with a recipe whose sums have no specified bits."""
     problem = configs[0].problem
     cases = draw(console, problem, launches, given)
     if given.random and not problem.formats.sums_known:
@@ -143,7 +143,7 @@ def run_ep(console: Console, configs: Sequence[EpConfig], launches: Sequence[Seq
 
 
 def launch(ep: SimulatedEp, case: Case, number: int, accumulate: Accumulate) -> Iterator[tuple[list[Compared], Report]]:
-    """Both kernels on one case: what each made of every rank."""
+    """Runs dispatch and combine on one case; yields for each the comparison of every rank and the report."""
     for buffers, weights in zip(ep.ranks, case.weights, strict=True):
         buffers.weights = weights
     outs, report = ep.dispatch(inputs_of(case))
@@ -162,7 +162,7 @@ UNTOUCHED = 0x5A  # what a symmetric buffer is full of before the launch
 
 
 def run_inputs(console: Console, config: PreDispatchConfig, counts: Sequence[int], given: SimulateOptions) -> bool:
-    """Prints tables and verdict of a launch on every rank, padded to capacity; whether all passed.  Raises `ProblemError`, `SimError`."""
+    """Simulates a launch on every rank, padded to capacity; returns whether it passed.  Raises `ProblemError` and `SimError`."""
     (artifact,) = compiled(console, [config])
     inputs = draw_inputs(config, counts, given)
     with counting(console) as show:
@@ -180,7 +180,7 @@ def run_inputs(console: Console, config: PreDispatchConfig, counts: Sequence[int
 
 
 def draw_inputs(config: PreDispatchConfig, counts: Sequence[int], given: SimulateOptions) -> list[Tokens]:
-    """Normal tokens of every rank, whose blocks have many magnitudes, and their routing."""
+    """Routed tokens of every rank: normal numbers, each block of channels with a magnitude of its own."""
     problem, generator = config.problem, torch.Generator().manual_seed(given.seed)
     routing = random_routing(problem, counts, generator, given.mask, given.skew)
     _, channels = input_layout(problem)

@@ -27,7 +27,7 @@ PIPE_WIDTH = 120
 
 
 def wide_console() -> Console:
-    """stdout; what is not a terminal has room for the widest table."""
+    """A console on stdout, at least 120 columns wide unless stdout is a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, PIPE_WIDTH))
 
@@ -35,7 +35,7 @@ def wide_console() -> Console:
 def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     """Makes a table of two columns, names and values, under a title."""
     table = Table(title=Text(title, style="bold"), title_justify="left", show_header=False, box=None, padding=(0, 2))
-    table.add_column(style="cyan", overflow="fold", no_wrap=True)
+    table.add_column(style="cyan", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(Text(name), Text(str(value)))
@@ -43,7 +43,7 @@ def facts(title: str, rows: Iterable[tuple[str, object]]) -> Table:
 
 
 def ruled(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]] = (), styles: Iterable[str] = ()) -> Table:
-    """A table with headings; the first column is text, the others are numbers or short. `styles` are those of the rows, if any."""
+    """A table with a line under its headings; `styles` are rich's styles of the rows."""
     table = Table(title=Text(title, style="bold"), title_justify="left", header_style="", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
         table.add_column(heading, style="" if place else "cyan", overflow="fold")
@@ -55,7 +55,7 @@ def ruled(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]] 
 
 
 def problem_table(problem: Any) -> Table:
-    """A problem, one fact a row: of a MoE layer, or the fields of another one."""
+    """A row for each property of a MoE layer, or for each field of another problem."""
     if not isinstance(problem, Problem):
         return facts("Problem", [(one.name, getattr(problem, one.name)) for one in fields(problem)])
     clamp = "none" if problem.activation_clamp is None else problem.activation_clamp
@@ -79,7 +79,7 @@ def config_table(config: KernelConfig) -> Table:
 
 
 def artifact_table(artifact: Artifact) -> Table:
-    """What the compiler says of a kernel, one fact a row."""
+    """Compile time, registers, spills, SMEM and TMEM of a compiled kernel."""
     resources, config = artifact.resources, artifact.config
     stages = f", {config.num_stages} stages" if hasattr(config, "num_stages") else ""
     rows = [
@@ -94,7 +94,7 @@ def artifact_table(artifact: Artifact) -> Table:
 
 
 def compiled(console: Console, configs: Sequence[KernelConfig]) -> list[Artifact]:
-    """The kernels of these configurations, with a table of each.  Findings and faults will name Python lines."""
+    """Compiles the configurations with line info, so that findings name Python lines, and prints a table for each kernel."""
     from ..artifact.compile import compile_kernel
 
     with console.status("compiling"):
@@ -115,7 +115,7 @@ value. That is no error as long as no such value reaches a result, which the com
 
 @contextmanager
 def status_line(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """A line whose text is kept up to date, with the time that it has been there; it goes away at the end."""
+    """A transient line with a spinner and the elapsed time; yields a function that sets its text."""
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task(text, total=None)
         yield lambda said: progress.update(task, description=said)
@@ -151,7 +151,7 @@ def print_reports(console: Console, reports: Sequence[Report], *, race: bool) ->
 
 
 def conclude(console: Console, right: bool, reports: Sequence[Report], proved: str, *, race: bool) -> bool:
-    """What the simulator saw, and the last line: PASS with what was proved, or FAIL; whether all is right and nothing was found."""
+    """Prints the reports and a last line, PASS with what was proved or FAIL; returns whether the launches passed."""
     print_reports(console, reports, race=race)
     passed = right and not any(report.findings for report in reports)
     outcome = f"PASS: {proved}" + ("; no race found" if race else "") if passed else "FAIL"

@@ -80,8 +80,8 @@ def tune(
 
 
 def enter(tuning: Tuning, runs: list[Results], folder: Path) -> None:
-    """Writes the winners of runs, one after the other, into the tables of their GPUs, and prints a line per point.  Nothing is written
-    before all are judged. Raises `TableError`, and `ProblemError` where a table changes and cannot be written."""
+    """Enters the winners of each run into its GPU's table and prints a line per point.  Writes nothing before all runs are judged.
+    Raises `TableError`, and `ProblemError` if a changed table cannot be written."""
     from ..artifact.cache import require_writable
 
     before = {found.gpu: Table.read(found.gpu, folder, tuning.kind) for found in runs}

@@ -1,4 +1,4 @@
-"""All that can be read from an artifact: as one value that turns into JSON, what differs between two, and PTX with names of functions."""
+"""Everything that can be read from an artifact, as JSON; differences between two of them; PTX annotated with functions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RegisterUse:
 
 
 def register_use(budgets: Mapping[str, int], listing: Listing) -> list[RegisterUse]:
-    """What can run after each group's USETMAXREG; groups of one budget show the worst of both. Calls are left out: nvdisasm lets them read
-    every register, and what they call is a trap. Raises `InspectionError` when one is missing."""
+    """Registers of the code reachable from each group's USETMAXREG; groups with one budget show the worst of them.  Calls are left out:
+    they only call a trap, and nvdisasm lists all registers as read.  Raises `InspectionError` for a budget without USETMAXREG."""
     flow = Flow(listing)
     at: defaultdict[int, list[int]] = defaultdict(list)
     for i, one in enumerate(listing.instructions):
@@ -53,7 +53,7 @@ def register_use(budgets: Mapping[str, int], listing: Listing) -> list[RegisterU
 
 
 SECTIONS = ("problem", "config", "resources", "roles", "smem", "tmem", "barriers", "measures")
-"""What `Inspection.as_dict` has by name, one value or several for each."""
+"""Objects of `Inspection.as_dict`."""
 
 BARRIER_FIELDS = ("count", "arrivals", "who", "transaction", "waits", "leader_only")
 MEASURE_FIELDS = ("role", "unit", "instructions", "kinds")
@@ -97,7 +97,7 @@ class Inspection:
         return self.artifact.kernel.barriers(self.artifact.config)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; lists of things are keyed by name so that two inspections can be compared."""
+        """JSON values; lists are objects by name, so that two inspections can be compared."""
         artifact, config, listing, smem = self.artifact, self.artifact.config, self.artifact.listing, self.artifact.dynamic_smem
         plan, total = artifact.kernel.tmem(config), getattr(config, "register_total", 0)
         tmem = {"tmem_columns": plan.used, "tmem_allocated": plan.allocated, "tmem_capacity": config.arch.tmem_columns} if plan else {}
@@ -156,7 +156,7 @@ NOT_COMPARED = frozenset({"compile_seconds"})
 
 @dataclass(frozen=True)
 class Change:
-    """A value that differs; None on the side that lacks it."""
+    """A value that differs; None where it is missing."""
 
     path: str
     before: Any

@@ -1,4 +1,4 @@
-"""What warps of a traced kernel did: spans from its stamps, their sums by role and activity, and a file for Perfetto."""
+"""Activities of a traced kernel's warps: spans from its time stamps, sums by role and activity, and a file for Perfetto."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHASES = ("Linear1", "Linear2")
 
 @dataclass(frozen=True)
 class Span:
-    """What one warp did from `start` to `end`, in microseconds since the launch's first stamp on this rank."""
+    """An activity of one warp from `start` to `end`, in microseconds since the launch's first stamp on this rank."""
 
     sm: int
     warp: int
@@ -29,7 +29,7 @@ class Span:
 
     @property
     def name(self) -> str:
-        """The activity in lower case, with the phase where it works on a tile."""
+        """The activity in lower case, followed by the linear if it works on a tile."""
         phase = f" {PHASES[self.detail & 1]}" if self.activity in TILE_ACTIVITIES else ""
         return self.activity.name.lower().replace("_", " ") + phase
 
@@ -51,7 +51,7 @@ def spans_of(stamps: torch.Tensor) -> Iterator[Span]:
 
 
 def summarize(spans: Iterable[Span]) -> dict[str, dict[str, dict[str, float]]]:
-    """By role and activity: `us` per warp on average, `spans` per warp, and when the first began and the last ended over all warps."""
+    """By role and activity: `us` and `spans` per warp on average, and the `first` begin and `last` end over all warps."""
     found: dict[tuple[Role, str], list[Span]] = {}
     warps: dict[Role, set[tuple[int, int]]] = {}
     for span in spans:

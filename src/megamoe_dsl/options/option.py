@@ -21,13 +21,13 @@ TYPED = {
 
 
 def option(default: Any, text: str, panel: str = "Run", shown: str | None = None) -> Any:
-    """A field of a dataclass of options: default, help, the heading that it is listed under, and what is shown as the default."""
+    """A dataclass field that is an option: its default, help text, heading in --help, and the default that --help shows."""
     return field(default=default, metadata={"text": text, "panel": panel, "shown": shown})
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option.  `type` makes a value, `annotation` says whether it may be None; a bool is a switch, off by default."""
+    """One option.  `type` parses a value; `annotation` is the field's type, maybe with None.  A bool is a switch, off by default."""
 
     name: str
     type: type
@@ -61,7 +61,7 @@ def leave_out(given: Any, names: Iterable[str], why: str) -> None:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A type for argparse: integers from `least` on."""
+    """A `type` of argparse: integers of at least `least`."""
 
     def read(text: str) -> int:
         number = parse_integer(text)

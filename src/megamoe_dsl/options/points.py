@@ -1,4 +1,4 @@
-"""The options of everything that times points and of a run on GPUs."""
+"""Options that name points to time, and options of a run on GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBLEM = "Problem"  # The heading that options of a problem are listed under.
 
 @dataclass(frozen=True)
 class ShapeOptions:
-    """A preset, with every other field that is given in its place; or a shape without a preset, which needs them all."""
+    """A preset, whose fields other options replace; or a shape without a preset, which needs hidden, intermediate, experts and topk."""
 
     preset: str | None = option(None, f"A shape by name: {', '.join(TABLE)}; other options replace its fields.", PROBLEM)
     hidden: int | None = option(None, "Channels of x and y.", PROBLEM)
@@ -37,7 +37,7 @@ FORMATS = "; ".join(f"{' or '.join(names)} on {arch}" for arch, names in RECIPES
 
 @dataclass(frozen=True)
 class PointOptions(ShapeOptions):
-    """Which points.  `DEFAULT_PRESETS` are taken where neither presets nor a shape are given."""
+    """Points: all combinations of presets, ranks and tokens; `DEFAULT_PRESETS` where neither a preset nor a shape is given."""
 
     DEFAULT_PRESETS: ClassVar[str] = "flash"
 

@@ -1,4 +1,4 @@
-"""A timeline of one launch, as it was measured: phases of all SMs, from the record of sums by role that `megamoe bench --trace` writes."""
+"""Timeline of a measured launch, from the record of sums by role that `megamoe bench --trace` writes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class TraceFileError(ValueError):
 
 
 def activities(record: dict[str, Any]) -> BarChart:
-    """What the warps of each role did in a record's launch: from the first begin to the last end, filled as high as a warp's average share
-    of that time.  Raises `ValueError` for times that are in no launch."""
+    """A bar for each role's activity, from its first begin to its last end, filled by a warp's average share of that time.  Raises
+    `ValueError` for times outside of the launch."""
     lanes, launch = [], float(record["launch_us"])
     for role, names in record["trace"].items():
         for name, sums in names.items():

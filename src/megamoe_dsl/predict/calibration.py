@@ -1,6 +1,5 @@
-"""What the model knows of a GPU: its rates, and what was fitted to measured times; a JSON file beside this one for each GPU.
-
-A file says where every group of its values comes from.
+"""The model's constants of a GPU: its rates, and values fitted to measured times.  Each GPU has a JSON file beside this one, whose
+`sources` say where each group of values comes from.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ class Calibration:
     """Rates in bytes per microsecond or per clock, times in microseconds, energies in joules."""
 
     clock: float  # the highest, GHz
-    power: float  # at which the clock is lowered, W
-    hbm: float  # and nvlink: bytes per us that are reached
+    power: float  # W; above it the clock is lowered
+    hbm: float  # and nvlink: achieved bytes per us
     nvlink: float
-    l2_per_clock: float  # bytes that L2 serves
-    port_per_clock: float  # bytes that an SM takes from L2
-    l2_kept: float  # bytes that come into L2 before what was touched has left it
-    l2_fill: float  # L2 bandwidth that filling takes, beside reading
-    weights_kept: float  # share of L2 that still has weights of the launch before
+    l2_per_clock: float  # bytes from L2, of all SMs together
+    port_per_clock: float  # bytes from L2 to one SM
+    l2_kept: float  # bytes into L2 after which an untouched line is evicted
+    l2_fill: float  # L2 bandwidth of a byte filled from HBM, relative to one read
+    weights_kept: float  # share of L2 with weights of the previous launch
     hbm_latency: float  # of a load; one from L2 takes `l2_latency` of it
     l2_latency: float
-    spread: float  # by which SMs differ in that
+    spread: float  # of that latency among SMs
     tile: float  # between tiles
     start: float  # and start_per_token: until counts are known
     start_per_token: float
@@ -53,11 +52,11 @@ def path_of(gpu: str) -> Path:
 
 
 CALIBRATED = {name.split()[1]: name for name in GPUS if path_of(name).exists()}
-"""GPUs by a short name, as H200 is NVIDIA H200."""
+"""CUDA's names of calibrated GPUs by short names: H200 is NVIDIA H200."""
 
 
 def find_gpu(name: str) -> Gpu:
-    """A GPU by CUDA's name or a short one, as H200.  Raises `ProblemError` for one that nobody has calibrated."""
+    """A GPU by CUDA's name or a short one, as H200.  Raises `ProblemError` for a GPU without a calibration."""
     short = {full: short for short, full in CALIBRATED.items()}.get(name, name.upper())
     if short not in CALIBRATED:
         raise ProblemError("gpu", name, f"one of {', '.join(CALIBRATED)}")
@@ -66,5 +65,5 @@ def find_gpu(name: str) -> Gpu:
 
 @lru_cache
 def calibration_of(gpu: str) -> Calibration:
-    """The calibration of a GPU, given by CUDA's name of it."""
+    """The calibration of a GPU, by CUDA's name."""
     return Calibration(**json.loads(path_of(gpu).read_text()))

@@ -21,7 +21,7 @@ from .machine import Floats, Ints, Machine, PoolTable, Server, TileTable
 
 @dataclass(frozen=True)
 class Run:
-    """What came out: `end`, and of each tile its worker and `stamps`: core free, multiply began and ended, epilogue began and ended."""
+    """A simulated launch: its `end`; of each tile the worker and `stamps` (core free, multiply begins, ends, epilogue begins, ends)."""
 
     end: float
     workers: int  # tensor cores, or pairs of them
@@ -44,7 +44,7 @@ NVLINK_SLACK = 3.0  # Microseconds of results that may be on their way over NVLi
 
 
 class Engine:
-    """State of a launch; `start` is when counts are known."""
+    """State of a launch; `start` is the time in us at which token counts are known."""
 
     def __init__(self, tiles: TileTable, pool: PoolTable, machine: Machine, start: float) -> None:
         self.tiles, self.pool, self.machine = tiles, pool, machine
@@ -115,7 +115,7 @@ class Engine:
         return Run(max(self.end, self.nvlink.free), len(self.every), *tiles, *moved, self.multiplying, self.energy)
 
     def _stale_bytes(self) -> Floats:
-        """Of a Linear1 K block of each pool block: rows that are fetched although no token of this launch fills them."""
+        """By pool block, bytes of a Linear1 K block that are fetched for rows without a token."""
         tiles, pool = self.tiles, self.pool
         fetched, fc1 = np.zeros(len(pool)), tiles.is_fc2 == 0
         for blocks in tiles.pools[fc1].T:
@@ -124,14 +124,14 @@ class Engine:
 
     # --- when the next step of each worker can be
     def _slot(self, role: int) -> Floats:
-        """When the stage that a loader fills next is free, never while it is not known."""
+        """When the stage that a loader fills next is free; NEVER while that is unknown."""
         stages = self.machine.stages
         free = np.maximum(self.free[self.every, self.count[role] % stages], self.last[role])
         return np.where(self.count[role] - self.count[2] < stages, free, NEVER)
 
     # --- the steps
     def _pull(self, horizon: float) -> None:
-        """Blocks of the pool that have come from their ranks; other ranks pull as much from here meanwhile."""
+        """Receives pool blocks from other ranks, which pull as much from here meanwhile."""
         pool, first = self.pool, self.pulls
         self.pulls = int(np.searchsorted(self.pull_times, horizon, side="right"))
         if self.pulls == first:
@@ -186,7 +186,7 @@ class Engine:
         self._touch_pool(full, self.pool.fc1_keys, self.pool.key_blocks)
 
     def _fetch(self, who: Ints) -> None:
-        """The next tile of workers, in the order in which they ask."""
+        """Assigns the next tiles to workers, in the order in which they ask."""
         if self.machine.handed_out:
             number = np.where(self.fetched[who] == 0, who, len(self.every) + self.next_number + np.cumsum(self.fetched[who] > 0) - 1)
             self.next_number += int((self.fetched[who] > 0).sum())
@@ -199,7 +199,7 @@ class Engine:
         self.fetched[who] += 1
 
     def _load(self, weights: Ints, weights_due: Floats, tokens: Ints, tokens_due: Floats) -> None:
-        """A K block of the weights for some workers, and one of the tokens for some."""
+        """Loads a K block of weights for some workers, and one of tokens for others."""
         who = np.concatenate([weights, tokens])
         if not len(who):
             return
@@ -223,10 +223,10 @@ class Engine:
         self.k[role[past], who[past]] = 0
 
     def _from_memory(self, keys: Ints, times: Floats, who: Ints, tile: Ints, role: Ints) -> Floats:
-        """When operands come that are asked for at these times."""
+        """Arrival times of operands requested at `times`."""
         machine, amount, whole = self.machine, self.tiles.l2_bytes[tile, role], self.tiles.hbm_bytes[tile, role]
         self.claimed[keys[::-1]] = np.arange(len(keys))[::-1]
-        first = self.claimed[keys] == np.arange(len(keys))  # of those who ask for the same at once
+        first = self.claimed[keys] == np.arange(len(keys))  # of simultaneous requests for one key
         miss = first & (self.into_l2 - self.touched[keys] >= machine.gpu.l2_kept)
         cold = miss & ~self.seen[keys]
         stale = np.where(first, self.stale[keys], 0.0)
@@ -249,7 +249,7 @@ class Engine:
         return np.maximum(in_l2 + machine.gpu.hbm_latency * machine.gpu.l2_latency, self.came[keys])
 
     def _multiply(self) -> bool:
-        """A K block of every worker whose operands are on their way; whether there are any."""
+        """Multiplies a K block on every worker whose operands have been requested; returns whether there was any."""
         machine, at = self.machine, self.count[2]
         there = (at < self.count[0]) & (at < self.count[1])
         begins = self.k[2] == 0

@@ -1,4 +1,4 @@
-"""What a launch asks of a GPU on every architecture: its tiles in order, its operands, its pool, and when tokens come."""
+"""A launch on either architecture: its tiles in order, its operands, its token pool, and arrival times of tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tiles:
         return cls(*np.array(rows, np.int64).reshape(-1, 5).T)
 
     def by_phase(self, fc1: Any, fc2: Any) -> Floats:
-        """One value for tiles of Linear1 and another for those of Linear2: numbers, or arrays with an entry per tile."""
+        """`fc1` for tiles of Linear1 and `fc2` for those of Linear2; both are numbers or arrays with an entry per tile."""
         return np.where(self.is_fc2 > 0, fc2, fc1).astype(np.float64)
 
 
@@ -50,13 +50,13 @@ def tiles_of(config: MegaMoeConfig, counts: tuple[int, ...]) -> Tiles:
 LATER_PULLS = 1.6
 """A token that a warp pulls after others, beside its first one: traces have 7 to 10 us a token once all warps pull, 5.5 to 6 before."""
 SEED = 0
-MOST_KEPT = 0.6  # Of the weights, however few they are.
+MOST_KEPT = 0.6  # Largest share of the weights, however few they are.
 Y_BYTES = 2  # of a value of y
 
 
 @dataclass(frozen=True)
 class RankLoad:
-    """What one rank gets: tokens of its own, those that its local experts receive, and which part of them comes from other ranks."""
+    """Load of a rank: its own tokens, tokens of each local expert, and the fraction of these that comes from other ranks."""
 
     tokens: int
     counts: tuple[int, ...]
@@ -64,7 +64,7 @@ class RankLoad:
 
     @classmethod
     def uniform(cls, problem: Problem, tokens: int, remote: float | None = None) -> RankLoad:
-        """The rank with most weights to read, when every rank routes `tokens` uniformly; `remote` replaces what ranks share alike."""
+        """The rank that reads most weights when every rank routes `tokens` uniformly; `remote` defaults to (ranks - 1) / ranks."""
         ranks, experts = problem.num_ranks, problem.num_experts
         every = np.random.default_rng(SEED).multinomial(tokens * problem.topk * ranks, np.full(experts, 1 / experts)).reshape(ranks, -1)
         slowest = max(every, key=lambda counts: ((counts > 0).sum(), counts.sum()))
@@ -121,16 +121,16 @@ class KBlocks:
 
 
 def counted(calibration: Calibration, load: RankLoad) -> float:
-    """When ranks have told each other what they send, in us since the launch began."""
+    """Microseconds from the begin of the launch until ranks know each other's counts."""
     return calibration.start + calibration.start_per_token * load.tokens
 
 
 def combine_bytes(problem: Problem, load: RankLoad) -> float:
-    """Read and written in the end, for a rank's own tokens."""
+    """Bytes that combine reads and writes for a rank's own tokens."""
     return load.tokens * (problem.topk * problem.formats.combine.bytes_per_value + Y_BYTES) * problem.hidden
 
 
 def weights_kept(problem: Problem, load: RankLoad, weight_bytes: float, calibration: Calibration) -> float:
-    """Share of the weights that is still in L2 from the launch before."""
+    """Share of the weights still in L2 from the previous launch."""
     all_bytes = load.touched * 3.0 * problem.hidden * problem.intermediate * weight_bytes
     return min(MOST_KEPT, calibration.weights_kept * calibration.l2_kept / max(all_bytes, 1.0))

@@ -1,4 +1,4 @@
-"""What a launch runs on, at one clock, what its tiles take, and its token pool; and lower bounds by measured ceilings (ceilings.json)."""
+"""The GPU at one clock, costs of tiles, and the token pool; and lower bounds from measured ceilings (ceilings.json)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Server:
     served: float = 0.0
 
     def serve(self, times: Floats, amounts: Floats) -> Floats:
-        """When each of some requests, in the order of their times, has been served; those without an amount wait for nobody."""
+        """Completion times of requests, which are in the order of their times; requests of 0 bytes do not queue."""
         service = np.cumsum(amounts) / self.rate
         begun = np.maximum(np.maximum.accumulate(times - service + amounts / self.rate), self.free)
         done = begun + service
@@ -44,7 +44,7 @@ class Server:
 
 @dataclass(frozen=True)
 class TileTable:
-    """Tiles of a launch in the order of the schedule, and what each takes; arrays with an entry per tile."""
+    """Tiles of a launch in schedule order with their costs; arrays with an entry per tile."""
 
     is_fc2: Ints  # whether it is of Linear2
     k_blocks: Ints  # of the tile
@@ -52,13 +52,13 @@ class TileTable:
     # blocks of each in a row; -1 for none
     keys: Ints
     pools: Ints  # [tiles, 2]: blocks of the pool that it needs, or fills if it is of Linear1; the same one twice for a single CTA
-    arrivals: Ints  # finished Linear1 tiles it counts as, in each of its pool blocks
+    arrivals: Ints  # Linear1 tiles that it completes in each of its pool blocks
     l2_bytes: Floats  # [tiles, 2]: of a K block of weights and of one of tokens
-    hbm_bytes: Floats  # the same where it is not in L2
+    hbm_bytes: Floats  # the same on a miss in L2
     multiply: Floats  # us of a K block in the tensor core
     epilogue: Floats  # us
-    nvlink: Floats  # bytes of results for other ranks
-    written: Floats  # bytes that go to memory
+    nvlink: Floats  # bytes of results to other ranks
+    written: Floats  # bytes to memory
     energy: Floats  # of a K block, in K blocks of 128 x 256 x 128
 
     def __len__(self) -> int:
@@ -83,20 +83,20 @@ class PoolTable:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a launch runs on, at one clock; rates in bytes per microsecond, times in microseconds."""
+    """A GPU at one clock; rates in bytes per microsecond, times in microseconds."""
 
     gpu: Calibration
     clock: float  # GHz
     sms: int  # of a worker
     stages: int  # of the ring
-    handed_out: bool  # whether tiles are handed out at run time, rather than every so-many-th to a worker
-    places: int  # of a worker's tile queue: it fetches a tile when its epilogue warps begin with the one that many before
-    overlaps: bool  # whether epilogues have accumulators of their own, two in turn, rather than being done by the warps that multiply
+    handed_out: bool  # dynamic rather than static schedule
+    places: int  # of a worker's tile queue: how many tiles ahead of its epilogue it fetches
+    overlaps: bool  # epilogue warps with double-buffered accumulators, beside the MMA
     groups: int  # of epilogue warps, which take alternate tiles
-    slower: Floats  # HBM time of a byte of weights, and of tokens, beside one of a long run of bytes
-    spread: Floats  # further latency of each worker
-    kept: float  # share of the weights that is still in L2 from the launch before
-    pulled_from: float  # bytes that other ranks pull from here, of those that are pulled
+    slower: Floats  # HBM time of a byte of weights, and of tokens, relative to long contiguous runs
+    spread: Floats  # extra latency of each worker
+    kept: float  # share of the weights still in L2 from the previous launch
+    pulled_from: float  # bytes that other ranks pull from here, per byte pulled
     issue: float  # time between K blocks of a loader
     window: float  # see engine.py
     release: float = 0.05  # and flag: times until a stage is free again, and until a signal is seen
@@ -104,18 +104,18 @@ class Machine:
 
     @property
     def l2(self) -> float:
-        """What L2 serves to all workers together."""
+        """Bandwidth of L2, all workers together."""
         return self.gpu.l2_per_clock * self.clock * 1e3
 
     @property
     def port(self) -> float:
-        """What a worker takes from L2, with all of its SMs."""
+        """Bandwidth from L2 to one worker, all its SMs."""
         return self.gpu.port_per_clock * (self.clock * 1e3) * self.sms
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What one rank has to do in one call, and the least microseconds that each part takes."""
+    """Work of one rank in one call, and the least time of each part in microseconds."""
 
     flop: float
     hbm_bytes: float
@@ -141,12 +141,12 @@ def known_ceilings() -> dict[str, dict[str, float]]:
 
 
 def measured_gpu(gpu: str) -> str:
-    """Whose ceilings are taken for a GPU: its own, or an H200's where nobody has measured them."""
+    """The GPU whose ceilings are used: this one, or H200 if it has no measured ceilings."""
     return gpu if gpu in known_ceilings() else DEFAULT_GPU
 
 
 def bound_of(problem: Problem, load: Load, gpu: str = DEFAULT_GPU) -> Bound:
-    """The work of a rank of the fused layer with this load, and how long a GPU takes for it at least."""
+    """Work and lower bounds of a rank of the fused layer with this load."""
     (flop, hbm, nvlink), limits = count_work(problem, load), known_ceilings()[measured_gpu(gpu)]
     flops = limits["fp8_flops"] / max(problem.formats.activations.element_bits // 8, 1)  # BF16 takes twice as long
     seconds = flop / flops, hbm / limits["hbm_bytes"], nvlink / limits["nvlink_bytes"]

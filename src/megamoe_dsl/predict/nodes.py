@@ -18,23 +18,23 @@ from .prediction import Prediction, prefers
 
 CHUNKS = (1, 2, 4, 8)
 NETWORK_SMS = 16  # Of a GPU, left to NCCL where a call has several chunks.
-MOST_TOKENS = 4096  # More are cut into chunks as so many are.
+MOST_TOKENS = 4096  # Calls of more tokens get the chunks of this many.
 DRAWS, SEED = 2000, 0
-ENTRY_BYTES = 8  # Of a top-k entry on its way: an expert and a weight.
+ENTRY_BYTES = 8  # Of a top-k entry that is sent: an expert and a weight.
 NETWORK, HOST = "network", "host"
 
 
 @dataclass(frozen=True)
 class Network:
-    """What joins nodes, as one GPU and its host see it."""
+    """The network between nodes, per GPU, and the host's overheads."""
 
     gbits: float  # of each GPU's card, in each direction
-    latency_us: float  # of a collective without a row
-    # that the host takes for a call, and for each chunk of it, where no CUDA graph holds the call
+    latency_us: float  # of an empty collective
+    # host time of a call, and of each of its chunks, without a CUDA graph
     host_us: tuple[float, float] = (0.0, 0.0)
 
     def us(self, num_bytes: float) -> float:
-        """How long a rank's bytes take on the wire."""
+        """Microseconds to send `num_bytes` of a rank."""
         return num_bytes / (self.gbits / 8 * 1e3)
 
 
@@ -44,7 +44,7 @@ USUAL = Network(400.0, 30.0, (800.0, 630.0))
 
 @dataclass(frozen=True)
 class Spread:
-    """What a token needs on average, when experts are drawn evenly: nodes, ranks and experts that are not its own node's."""
+    """Averages per token under uniform routing: nodes that it needs, and nodes, ranks and experts outside its own node."""
 
     nodes: float
     away_nodes: float
@@ -53,7 +53,7 @@ class Spread:
 
     @classmethod
     def of(cls, num_experts: int, topk: int, nodes: int, ranks: int, groups: int = 1, group_limit: int = 1) -> Spread:
-        """For experts of `group_limit` of `groups` equal groups; a token is on the first node. Raises `ProblemError`."""
+        """With group-limited routing to `group_limit` of `groups` groups, for a token on the first node.  Raises `ProblemError`."""
         if num_experts % (nodes * ranks):
             raise ProblemError("nodes", nodes, f"such that {ranks} ranks each divide {num_experts} experts")
         if groups < 1 or num_experts % groups:
@@ -72,7 +72,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class NodePrediction:
-    """A call of `tokens` of every rank on so many nodes."""
+    """A call with `tokens` tokens on every rank of `nodes` nodes."""
 
     tokens: int
     nodes: int
@@ -115,7 +115,7 @@ class NodePrediction:
 
 @lru_cache
 def chunks_of(problem: Problem, ranks: int, tokens: int, target: Target, groups: int = 1, group_limit: int = 1) -> int:
-    """In how many chunks a call of `tokens` of each rank is shortest on the network `USUAL`. Raises `ProblemError`."""
+    """The number of chunks with the shortest predicted call on the network `USUAL`.  Raises `ProblemError`."""
     gpu = str(target.gpu)
     known = gpu if gpu in CALIBRATED.values() else TYPICAL_GPUS[target.arch.name]
     node, nodes, tokens = replace(problem, num_ranks=ranks), problem.num_ranks // ranks, min(tokens, MOST_TOKENS)
@@ -123,14 +123,14 @@ def chunks_of(problem: Problem, ranks: int, tokens: int, target: Target, groups:
 
 
 def bytes_of_a_row(problem: Problem) -> tuple[float, float]:
-    """A token on its way to a node, and its results on their way back."""
+    """Bytes of a token sent to a node, and of its results sent back."""
     tokens, results = problem.formats.activations, problem.formats.combine
     scales = tokens.scales_of(problem.hidden) * (4 if problem.formats.promoted else 1)
     return tokens.row_bytes(problem.hidden) + scales + ENTRY_BYTES * problem.topk, results.bytes_per_value * problem.hidden
 
 
 def makespan(chunks: int, there: float, launch: float, back: float) -> float:
-    """When the last results are back: the network moves a chunk's rows, then the one before's results, and computes one at a time."""
+    """When the last results are back.  The network sends a chunk's rows, then results of the one before; one chunk computes at a time."""
     network = computed = 0.0
     for chunk in range(chunks):
         arrived = network = network + there

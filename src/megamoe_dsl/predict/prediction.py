@@ -1,6 +1,6 @@
-"""What the model says of one of this package's kernels at one point: its launch, what limits it, and which of several choices it prefers.
+"""Predictions for a kernel at a point: its launch, its limiting resources, and the preferred of several choices.
 
-A launch that is repeated without end runs at the highest clock at which its power is within the GPU's.
+A launch that is repeated runs at the highest clock at which its power is within the GPU's limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HALVINGS = 20
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch at a clock in GHz, from its begin to its end in microseconds, and its power in watts."""
+    """A launch at a clock in GHz: its duration in microseconds and its power in watts."""
 
     clock: float
     us: float
@@ -41,14 +41,14 @@ class Launched:
 
 
 def power(run: Run, us: float, combine_bytes: float, calibration: Calibration, clock: float) -> float:
-    """Watts: what is always there, what multiplies, and what moves bytes from and to HBM."""
+    """Watts: static power, energy of multiplications, and energy of HBM traffic."""
     multiplying = run.energy * calibration.multiply_energy * (clock / calibration.clock) ** calibration.energy_exponent
     moving = (run.hbm_bytes + run.written + combine_bytes) * calibration.hbm_energy
     return calibration.static_power + (multiplying + moving) / (us * 1e-6)
 
 
 def at_power(launch: Callable[[float], Launched], calibration: Calibration, first: float | None = None) -> Launched:
-    """The launch at the highest clock within the GPU's power; between runs only the tensor cores' time is scaled."""
+    """The launch at the highest clock within the power limit; clocks to try scale only the tensor cores' time."""
     found = launch(calibration.clock if first is None else first)
     for _ in range(RUNS):
         if abs(found.watts - calibration.power) < CLOSE * calibration.power:
@@ -60,7 +60,7 @@ def at_power(launch: Callable[[float], Launched], calibration: Calibration, firs
 
 
 def expected_clock(found: Launched, calibration: Calibration) -> float:
-    """Where the launch's power would meet the GPU's, if its time changed as its tensor cores' does."""
+    """The clock at which the launch would reach the power limit, if only its tensor cores' time changed."""
     busy = found.run.multiplying / found.run.workers
 
     def too_much(clock: float) -> bool:
@@ -78,7 +78,7 @@ def expected_clock(found: Launched, calibration: Calibration) -> float:
 
 @dataclass(frozen=True)
 class Subject:
-    """A launch of any kernel whose tiles are known; warps, and the rounds in which one moves a token's row, are of dispatch."""
+    """A launch of a kernel with known tiles.  Each of `dispatch_warps` pulls a token's row in `pull_rounds` chunks."""
 
     shape: Shape | Sm90Config
     tiles: Tiles
@@ -114,7 +114,7 @@ class Subject:
 
 
 BETTER = 1.2
-LEAST = 0.005  # A gain that is worth a word.
+LEAST = 0.005  # Smallest gain that is reported.
 
 
 FASTER = 1 / BETTER
@@ -128,7 +128,7 @@ RESOURCES = {
     "latency": {"hbm_latency": FASTER, "pull": FASTER},
     "start and end": {"start": FASTER, "tail": FASTER},
 }
-"""Factors of a calibration's values, and of its kernel's."""
+"""By resource, factors of the calibration's values, or of its kernel's, that make it a fifth better."""
 
 
 def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibration:
@@ -139,18 +139,18 @@ def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibr
 
 
 def gains(subject: Subject, calibration: Calibration, found: Launched) -> dict[str, float]:
-    """Shares of the time that a fifth more of a resource saves, of all that matter, the largest first; `found` is the launch as it is."""
+    """Share of the time of launch `found` that a fifth more of each resource saves; the largest first, small ones left out."""
     tried = {name: multiplied(calibration, one) for name, one in RESOURCES.items() if name != "power" or found.clock != calibration.clock}
     shares = {name: 1 - subject.predict(one, found.clock).us / found.us for name, one in tried.items()}
     return {name: shares[name] for name in sorted(shares, key=lambda name: -shares[name]) if shares[name] >= LEAST}
 
 
-BUSY = ("HBM", "L2", "NVLink", "tensor cores")  # What a launch keeps busy.
+BUSY = ("HBM", "L2", "NVLink", "tensor cores")  # Resources of `Prediction.busy`.
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A configuration with the load of a rank, and the launch that comes out."""
+    """The predicted launch of a configuration with a rank's load."""
 
     config: MegaMoeConfig
     load: RankLoad
@@ -167,7 +167,7 @@ class Prediction:
 
     @property
     def busy(self) -> dict[str, float]:
-        """Share of the time, by `BUSY`, that each would need at its full rate."""
+        """Utilization of each resource of `BUSY`: its time at full rate over the launch's."""
         found, one = self.launched, self.calibration
         run = found.run
         l2 = run.l2_bytes + one.l2_fill * (run.hbm_bytes + run.written)
@@ -188,11 +188,11 @@ class Prediction:
         return {"tokens": self.load.tokens, "us": found.us, "clock_ghz": found.clock, "watts": found.watts, "busy": self.busy}
 
 
-NO_PREFERENCE = 0.05  # Of the smaller time: choices that differ by less are equally good as far as the model knows.
+NO_PREFERENCE = 0.05  # Of the smaller time: the model does not separate closer choices.
 
 
 def prefers(one: float, other: float) -> bool | None:
-    """Whether the first of two predicted times is worth choosing; None for no preference."""
+    """Whether the first of two predicted times is preferred; None for no preference."""
     if abs(one - other) <= NO_PREFERENCE * min(one, other):
         return None
     return one < other

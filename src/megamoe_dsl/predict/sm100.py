@@ -46,7 +46,7 @@ class Instructions:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a kernel of this kind is, whoever wrote it: as in `Sm100Config`."""
+    """A fused SM100 kernel, ours or another project's; fields as in `Sm100Config`."""
 
     problem: Problem
     num_sms: int
@@ -56,9 +56,9 @@ class Shape:
     num_stages: int
     instructions: Instructions
     shares_tile: bool  # whether two epilogue warpgroups share each tile, rather than taking alternate ones
-    handed_out: bool  # whether tiles are handed out at run time
+    handed_out: bool  # dynamic rather than static schedule
     k_block: KBlock = BYTE_VALUES  # of a stage
-    tiles_weights: bool = False  # whether a CTA's weights of a stage are contiguous in memory, rather than rows of boxes
+    tiles_weights: bool = False  # a CTA's weights of a stage are contiguous in memory
 
     @property
     def block_k(self) -> int:

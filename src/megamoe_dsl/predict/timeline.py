@@ -12,11 +12,11 @@ PHASES = ("Linear1", "Linear2")
 DRAWN = 4
 TRACED = 8
 TENSOR_CORE, EPILOGUE = "tensor core", "epilogue"
-ALL = "all"  # The worker of what all do.
+ALL = "all"  # Group of roles of the whole launch.
 
 
 def lanes_of(launched: Launched, workers: int) -> tuple[Lane, ...]:
-    """In microseconds since the launch began: roles of the whole launch, then of the first workers, tiles in schedule order."""
+    """Bars in microseconds since the begin of the launch: roles of the whole launch, then of its first workers."""
     found: dict[tuple[str, str], list[Bar]] = {}
 
     def add(worker: str, role: str, name: str, kind: str, start: float, end: float) -> None:
@@ -52,7 +52,7 @@ def perfetto(launched: Launched) -> str:
 
 
 def draw(launches: Sequence[Launched], tokens: Sequence[int], gpu: str) -> Picture:
-    """A chart per launch, with so many tokens of every rank: lanes of the launch and of its first workers."""
+    """A chart per launch, with lanes of the launch and of its first workers; `tokens` per rank, by launch."""
     said = "; ".join(f"{count} tokens a rank, {one.us:.0f} µs at {one.clock:.2f} GHz" for one, count in zip(launches, tokens, strict=True))
     workers = ", ".join(map(str, dict.fromkeys(one.run.workers for one in launches)))
     note = (

@@ -1,4 +1,4 @@
-"""Problems that people run, and under the names of their repositories all their kernels, compiled or loaded from the cache when asked for:
+"""Layers of published models.  Importing a model by its repository's name compiles all its kernels, or loads them from the cache:
 
     from megamoe_dsl.presets import deepseek_v4_flash
     artifact = deepseek_v4_flash.artifact(num_tokens=128)

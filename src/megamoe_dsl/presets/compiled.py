@@ -22,7 +22,7 @@ MAX_TOKENS = 8192
 
 
 def layer_of(one: Preset, target: Target, max_tokens_per_rank: int) -> Problem:
-    """The model's layer, in the first number formats of the fused kernel on this target that have the published weights' element.  Raises
+    """The model's layer, in the first recipe of the target's fused kernel whose weights have the published element type.  Raises
     `ProblemError`."""
     kernel = find_kernel("mega_moe")
     config_type(kernel, target.arch)
@@ -32,8 +32,8 @@ def layer_of(one: Preset, target: Target, max_tokens_per_rank: int) -> Problem:
 
 
 def configs_up_to(problem: Problem, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
-    """Every configuration that 0 to `num_tokens` tokens ask for, in that order: a measured one may come back, so every number is tried
-    (8192 take about 0.1 s)."""
+    """All configurations that `choose` returns for 0 to `num_tokens` tokens, in that order.  Tries every number, because a measured
+    configuration may reappear (8192 take about 0.1 s)."""
     return list(dict.fromkeys(choose(problem, target, tokens) for tokens in range(num_tokens + 1)))
 
 
@@ -52,8 +52,8 @@ class CompiledPreset:
 
     @classmethod
     def load(cls, name: str, *, target: Target | None = None, max_tokens_per_rank: int = MAX_TOKENS) -> CompiledPreset:
-        """Every kernel that some number of tokens up to the maximum asks for, from the cache or compiled, in parallel where the cache takes
-        them.  Raises `ProblemError` and `CompileError`."""
+        """The kernels for 0 to `max_tokens_per_rank` tokens, from the cache or compiled; in parallel if the cache is writable.  Raises
+        `ProblemError` and `CompileError`."""
         from ..artifact.cache import compile_ahead
         from ..artifact.store import ArtifactStore
 
@@ -67,7 +67,7 @@ class CompiledPreset:
         return cls(one, problem, target, MappingProxyType({config: store.get(config) for config in configs}))
 
     def config(self, num_tokens: int) -> MegaMoeConfig:
-        """What runs when every rank has at most `num_tokens` tokens.  Raises `ProblemError` beyond the capacity."""
+        """The configuration for at most `num_tokens` tokens on every rank.  Raises `ProblemError` beyond the capacity."""
         return cast(MegaMoeConfig, choose(self.problem, self.target, num_tokens))
 
     def artifact(self, num_tokens: int) -> Artifact:

@@ -42,7 +42,7 @@ class Flow:
         return {one.address: i for i, one in enumerate(self.listing.instructions)}
 
     def successors(self, index: int, *, diverged: bool = False) -> list[int]:
-        """What can run next; `diverged` adds where BRA.DIV goes."""
+        """Possible next instructions; `diverged` adds targets of BRA.DIV."""
         one = self.listing.instructions[index]
         following = []
         jumps = one.target is not None and one.operation not in _NOT_A_JUMP and (diverged or one.opcode != "BRA.DIV")
@@ -55,7 +55,7 @@ class Flow:
 
     @cached_property
     def _graph(self) -> Any:
-        """The instructions that can be reached from the first, looking away from BRA.DIV."""
+        """The graph of instructions reachable from the first without BRA.DIV."""
         import networkx as nx
 
         every = nx.DiGraph([(i, following) for i in range(len(self.listing.instructions)) for following in self.successors(i)])
@@ -90,7 +90,7 @@ class Flow:
         return sorted(loops, key=lambda loop: len(loop.body))
 
     def side(self, index: int, other: int) -> frozenset[int]:
-        """The branch that runs `index` and not `other`: all that its first instruction dominates on the main path."""
+        """The branch with `index` but not `other`: what its first instruction dominates on the main path."""
         import networkx as nx
 
         above = {other} | nx.ancestors(self._dominated, other)
@@ -98,7 +98,7 @@ class Flow:
         return frozenset(i for i in {first} | nx.descendants(self._dominated, first) if i < self.end)
 
     def reachable(self, index: int) -> frozenset[int]:
-        """What can run after an instruction, retries of waits and diverged warps included, and itself."""
+        """Instructions reachable from `index`, itself, retries of waits and code of diverged warps included."""
         import networkx as nx
 
         every = nx.DiGraph([(i, other) for i in range(len(self.listing.instructions)) for other in self.successors(i, diverged=True)])

@@ -83,7 +83,7 @@ class Listing:
 
 
 NVDISASM = {"nvidia": "**/bin/nvdisasm*", "triton": "backends/nvidia/bin/nvdisasm*"}
-"""Packages that may bring nvdisasm, and where they have it: NVIDIA's wheel, a dependency, and Triton, beside torch's CUDA builds."""
+"""Packages that contain nvdisasm, and its path in them: NVIDIA's wheel, a dependency, and Triton, which comes with torch for CUDA."""
 
 
 def find_nvdisasm() -> str:
@@ -140,8 +140,8 @@ _TENSOR_MEMORY = re.compile(r"(?:LDTM|STTM)\.(\d+)dp(\d+)bit(?:\.x(\d+))?")
 
 
 def highest_named(opcode: str, operands: str) -> int:
-    """The highest R register that an instruction names, with the rest of the pair, quad or accumulator that begins there (-1: none): as
-    many as its modifiers say, as nvdisasm's own tables do (tests/test_inspect.py)."""
+    """The highest R register of an instruction, counting the pair, quad or accumulator that begins at a named one; -1 for none.  Agrees
+    with nvdisasm's own tables (tests/test_inspect.py)."""
     accumulator, tensor_memory = _ACCUMULATOR.search(opcode), _TENSOR_MEMORY.match(opcode)
     parts = operands.split(",")
     found = -1

@@ -58,7 +58,7 @@ class Measurer:
         return [self.code[i] for i in sorted(indices)]
 
     def inner(self, function: str | tuple[str, ...], **anchors: int) -> Loop:
-        """The smallest loop with at least so many of each anchor operation, most of whose lines are in `function`, or one of these."""
+        """The smallest loop with at least the given number of each anchor operation, most lines of which come from `function`."""
         for loop in self.flow.loops:
             body = self._instructions(loop.body)
             if all(_count(body, operation) >= number for operation, number in anchors.items()):
@@ -86,7 +86,7 @@ class Measurer:
         raise InspectionError("no loop around " + ", ".join(f"{self.code[index].address:#x}" for index in inside))
 
     def either(self, own: int, other: int, tile: Loop) -> Loop:
-        """What runs for the kind of tile that has instruction `own` and not for the one that has `other`: a loop, or a branch of `tile`."""
+        """The code of the kind of tile that runs instruction `own` but not `other`: a loop, or a branch of the loop `tile`."""
         around = next((loop for loop in self.flow.loops if own in loop.body and other not in loop.body), None)
         return around or Loop(own, self.flow.side(own, other) & tile.body)
 
@@ -124,7 +124,7 @@ class Measurer:
 
 ROLE_FOLDERS = frozenset({"kernels", "blocks"})
 SHARED_FILES = frozenset({"kernel", "context", "table", "rank_barrier", "maps", "walk"})
-"""Files whose functions run in several roles: they say nothing about whose code it is."""
+"""Files with functions that several roles run, which therefore do not identify a role."""
 
 
 @lru_cache(maxsize=128)

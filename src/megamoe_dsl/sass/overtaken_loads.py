@@ -32,7 +32,7 @@ class OvertakenLoad:
 
 
 def overtaken_loads(listing: Listing, code: bytes) -> list[OvertakenLoad]:
-    """All of a kernel, by the address of what overtakes; `code` is its text section."""
+    """All overtaken loads of a kernel, by the address of the overtaking instruction; `code` is its text section."""
     words = [int.from_bytes(code[one.address : one.address + INSTRUCTION_BYTES], "little") for one in listing.instructions]
     sets, waits = [word >> 110 & 7 for word in words], [word >> 116 & 0x3F for word in words]
     loads = [at for at in loads_of(listing) if sets[at] != NO_SCOREBOARD]
@@ -45,7 +45,7 @@ def loads_of(listing: Listing) -> list[int]:
 
 
 def pending_loads(flow: Flow, loads: list[int], ends: Callable[[int, int], bool]) -> dict[int, frozenset[int]]:
-    """For each instruction that is reached the loads that, on some way to it, no instruction has ended, itself included."""
+    """By reachable instruction, loads that some path leaves pending there; `ends(load, instruction)` says which complete one."""
     begins, pending, work = frozenset(loads), {0: frozenset[int]()}, [0]
     while work:
         at = work.pop()

@@ -1,4 +1,4 @@
-"""Measured configurations, a JSON file per GPU, which `megamoe tune` writes.  Knows nothing of what is configured."""
+"""Measured configurations, which `megamoe tune` writes: a JSON file per GPU and kind.  Does not depend on kernels."""
 
 from .table import DEFAULT_GPU, Entry, EpEntry, GemmEntry, LaunchEntry, Measured, Table, TableError, tuned_table
 

@@ -33,7 +33,7 @@ def is_positive(value: object) -> bool:
 
 
 def maps_to(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A check of objects: all their values hold."""
+    """A check of JSON objects: `holds` for all values."""
     return lambda value: isinstance(value, Mapping) and all(isinstance(name, str) and holds(one) for name, one in value.items())
 
 
@@ -52,8 +52,8 @@ Share = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Measured:
-    """What entries have in common: values of the declared types, and a share, what was measured apart from tokens or rows.  The number of
-    ranks does not matter: with equally many experts per rank a layer behaves alike.
+    """Base of a table's entries: fields have their declared types, and a share identifies what was measured, apart from tokens or rows.
+    It has no number of ranks: layers with equally many experts per rank behave alike.
 
     SUFFIX  of the files that hold them
     SHARE   fields of the entry that are its share
@@ -73,22 +73,22 @@ class Measured:
 
     @classmethod
     def share_of(cls, found: Any, **others: Any) -> Share:
-        """That of an entry, or of a problem whose `others` it does not have itself."""
+        """The share of an entry or a problem; `others` are fields that it lacks."""
         return tuple(others[name] if name in others else getattr(found, name) for name in cls.SHARE)
 
     @property
     def expected(self: Any) -> float:
-        """Tokens that an expert received, on average."""
+        """Average number of tokens per expert."""
         return float(self.tokens * self.topk / self.experts_per_rank)
 
     @property
     def key(self) -> tuple[Any, float]:
-        """What tells entries of a table apart."""
+        """Identifies an entry within a table."""
         return self.share_of(self), self.expected
 
     @property
     def winner(self: Any) -> str:
-        """The fields that were fastest, as text, and how fast."""
+        """The fastest configuration's fields and its time, as text."""
         values = [getattr(self, one.name) for one in fields(self)]
         chosen = [f"{name}={value}" for one in values if isinstance(one, Mapping) for name, value in one.items()]
         return " ".join([*chosen, *(f"{one:.1f} us" for one in values if isinstance(one, float))])
@@ -140,8 +140,8 @@ class Entry(LayerEntry):
 
 @dataclass(frozen=True)
 class EpEntry(LayerEntry):
-    """Which fields the halves of an expert-parallel layer are faster with than with those that are chosen without a table; measured with so
-    many tokens of each rank.  `results` as in `Entry`."""
+    """Fields with which the halves of an expert-parallel layer are faster than with the heuristics' choice, at `tokens` tokens per rank;
+    `results` as in `Entry`."""
 
     SUFFIX = "-ep"
     SHARE = (*LAYER, "topk", "recipe")
@@ -155,7 +155,7 @@ class EpEntry(LayerEntry):
 
 @dataclass(frozen=True)
 class GemmEntry(Measured):
-    """The configuration of a GEMM that was fastest for so many rows, divided equally among the groups.
+    """The fastest configuration of a GEMM for `rows` rows, divided equally among the groups.
 
     choice    fields of the configuration that are not their defaults
     us        its median time in microseconds, in a CUDA graph
@@ -196,7 +196,7 @@ class LaunchEntry(LayerEntry):
 
 FOLDER = Path(__file__).parent
 DEFAULT_GPU = "NVIDIA H200"
-REACH = 2.0  # an entry speaks for up to so many times more or fewer tokens
+REACH = 2.0  # An entry applies up to this factor more or fewer tokens.
 One = TypeVar("One", bound=Measured)
 
 
@@ -206,7 +206,7 @@ class TableError(ValueError):
 
 @dataclass(frozen=True)
 class Table(Generic[One]):
-    """Entries of one kind of a GPU, as `torch.cuda.get_device_name()` names it, in the order of their keys."""
+    """Entries of one kind for a GPU (its `torch.cuda.get_device_name()`), in the order of their keys."""
 
     gpu: str
     entries: tuple[One, ...] = ()
@@ -214,7 +214,7 @@ class Table(Generic[One]):
 
     @classmethod
     def read(cls, gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Table[Any]:
-        """The GPU's table; an empty one for a GPU that nobody measured.  Raises `TableError` for another release's file."""
+        """The GPU's table, empty if it has no file.  Raises `TableError` for another release's file."""
         path = path_of(gpu, folder, kind)
         if not os.path.lexists(path):
             return cls(gpu, (), kind)
@@ -225,7 +225,7 @@ class Table(Generic[One]):
             raise TableError(f"{path}: no table of this release, {why}; remove it, and `megamoe tune --from` makes it anew") from error
 
     def write(self, folder: Path = FOLDER) -> Path:
-        """Replaces the GPU's file as a whole; returns its path.  Raises OSError where that cannot be written."""
+        """Replaces the GPU's file atomically; returns its path.  Raises OSError."""
         path = path_of(self.gpu, folder, self.kind)
         lines = ",\n".join(json.dumps(asdict(one)) for one in self.entries)
         with replacing(path) as partial:
@@ -240,7 +240,7 @@ class Table(Generic[One]):
         return next((one for one in self.by_share.get(share, ()) if one.expected == expected), None)
 
     def near(self, share: Share, expected: float) -> list[One]:
-        """Entries of a share within `REACH` of `expected` tokens per expert, the nearest first, in the ratio of their tokens."""
+        """Entries of a share within `REACH` of `expected` tokens per expert, the nearest (by ratio) first."""
         within = [one for one in self.by_share.get(share, ()) if expected / REACH <= one.expected <= expected * REACH]
         return sorted(within, key=lambda one: abs(log(one.expected / expected)))
 
@@ -259,7 +259,7 @@ def path_of(gpu: str, folder: Path = FOLDER, kind: type[Any] = Entry) -> Path:
 
 @lru_cache
 def tuned_table(gpu: str, kind: type[Any] = Entry) -> Table[Any]:
-    """The table of a kind of entries that comes with the package, with this user's in place of those with their keys."""
+    """The package's table; this user's entries replace those with equal keys."""
     table = Table.read(gpu, kind=kind)
     for entry in Table.read(gpu, tables_folder(), kind).entries:
         table = table.having(entry)

@@ -1,4 +1,4 @@
-"""Points at which GEMMs are measured, a problem and the rows of each group, and configurations that may be the fastest there."""
+"""Points at which GEMMs are timed (a problem and the rows of each group), and the configurations to try there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GemmPoint:
 
     @property
     def placed_rows(self) -> int:
-        """Rows of A: those of some problems fill whole blocks, group by group."""
+        """Rows of A; some problems pad each group to whole blocks."""
         return sum(align(count, self.problem.row_step) for count in self.counts)
 
     @property
@@ -55,7 +55,7 @@ class GemmPoint:
 
     @property
     def num_bytes(self) -> float:
-        """Between memory and caches: A, D, and B of the groups that have rows, each once; of scales those of 32 values of B."""
+        """HBM traffic: A, D, and B of the groups that have rows, each once; of scales only those of 32 values of B."""
         p, touched = self.problem, sum(count > 0 for count in self.counts)
         written = p.n * p.output_bytes * (1 + p.accumulate)
         return self.rows * (p.formats.activations.row_bytes(p.k) + written) + touched * p.n * p.k * value_bytes(p.formats.weights)
@@ -94,7 +94,7 @@ def all_points() -> list[GemmPoint]:
 
 
 def decoded_points() -> list[GemmPoint]:
-    """The same of weights that are decoded."""
+    """Points of 4-bit weights, which the kernel decodes."""
     found = [dense(m, n, k) for m in reversed(DECODED_ROWS) for n, k in COLUMNS_AND_DEPTHS]
     found += [grouped(kind, [rows] * groups, 4096, 4096) for groups, rows in ((256, 64), (32, 16), (32, 384)) for kind in (MASKED, PACKED)]
     return [one.having(DECODED) for one in found]
@@ -109,7 +109,7 @@ def unscaled_points() -> list[GemmPoint]:
 
 
 def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[GemmPoint]:
-    """Those with one of these texts in their names; all of a recipe without any. Raises `ProblemError`."""
+    """The points of a recipe with one of these texts in their names, or all.  Raises `ProblemError`."""
     if recipe not in MEASURED:
         raise ProblemError("recipe", recipe, f"one of {', '.join(MEASURED)}: GEMMs are timed on Hopper")
     points = MEASURED[recipe]()
@@ -121,7 +121,7 @@ def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[Gem
 
 MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unscaled_points}  # Points by recipe.
 MOST = 8
-REACH = 1.8  # a kernel whose estimate is longer by more is not timed
+REACH = 1.8  # Longest estimate that is still timed, over the least.
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {}, {"cluster": 2}, {"cluster": 2, "dynamic_schedule": True}, {"cluster": 2, "split_k": True}, {"group_m": 4},
@@ -136,13 +136,13 @@ def estimate(point: GemmPoint, config: GemmConfig) -> float:
 
 
 def within_reach(point: GemmPoint, configs: list[GemmConfig]) -> list[GemmConfig]:
-    """Without those that cannot be the fastest, by that time."""
+    """The configurations whose estimate is at most `REACH` times the least."""
     least = min((estimate(point, config) for config in configs), default=0.0)
     return [config for config in configs if estimate(point, config) <= REACH * least]
 
 
 def candidates(point: GemmPoint, most: int = MOST) -> list[GemmConfig]:
-    """The one that is chosen on the usual GPU, and the `most` tiles that look fastest, each with all its variants."""
+    """The configuration chosen for the typical GPU, and the `most` tiles with the least estimates, each with all `VARIANTS`."""
     chosen = choose(point.problem, Target.typical(GemmConfig.arch), point.placed_rows)
     if point.problem.decodes:
         orders = (False, True) if point.problem.has_groups else (False,)

@@ -26,20 +26,20 @@ class GemmRun:
     """Points to time, with folders of kernels and results."""
 
     points: tuple[GemmPoint, ...]
-    artifacts: Path  # folder of compiled kernels; the chosen one is made where the DSL is
+    artifacts: Path  # folder of compiled kernels; a missing chosen one is compiled if the DSL is installed
     out: Path  # folder of the JSON file
-    variants: bool = False  # time every kernel in the folder that may be the fastest, not only the chosen one
+    variants: bool = False  # time all candidates in the folder, not only the chosen kernel
 
     def __post_init__(self) -> None:
         require_place("out", self.out)
 
     def check(self, host: Host) -> None:
-        """Raises `HostError` for GPUs whose GEMMs are not timed."""
+        """Raises `HostError` for other GPUs than Hopper."""
         if host.arch != GemmConfig.arch:
             raise HostError("GPUs", f"of {host.arch.name}", f"of {GemmConfig.arch.name}: GEMMs of others are not timed")
 
     def compile(self, host: Host, jobs: int, most: int = MOST) -> int:
-        """Candidates that the folder lacks; how many they are.  Raises as `compile_ahead`."""
+        """Compiles candidates that the folder lacks; returns how many.  Raises as `compile_ahead`."""
         found = (config for point in self.points for config in candidates(point, most))
         return compile_ahead(found, ArtifactStore(self.artifacts), jobs, "artifacts")
 
@@ -52,7 +52,7 @@ class GemmRun:
 
 
 def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants: bool) -> list[GemmConfig]:
-    """Kernels to run (`kernels_to_time`), of several those that may be the fastest.  Raises `ArtifactError`."""
+    """Kernels to run (`kernels_to_time`) whose estimates are `within_reach`.  Raises `ArtifactError`."""
     chosen: GemmConfig = find_kernel("gemm").choose(point.problem, target, point.placed_rows)
     there = (one for one in store.configs(GemmConfig, point.problem) if store.path(one).exists())
     return within_reach(point, kernels_to_time(store, chosen, lambda: list(there), variants))

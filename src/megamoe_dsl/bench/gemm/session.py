@@ -1,4 +1,4 @@
-"""A point of GEMMs on a GPU: operands, D of some rows in float64, and the kernels that a folder has for it, checked and timed in turns."""
+"""Checks and times GEMM kernels of a point on a GPU, in turns; sampled rows of D are compared with float64."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TOLERANCE = 4e-3  # Relative error of D in BF16: half of it is the rounding of t
 
 @dataclass(frozen=True)
 class PointInputs:
-    """Tensors of a point, with the scales of A as the kernel reads them, and (rows of D, what they should be) of some groups."""
+    """Tensors of a point, scales of A in the kernel's layout, and samples (rows of D, their expected values) of some groups."""
 
     tensors: GemmTensors
     samples: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
     @classmethod
     def draw(cls, point: GemmPoint, device: str = "cuda") -> PointInputs:
-        """Normal numbers, quantized; weights of every group differ in size."""
+        """Quantized normal numbers; each group's weights have a magnitude of their own."""
         p = point.problem
         torch.manual_seed(SEED)
         capacity = max(max(point.counts), 4)
@@ -81,7 +81,7 @@ Launches = dict[str, Callable[[], Any]]  # By the name of a kernel.
 
 @dataclass(frozen=True)
 class Others:
-    """Further launches in the same turns, the errors of those that are checked, and by name why there are no others."""
+    """Launches of other projects in the same turns, errors of those that are checked, and the reasons of those that refuse, by name."""
 
     launches: Launches = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
