@@ -50,7 +50,7 @@ DOUBLES = (MXFP4, FP8_BLOCKS)
 
 
 def can_convert(stored: Format, wanted: Format) -> bool:
-    """Whether weights of one format can be had in another."""
+    """Whether `convert` takes weights from one format to the other."""
     return stored == wanted or (stored, wanted) in _CONVERSIONS
 
 
@@ -59,12 +59,11 @@ def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wa
     return (codes, scales) if stored == wanted else _CONVERSIONS[stored, wanted](codes, scales)
 
 
-_DTYPES = {**TORCH_DTYPES, BF16: torch.bfloat16}
 _ONE = {torch.uint8: 127, torch.float32: 1}  # the scale 1; of E4M3 it is 0 where there are no values
 
 
 def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
-    """The layout that the names and dtypes of a layer's experts are of.  Raises `CheckpointError` that says what was looked for."""
+    """The published layout that a layer's tensors match by name and dtype.  Raises `CheckpointError`, which lists what was looked for."""
     looked, found = list[str](), list[PublishedLayout]()
     for layout in PUBLISHED.values():
         name = layout.fc2.format(layer=layer, expert=0) + layout.codes
@@ -121,7 +120,7 @@ class PublishedExperts:
         if len(k) != (2 if self.layout.blocked else 1) or 0 in shape:
             raise self._error(f"shape {shape}: must be [rows, K]")
         stored = self.layout.format
-        return rows, math.prod(k) * _DTYPES[stored.element].itemsize * 8 // stored.element_bits
+        return rows, math.prod(k) * TORCH_DTYPES[stored.element].itemsize * 8 // stored.element_bits
 
     def name(self, stem: str, expert: int, ending: str | None = None) -> str:
         return f"{stem.format(layer=self.layer, expert=expert)}{self.layout.codes if ending is None else ending}"
@@ -257,11 +256,11 @@ class PublishedExperts:
         """Codes [rows, K or bytes of K] and scales of a tensor."""
         row, layout = expert if self.layout.stacked else None, self.layout
         codes = self.checkpoint.read(self.name(stem, expert), row).to(device)
-        codes = codes.view(_DTYPES[layout.format.element]).flatten(1)
+        codes = codes.view(TORCH_DTYPES[layout.format.element]).flatten(1)
         if layout.scales is None:
             return codes, None
         name = self.name(stem, expert, layout.scales)
-        scales = self.checkpoint.read(name, row).to(device).view(_DTYPES[layout.format.scale])
+        scales = self.checkpoint.read(name, row).to(device).view(TORCH_DTYPES[layout.format.scale])
         if bool(_is_no_scale(scales).any()):
             allowed = "0 to 254, of which each is a power of two" if scales.dtype == torch.uint8 else "finite and not negative"
             raise self._error(f"scale {scales[_is_no_scale(scales)][0].item()}: must be {allowed}", name)
@@ -285,7 +284,7 @@ def _split(codes: torch.Tensor, scales: torch.Tensor | None, *, interleaved: boo
 
 def _columns(stored: Format, k: int) -> int:
     """Elements of a tensor's row, of which several values may share one."""
-    return k * stored.element_bits // 8 // _DTYPES[stored.element].itemsize
+    return k * stored.element_bits // 8 // TORCH_DTYPES[stored.element].itemsize
 
 
 def _fill(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, rows: int, k: int) -> Weight:

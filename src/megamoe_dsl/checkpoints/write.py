@@ -154,7 +154,7 @@ def _enter(folder: Path, parts: Sequence[ExpertFile], recipe: str) -> None:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time, where the file system has locks of folders."""
+    """Locks the folder against other processes, where the file system can."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):

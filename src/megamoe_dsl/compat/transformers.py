@@ -80,8 +80,7 @@ def fp8_experts_forward(self: Experts, hidden_states: torch.Tensor, top_k_index:
 def layer_of(experts: Experts, topk: int, max_tokens: int, **others: Any) -> MoE:
     """A `MoE` with the weights and the activation of a layer of transformers; `others` as of `MoE.of`.
 
-    Weights are used as they lie, but those whose gate and up alternate or that are transposed, which are copied.  Raises `ProblemError` for
-    an activation that our kernels do not have."""
+    Weights are used in place; interleaved and transposed ones are copied.  Raises `ProblemError` for an activation that no kernel has."""
     prepare_layer(experts)
     gate = gate_of(experts)
     if gate is None:
@@ -98,12 +97,12 @@ def layer_of(experts: Experts, topk: int, max_tokens: int, **others: Any) -> MoE
 
 
 def as_taken(top_k_weights: torch.Tensor) -> torch.Tensor:
-    """Weights as they are where `moe` reads them so."""
+    """Top-k weights in a dtype that `moe` reads: FP32, unless they are BF16."""
     return top_k_weights if top_k_weights.dtype in BIAS_DTYPES else top_k_weights.float()
 
 
 def prepare_first(experts: Experts, hidden_states: torch.Tensor) -> None:
-    """At a layer's first call, unless a compiler or a CUDA graph looks on: what it does is done once."""
+    """`prepare_layer`, but not while a compiler traces, a CUDA graph is captured, or for the experts of one rank."""
     whole = not getattr(experts, "_is_expert_parallel", False)
     if whole and not torch.compiler.is_compiling() and not (hidden_states.is_cuda and torch.cuda.is_current_stream_capturing()):
         prepare_layer(experts)
@@ -156,7 +155,7 @@ def asked_for_gradients(experts: Experts, *others: torch.Tensor) -> bool:
 
 
 def fp8_refusal(experts: Experts, hidden_states: torch.Tensor) -> str:
-    """The same of a layer with weights in E4M3."""
+    """Why `moe` does not take a layer with E4M3 weights; empty where it does."""
     if experts.gate_up_proj.dtype != torch.float8_e4m3fn or experts.gate_up_proj_scale_inv.dtype != torch.float32:
         return f"its weights are {experts.gate_up_proj.dtype} with scales of {experts.gate_up_proj_scale_inv.dtype}"
     if experts.block_size is None or tuple(experts.block_size) != SCALE_BLOCK or experts.activation_scheme != "dynamic":

@@ -25,8 +25,8 @@ from ..runtime.gemm_tensors import GemmTensors
 from .gemm import UNTOUCHED, Compared, GemmCase, drawing_of, gemm_case
 
 NAN_BYTE = 255
-TOKENS_PER_ROW = 3
-"""So many rows of all experts together for each token that they are gathered from."""
+ROWS_PER_TOKEN = 3
+"""Rows of all experts that are gathered, for each token."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GatherCase:
     placed: torch.Tensor
 
     def with_rows(self, written: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """What a launch writes into, with these rows in the places of D's; other rows are as they are."""
+        """A copy of an output with these rows in the places of D; other rows stay."""
         found = written.clone()
         as_integers(found)[self.placed] = as_integers(rows)
         return found
@@ -80,7 +80,7 @@ def sorted_rows(counts: Sequence[int], block: int = 1) -> tuple[torch.Tensor, in
 
 
 def as_integers(values: torch.Tensor) -> torch.Tensor:
-    """The same bits in a type that torch indexes: it does not those of 8 bits with an exponent."""
+    """The same bits as integers: not every build of torch indexes 8-bit floats, and none compares them."""
     return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[values.element_size()])
 
 
@@ -101,7 +101,7 @@ def gather_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int = 0
     a, a_sf, sources = t.a, t.a_sf, None
     if problem.source == GATHERED:
         generator = torch.Generator().manual_seed(seed + 1)
-        tokens = len(t.a) // TOKENS_PER_ROW + 1
+        tokens = len(t.a) // ROWS_PER_TOKEN + 1
         sources = torch.randint(0, tokens, (len(t.a),), generator=generator, dtype=torch.int32)
         a, a_sf = drawing_of(of_rows, exact)(of_rows, tokens, generator)[:2]
         own: GemmTensors = replace(t, a=rows_of(a, sources), a_sf=rows_of(a_sf, sources))

@@ -63,7 +63,7 @@ class GemmCase:
         return d.view(self.tensors.d.shape)
 
     def products(self) -> Iterator[tuple[slice, torch.Tensor, tuple[torch.Tensor, ...]]]:
-        """Rows of D of each group, their factor, and rows of A, their scales, B and its scales, whose product times the factor they are."""
+        """For each group: its rows of D, its factor, and A, scales of A, B and scales of B.  D is their product times the factor."""
         t = self.tensors
         a, a_sf = t.a.flatten(0, -2), t.a_sf.flatten(0, -2)
         b, b_sf = self.weights
@@ -163,7 +163,7 @@ def operands_of(problem: GemmProblem, rows: int) -> tuple[tuple[Format, tuple[in
 
 
 def draw_exact(problem: GemmProblem, rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """A, its scales, B, its scales: every product, sum and result is a number that FP32 has."""
+    """A, its scales, B, its scales; FP32 represents every product, sum and result exactly."""
     found: list[torch.Tensor] = []
     for form, shape in operands_of(problem, rows):
         values = torch.randint(-3, 4, shape, generator=generator).float()

@@ -22,7 +22,7 @@ from ..runtime.cpu_experts import gate_then_up, rows_of_w1
 from ..runtime.gemm_scales import scale_words
 from ..runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from ..runtime.k_grouped_gemm import sides_of_groups
-from .gather import NAN_BYTE, TOKENS_PER_ROW, rows_of
+from .gather import NAN_BYTE, ROWS_PER_TOKEN, rows_of
 from .gemm import UNTOUCHED, Compared
 
 DOT_ERROR = 1e-6
@@ -38,8 +38,8 @@ def drawn(generator: torch.Generator, exact: bool, *shape: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class VarlenKCase:
-    """Operands of sums over the rows of groups, of which group g has `counts[g]`, by the tensor core of `arch`; sorted rows that
-    are no group's are NaN."""
+    """Operands of a GEMM that sums over the rows of each group (varlen-K): `counts[g]` rows of group g; rows between groups are NaN.
+    The tensor core of `arch` forms the sums."""
 
     problem: VarlenKProblem
     tensors: GemmTensors
@@ -47,7 +47,7 @@ class VarlenKCase:
     arch: Arch = SM90
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
-        """What a launch writes, and what it is to be: of any numbers the sums of Hopper's tensor core, or what another order explains."""
+        """D, with its lowest and highest allowed values: on Hopper equal, on Blackwell as far apart as the order of additions explains."""
         if self.arch.has_tensor_memory:
             sums, errors = zip(*(scaled_sums(*one) for one in self.sides()), strict=True)
             total, error = torch.stack(sums), torch.stack(errors) * (not exact)
@@ -94,7 +94,7 @@ def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows:
 
 
 def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> VarlenKCase:
-    """Drawn for these rows of each group, with a few sources more; of operands that lie transposed 128 rows more, whose scales are NaN."""
+    """Operands drawn for `counts` rows of each group, and rows that no group has: 3 that are gathered, or 128 with scales of NaN."""
     generator, per_group = torch.Generator().manual_seed(seed), torch.tensor(counts)
     padding = -per_group % (ROW_BLOCK if problem.kind == ALIGNED else 1)
     ends = ((per_group + padding).cumsum(0) - padding).int()
@@ -104,7 +104,7 @@ def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0,
         promoted = problem.formats.promoted
         sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK, promoted) for columns in (problem.n, problem.k)]
         return VarlenKCase(problem, GemmTensors(*sides[0], *sides[1], d, ends), tuple(counts), arch)
-    tokens = rows // TOKENS_PER_ROW + 1
+    tokens = rows // ROWS_PER_TOKEN + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
     packed = drawn(generator, exact, rows + 3, problem.tile_columns)
     for end, following in zip(ends.tolist(), [*(ends - per_group)[1:].tolist(), len(packed)], strict=True):
@@ -124,8 +124,8 @@ class GradientCase:
     topk_weights: torch.Tensor
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
-        """Weighted rows to the bit; gradients of gate and up or the next numbers of BF16, because the sigmoid is approximate; those of
-        weights as far apart as another order of sums explains."""
+        """Outputs with their lowest and highest allowed values.  Weighted rows are known to the bit; gradients of gate and up may be the
+        next BF16 number, as the sigmoid is approximate; parts of the weights' gradients depend on the order of additions."""
         t = self.tensors
         assert t.weighted is not None and t.dots is not None
         raw = self.raw()

@@ -61,8 +61,7 @@ def expand_e2m1(packed: torch.Tensor, sf: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def fp8_weights(weights: ExpertWeights) -> ExpertWeights:
-    """E2M1 weights as those who have no kernel for them use them: E4M3 with a scale per 128 x 128, expert by expert.  Gate and up have
-    blocks of their own; biases are as they were."""
+    """E2M1 weights as E4M3 with a scale per 128 x 128, for kernels that take no FP4.  Gate and up have blocks of their own; biases stay."""
     codes, scales = [], []
     for packed, sf, parts in ((weights.fc1, weights.fc1_sf, 2), (weights.fc2, weights.fc2_sf, 1)):
         both = (packed.unflatten(-2, (parts, -1)), sf.unflatten(-2, (parts, -1)))

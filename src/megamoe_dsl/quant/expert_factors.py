@@ -1,4 +1,4 @@
-"""Factors of a layer whose number format has one for each matrix: what checkpoints have, as the launches read them."""
+"""Factors of NVFP4, one for each matrix: from those of a checkpoint to those that kernels read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.recipe import ExpertFactors
 
 SMALLEST, LARGEST = 2.0**-60, 2.0**60
-"""Factors between which nothing that the kernels divide by or multiply with leaves FP32."""
+"""Bounds of factors: what kernels compute of factors between them stays a normal FP32 number."""
 
 
 def expert_factors(x: torch.Tensor | float, w1: torch.Tensor, hidden: torch.Tensor | float, w2: torch.Tensor) -> torch.Tensor:
     """Factors of a layer in NVFP4, made once from a checkpoint's: float32 [5, E], on the device of w1; an `ExpertWeights` has them
     transposed.
 
-    x       of tokens, Linear1's input_scale: one number, or some of all ranks, of which the largest is taken: tokens are quantized once
+    x       of tokens, Linear1's input_scale: one number, or those of all experts; the largest counts, as tokens are quantized once
     w1      float32 [E], or [E, 2], of gate and of up: weight_scale_2
     hidden  of activated gate and up, Linear2's input_scale: one number, or [E]
     w2      float32 [E], weight_scale_2 of Linear2

@@ -9,7 +9,7 @@ SM90     Linear1 rows take the order of `order_rows_sm90`, for the same reason; 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -86,7 +86,24 @@ def input_row(problem: Problem) -> tuple[torch.dtype, int]:
 
 
 @dataclass(frozen=True)
-class ExpertWeights:
+class LayerWeights:
+    """Tensors of both linears of one rank's experts."""
+
+    fc1: torch.Tensor
+    fc1_sf: torch.Tensor
+    fc2: torch.Tensor
+    fc2_sf: torch.Tensor
+    fc1_bias: torch.Tensor | None = None
+    fc2_bias: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """What `change` makes of every tensor that is there."""
+        return type(self)(**{name: change(tensor) for name, tensor in vars(self).items() if tensor is not None})
+
+
+@dataclass(frozen=True)
+class ExpertWeights(LayerWeights):
     """Weights of one rank's El experts in checkpoint order, H = hidden, I = intermediate.
 
     fp8xfp4, mxf4xmxf4 and fp8xmxfp4, all uint8:
@@ -101,14 +118,6 @@ class ExpertWeights:
 
     NaN and infinities are not looked for (`finite`); see `runtime.buffers.check_weights`.
     """
-
-    fc1: torch.Tensor
-    fc1_sf: torch.Tensor
-    fc2: torch.Tensor
-    fc2_sf: torch.Tensor
-    fc1_bias: torch.Tensor | None = None
-    fc2_bias: torch.Tensor | None = None
-    factors: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("fc1_sf", "fc2_sf"):
@@ -138,13 +147,8 @@ class ExpertWeights:
     def resized(self, problem: Problem, shapes: Mapping[str, MatrixShape]) -> "ExpertWeights":
         return ExpertWeights(**resize(problem, {name: getattr(self, name) for name in weight_names(problem)}, shapes))
 
-    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "ExpertWeights":
-        """What `change` makes of every tensor that is there."""
-        return ExpertWeights(**{name: change(tensor) for name, tensor in vars(self).items() if tensor is not None})
 
-
-@dataclass(frozen=True)
-class TransformedWeights:
+class TransformedWeights(LayerWeights):
     """Weights of one rank as the kernel reads them: H and I here are those of whole tiles (packed_tiles.py).
 
     fp8xfp4 and mxf4xmxf4:
@@ -164,14 +168,6 @@ class TransformedWeights:
         BF16 outputs; on SM100 fc1 [El, 2I, H] and fc2 [El, H, I], rows of fc1 as of fp8xfp4.
     Biases are float32: fc1_bias [El, 2I] in the order of fc1's rows, fc2_bias [El, H].
     """
-
-    fc1: torch.Tensor
-    fc1_sf: torch.Tensor
-    fc2: torch.Tensor
-    fc2_sf: torch.Tensor
-    fc1_bias: torch.Tensor | None = None
-    fc2_bias: torch.Tensor | None = None
-    factors: torch.Tensor | None = None
 
 
 def regroup(w: torch.Tensor, dim: int, shape: tuple[int, ...], order: tuple[int, ...], inverse: bool = False) -> torch.Tensor:
@@ -339,10 +335,7 @@ def new_weights(problem: Problem, arch: "Arch", device: torch.device | str) -> T
     """Memory for a rank's weights in kernel order, zero, on a device."""
     zeros = {n: torch.zeros(shape, dtype=dtype, device="cpu") for n, (dtype, shape) in checkpoint_layout(single_expert(problem)).items()}
     one, count = transform_expert(problem, arch, ExpertWeights(**zeros)), problem.experts_per_rank
-    tensors = {name: getattr(one, name) for name in weight_names(problem)}
-    return TransformedWeights(
-        **{n: torch.zeros((count * t.shape[0], *t.shape[1:]), dtype=t.dtype, device=device) for n, t in tensors.items()}
-    )
+    return one.map(lambda tensor: torch.zeros((count * len(tensor), *tensor.shape[1:]), dtype=tensor.dtype, device=device))
 
 
 def place_expert(weights: TransformedWeights, index: int, count: int, expert: TransformedWeights) -> None:

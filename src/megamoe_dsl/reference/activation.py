@@ -15,12 +15,12 @@ def limited(x: torch.Tensor, limit: float | None) -> torch.Tensor:
 
 
 def gated(form: Activation, gate: torch.Tensor) -> torch.Tensor:
-    """What becomes of a gate, exactly: float64 of any shape."""
+    """The gate's part of the product, limited gate * sigmoid(slope * gate): exact, float64 of any shape."""
     return limited(gate, form.gate_limit) * (form.slope * gate).sigmoid()
 
 
 def linear(form: Activation, up: torch.Tensor) -> torch.Tensor:
-    """What it is multiplied with, exactly: float64 of any shape."""
+    """Up's part of the product, limited up + offset: exact, float64 of any shape."""
     return limited(up, form.up_limit) + form.up_offset
 
 
@@ -39,7 +39,7 @@ def activation_gradient(
 
     gate_up is [n, 2I], columns [gate | up], as stored: BF16 values in float32, or any in float64.  Every operation is rounded; the sigmoid
     s is `fast_sigmoid`'s with `fast_math`, else torch's.  v = limited gate, u = limited up + offset:
-    product v * s * u; of gate (slope * v * (1 - s) + v') * s * u * gradient; of up v * s * u' * gradient.  A clamped value has none.
+    product v * s * u; of gate (slope * v * (1 - s) + v') * s * u * gradient; of up v * s * u' * gradient.  A clamped value's gradient is 0.
     """
     gate, up = (half.clone() for half in gate_up.chunk(2, dim=1))
     kept = torch.ones_like(gate, dtype=torch.bool), torch.ones_like(up, dtype=torch.bool)

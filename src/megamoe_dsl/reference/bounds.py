@@ -68,7 +68,7 @@ def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torc
 
 
 class _Sums:
-    """The two sums of a combination: operands as float64 values, the reference's result, and E.  `exact` sums have no error."""
+    """How a recipe forms the sums of both linears, and their error E; `exact` sums have none."""
 
     def __init__(self, recipe: str, exact: bool, accumulate: Accumulate) -> None:
         self.promoted, self.exact, self.accumulate = RECIPES[recipe].promoted, exact, accumulate

@@ -35,7 +35,7 @@ class TensorCoreSums:
     units: torch.dtype
 
     def aligned(self, values: torch.Tensor) -> torch.Tensor:
-        """2^floor(log2(|value|)) of operands, as far as alignment goes; zero for zero."""
+        """2^floor(log2(|value|)), at least `least_normal`: the exponent that operands are aligned by; zero for zero."""
         return torch.where(values == 0, 0.0, power(values).clamp_(min=self.least_normal))
 
 
@@ -120,8 +120,8 @@ def promoted_matmul(
     parts       matrices that w has below one another, as in `quant.weight_scale_rows`
 
     The fma is formed in float64 and rounded to FP32 once: an fma to the bit where a partial sum has up to 29 bits, as in exact cases and
-    with `accumulate="hopper"`.  A block's partial sum of E2M1 weights is that of the E4M3 numbers that they are over the largest scale of
-    its row: another parting of scales shows in subnormal numbers alone, of E4M3 or of a product of scales.
+    with `accumulate="hopper"`.  E2M1 weights are taken as E4M3 numbers over the largest scale of their row and block: a kernel that
+    splits scales differently gives another sum only where an E4M3 number or a product of scales is subnormal.
 
     Raises ValueError on a dtype or shape that does not fit.
     """

@@ -59,7 +59,7 @@ def top_experts(
     scores  softmax, over those that are chosen; or sigmoid (DeepSeek-V3's report, 2.1.2) or sqrtsoftplus, the root of log(1 + exp(logit))
             (DeepSeek-V4), divided by the sum of those that are chosen
     bias    float32 [experts], added to scores to choose by
-    groups  of experts, of which the `topk_groups` with the highest sums of two scores have a chance
+    groups  that experts are divided into; only the `topk_groups` with the highest sums of their two best scores are considered
     scale   that weights are multiplied with
     given   int32 [tokens, topk], experts that are taken instead of the highest; -1 masks a slot, whose weight is 0
     replicas  int32 [experts, most], where each expert is, then -1: token t takes place (t + replica_shift) modulo their number
@@ -108,7 +108,7 @@ def hashed_experts(hash_table: torch.Tensor, token_ids: torch.Tensor, num_expert
 
 
 def replica_places(experts: torch.Tensor, replicas: torch.Tensor, shift: int = 0) -> torch.Tensor:
-    """Where each slot's expert is, of its `replicas` the one whose turn it is; -1 for a masked slot and for an expert without a place."""
+    """The place of each slot's expert; its `replicas` take turns.  -1 for a masked slot and for an expert without a place."""
     places = replicas[experts.clamp(min=0)]
     turn = torch.arange(shift, shift + len(experts), device=experts.device)[:, None] % (places >= 0).sum(dim=2).clamp(min=1)
     return places.gather(2, turn[:, :, None]).squeeze(2).where(experts >= 0, -1)

@@ -105,8 +105,7 @@ def linear2(
 
 
 def travel(out: torch.Tensor, element: str = BF16) -> torch.Tensor:
-    """What combine finds of the results of Linear2, bfloat16 [n, H]: they travel as they are, or as E4M3 with a UE8M0 scale per 128
-    channels.
+    """Results of Linear2, bfloat16 [n, H], as combine receives them: unchanged, or rounded to E4M3 with a UE8M0 scale per 128 channels.
 
     `element` is one of `recipe.COMBINE`.  Gives `out` for bf16; for e4m3 float32 [n, H], exactly what codes and scales stand for.
     """
@@ -122,7 +121,7 @@ def combine(outputs: torch.Tensor, topk_idx: torch.Tensor, weights: torch.Tensor
 
     `outputs` is bfloat16 or float32 [topk, T, H], from `travel`: the combine buffer of one rank; masked slots may hold anything, and a
     token whose slots are all masked becomes zeros.  `topk_idx` is int64 [T, topk], negative entries masked.  `weights`, float32 [T, topk],
-    are what results are multiplied with, in one rounding with the addition (an fma).  Raises ValueError when the shapes do not fit.
+    multiply the results, rounded once with the addition (an fma).  Raises ValueError when the shapes do not fit.
     """
     if outputs.ndim != 3 or tuple(topk_idx.shape) != (outputs.shape[1], outputs.shape[0]):
         raise ValueError(f"topk_idx: shape {tuple(topk_idx.shape)}, allowed: (T, topk) of outputs {tuple(outputs.shape)} [topk, T, H]")

@@ -68,7 +68,7 @@ class SymmBuffer:
 
     num_shared_experts  0: shared experts of a launch are routed ones here, the last of a rank's
     mma_type      number formats, as `MMA_TYPES` has them
-    activation    that a call may have: it says itself which it has
+    activation    checked and kept; every call names its own
     base          None: memory of another buffer is not used again
     combine       element in which results travel back, bf16 or e4m3
     watchdog_ns   a launch that waits longer for another rank is trapped
@@ -176,7 +176,7 @@ class SymmBuffer:
     def prepare(
         self, activation_clamp: float | None = None, fast_math: bool = True, activation: str = "swiglu", biases: bool = False
     ) -> int:
-        """Has the kernels of every bound compiled in the cache, in parallel, and returns how many there are: no later call compiles.
+        """Compiles the kernels of every bound into the cache, in parallel, and returns their number: no later call compiles.
 
         Raises as `artifact.cache.compile_ahead`.
         """

@@ -59,7 +59,7 @@ def mega_moe_pre_dispatch(
 ) -> None:
     """Tokens for `fp8_fp4_mega_moe`; arguments and errors as `mega_moe_pre_dispatch_sm90`.
 
-    mma_type       one with the buffer's format of tokens
+    mma_type       must have the buffer's format of tokens
     expert_scales  float32 [experts of all ranks], with which the top-k weights of each expert are multiplied
     use_fp4_acts   None, or whether the buffer's tokens are E2M1: the argument in whose place older wheels have `mma_type`
     """

@@ -162,7 +162,7 @@ def build_sm90_mega_moe_experts_weights(experts: Any) -> None:
 
 
 def is_mega_moe_experts_ready(experts: Any) -> bool:
-    """Whether `build` has had them."""
+    """Whether `build` has made a layer of these experts."""
     return experts in LAYERS
 
 
@@ -258,10 +258,10 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.layers.quantization.modelopt_quant.ModelOptNvFp4FusedMoEMethod._build_mega_moe_weights": refuse_nvfp4,
     "sglang.srt.models.kimi_k3.KimiK3MoE._forward_mega_experts": run_kimi,
 }
-"""Functions of SGLang, and those in their place, with the same arguments."""
+"""Functions of SGLang and their replacements, which take the same arguments."""
 AROUND: dict[str, Callable[..., Any]] = {
     "sglang.srt.layers.quantization.fp8.Fp8MoEMethod.process_weights_after_loading_block_quant": load_fp8,
     "sglang.srt.layers.quantization.minimax_m3_nvfp4.MiniMaxM3Nvfp4MoE.process_weights_after_loading": load_minimax_nvfp4,
     "sglang.srt.layers.quantization.mxfp4.Mxfp4MoEMethod.process_weights_after_loading": load_mxfp4,
 }
-"""Functions of SGLang, and those that may call them: with the function, then its arguments."""
+"""Functions of SGLang and their wrappers, which take the original function and then its arguments."""

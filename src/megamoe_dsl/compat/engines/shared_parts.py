@@ -151,8 +151,8 @@ def adopt(layer: MegaMoE, parameters: Parameters) -> None:
 def memory_of(
     experts: int, codes: torch.Tensor, scales: torch.Tensor, plain_codes: torch.Tensor, plain_scales: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of a matrix's weights and scales in kernel order, as tensors with experts outermost: with dtypes and shapes of the plain ones where
-    the bytes of an expert are as many; otherwise flat, so that they can be moved and not be loaded into."""
+    """A matrix's weights and scales in kernel order, experts outermost.  They have dtypes and shapes of the plain ones where an expert
+    takes as many bytes; otherwise they are flat: an engine can move them between ranks, but not load into them."""
     flat = [one.view(torch.uint8).view(experts, -1) if one.numel() else one.new_empty(experts, 0) for one in (codes, scales)]
     plain = plain_codes, plain_scales
     sizes = [one[0].numel() * one.element_size() for one in plain]

@@ -34,7 +34,7 @@ VllmFp8Method = Annotated[Any, "vllm.model_executor.layers.quantization.fp8.Fp8M
 
 
 class WholeLayer:
-    """What vLLM asks of a method's kernel: this one exchanges tokens between ranks itself, and y has the parts of all."""
+    """What vLLM asks of a method's kernel: this one exchanges tokens between ranks itself, and its result is reduced already."""
 
     is_monolithic = False
     can_overlap_shared_experts = False
