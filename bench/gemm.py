@@ -22,7 +22,7 @@ from pathlib import Path
 from gemms.counters import count, counters_table, launch_once
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm.point import MEASURED, MOST, find_points
-from megamoe_dsl.bench.gemm.run import GemmRun, run_gemms
+from megamoe_dsl.bench.gemm.run import GemmRun
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES
 from megamoe_dsl.problem import ProblemError
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> None:
     find_package(given.baseline)
     run, host = GemmRun(given.points, given.folder, given.out, variants=True), Host.find()
     beside = Beside(ArtifactStore(given.folder), host.target, given.baseline)
-    found = run_gemms(run, host, beside.others, given.baseline)
+    found = run.run(host, beside.others, given.baseline)
     sys.exit(not all(map(run.right, found.records)))
 
 

@@ -43,8 +43,20 @@ class GemmRun:
         found = (config for point in self.points for config in candidates(point, most))
         return compile_ahead(found, ArtifactStore(self.artifacts), jobs, "artifacts")
 
-    def run(self, host: Host) -> Results:
-        return run_gemms(self, host)
+    def run(self, host: Host, others: Callable[[GemmPoint, PointInputs], Others] | None = None, *sites: Path | None) -> Results:
+        """Checks and times point by point and prints a table for each; the record of a failed point has an `error`.  `others`, from
+        packages in `sites`, take turns with every point's kernels.  Raises `ProblemError` and `HostError`."""
+        from .session import run_point, table
+
+        self.check(host)
+        found, store = Recorded(self.out, "gemm", *sites), ArtifactStore(self.artifacts)
+        for point in self.points:
+            try:
+                record = run_point(point, configs_of(store, point, host.target, self.variants), store, others=others)
+            except (RuntimeError, ValueError) as error:
+                record = {**asdict(point), "error": f"{type(error).__name__}: {error}"}
+            found.save(point.name, record, table)
+        return found.done()
 
     @staticmethod
     def right(record: dict[str, Any]) -> bool:
@@ -56,19 +68,3 @@ def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants:
     chosen: GemmConfig = find_kernel("gemm").choose(point.problem, target, point.placed_rows)
     there = (one for one in store.configs(GemmConfig, point.problem) if store.path(one).exists())
     return within_reach(point, kernels_to_time(store, chosen, lambda: list(there), variants))
-
-
-def run_gemms(run: GemmRun, host: Host, others: Callable[[GemmPoint, PointInputs], Others] | None = None, *sites: Path | None) -> Results:
-    """Checks and times point by point, a table for each. One that fails has an `error`.  `others`, with packages of `sites`, take turns
-    with every point's kernels. Raises `ProblemError` and `HostError`."""
-    from .session import run_point, table
-
-    run.check(host)
-    found, store = Recorded(run.out, "gemm", *sites), ArtifactStore(run.artifacts)
-    for point in run.points:
-        try:
-            record = run_point(point, configs_of(store, point, host.target, run.variants), store, others=others)
-        except (RuntimeError, ValueError) as error:
-            record = {**asdict(point), "error": f"{type(error).__name__}: {error}"}
-        found.save(point.name, record, table)
-    return found.done()
