@@ -200,7 +200,7 @@ DECODING_MUTANTS = (
     mutant(
         "columns of a contiguous problem need not divide its blocks",
         "wrong number",
-        "columns_for",
+        "decoding_tiles",
         "problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0",
         "m",
         f"{CONFIG}::test_columns_divide_the_blocks_of_a_contiguous_problem",

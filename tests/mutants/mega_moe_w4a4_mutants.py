@@ -74,7 +74,7 @@ W4A4_MUTANTS = (
         "the second word of token scales begins one atom after the first",
         "wrong base",
         "copy_word",
-        "word * columns.atoms",
+        "word * atoms",
         "word",
         f"{RUNS}::test_every_tile[192-256]",
     ),

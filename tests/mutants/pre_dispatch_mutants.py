@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("a masked slot names expert 2^32 - 1", "too narrow", "copy_routing", "Int64(-1)", "Int64(0xFFFFFFFF)", BYTES),
     Mutant("blocks of zeros have a scale of their own", "wrong number", "SMALLEST_AMAX", "1e-4", "1e-5", BYTES),
-    Mutant("the last four channels of a lane are the first four's", "stale buffer", "quantize_f32", "scaled[4:]", "scaled[:4]", BYTES),
+    Mutant("the last four channels of a lane are the first four's", "stale buffer", "quantize_values", "scaled[4:]", "scaled[:4]", BYTES),
     Mutant("packed tokens are stored as far apart as bytes", "wrong base", "store_codes", "channel // 2", "channel", PACKED, ()),
     Mutant(
         "packed tokens that are quantized already are copied from where bytes would be",
@@ -88,8 +88,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "packed tokens have the scales of E4M3",
         "wrong number",
-        "values_by_power_of_two",
-        "E2M1_MAX if packed else E4M3_MAX",
+        "quantize_values",
+        "E2M1_MAX if form.element == E2M1 else E4M3_MAX",
         "E4M3_MAX",
         PACKED,
         (),

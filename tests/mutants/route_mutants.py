@@ -82,15 +82,15 @@ MUTANTS = (
     of_nvfp4(
         "NVFP4: values are multiplied by a rounded reciprocal",
         "wrong number",
-        "quantize_ue4m3",
+        "quantize_values",
         "divided(value, divisor)",
         "value * divided(Float32(1.0), divisor)",
     ),
     of_nvfp4(
         "NVFP4: a scale is shared by four lanes",
         "wrong number",
-        "quantize",
-        "quantize_ue4m3(words, lanes, factor)",
-        "quantize_ue4m3(words, 4, factor)",
+        "quantize_values",
+        "form.channels // PER_LANE",
+        "4",
     ),
 )

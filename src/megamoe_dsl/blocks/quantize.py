@@ -9,11 +9,22 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
 
-from ..device.cast import E2M1_MAX, E4M3_MAX, abs_max, inverse_scale, nearest_e4m3, pack_e2m1, pack_e4m3, scale_exponent, unpack_bf16
+from ..device.cast import (
+    E2M1_MAX,
+    E4M3_MAX,
+    abs_max,
+    f32_of_bits,
+    inverse_scale,
+    nearest_e4m3,
+    pack_e2m1,
+    pack_e4m3,
+    scale_exponent,
+    unpack_bf16,
+)
 from ..device.memory import store_u32, store_v2
 from ..device.ptx import emit_to
 from ..device.warp import shuffle_xor_f32
-from ..recipe import E2M1, UE4M3, UE8M0, Format
+from ..recipe import E2M1, F32, UE4M3, Format
 
 PER_LANE = 8
 SCALE_LANES = 16  # lanes whose 128 channels share a scale
@@ -43,41 +54,31 @@ def f32_scale(amax: Any) -> tuple[Any, Any]:
 
 
 def quantize(form: Format, words: Sequence[Any], factor: Any = None) -> tuple[list[Any], Any]:
-    """Eight BF16 of a lane as words of codes in a format, which may need the `factor` of its matrix, and the scale that they share with the
-    lanes of their block: a byte, or FP32."""
-    lanes = form.channels // PER_LANE
-    if form.scale == UE8M0:
-        return quantize_ue8m0(words, lanes, form.element == E2M1)
+    """Quantizes eight BF16 of a lane, as `quantize_values`."""
+    return quantize_values(form, [value for word in words for value in unpack_bf16(word)], factor)
+
+
+def quantize_values(form: Format, values: Sequence[Any], factor: Any = None) -> tuple[list[Any], Any]:
+    """Quantizes eight floats of a lane.  Returns words of codes (two of E4M3, one of E2M1) and the scale of the block that the lane shares
+    with its neighbors: an FP32 number, or a byte of UE8M0 or UE4M3.  UE4M3 needs the `factor` of the matrix."""
+    amax = largest_of_lanes(values, form.channels // PER_LANE)
     if form.scale == UE4M3:
-        return quantize_ue4m3(words, lanes, factor)
-    return quantize_f32(words)
+        code, divisor = ue4m3_scale(amax, factor)
+        return [pack_e2m1(*[divided(value, divisor) for value in values])], code
+    if form.power_of_two:
+        scale = scale_exponent(amax, E2M1_MAX if form.element == E2M1 else E4M3_MAX)
+        multiplier = inverse_scale(scale)
+    else:
+        scale, multiplier = f32_scale(amax)
+    scaled = scaled_by(values, multiplier)
+    codes = [pack_e2m1(*scaled)] if form.element == E2M1 else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])]
+    return codes, f32_of_bits(scale << 23) if form.power_of_two and form.scale == F32 else scale
 
 
 def store_codes(form: Format, base: Any, channel: Any, words: Sequence[Any]) -> None:
     """Stores them as the channels from `channel` on, of a matrix whose rows follow one another."""
     store = store_u32 if len(words) == 1 else store_v2
     store(base + (channel // 2 if form.element == E2M1 else channel), *words)
-
-
-def quantize_ue8m0(words: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
-    """Eight BF16 of a lane as two words of E4M3, or `packed` as one of E2M1, and the exponent of the power of two that they share with the
-    `lanes` of their block."""
-    return values_by_power_of_two([value for word in words for value in unpack_bf16(word)], lanes, packed)
-
-
-def values_by_power_of_two(values: Sequence[Any], lanes: int, packed: bool) -> tuple[list[Any], Any]:
-    """The same of eight floats."""
-    exponent = scale_exponent(largest_of_lanes(values, lanes), E2M1_MAX if packed else E4M3_MAX)
-    scaled = scaled_by(values, inverse_scale(exponent))
-    return [pack_e2m1(*scaled)] if packed else [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], exponent
-
-
-def quantize_f32(words: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Eight BF16 of a lane as two words of E4M3, and the scale that they share with the 16 lanes of their block."""
-    values = [value for word in words for value in unpack_bf16(word)]
-    scale, factor = f32_scale(largest_of_lanes(values, SCALE_LANES))
-    scaled = scaled_by(values, factor)
-    return [pack_e4m3(*scaled[:4]), pack_e4m3(*scaled[4:])], scale
 
 
 def ue4m3_scale(amax: Any, factor: Any) -> tuple[Any, Any]:
@@ -91,10 +92,3 @@ def ue4m3_scale(amax: Any, factor: Any) -> tuple[Any, Any]:
 
 def divided(value: Any, divisor: Any) -> Any:
     return emit_to(Float32, "div.rn.f32 {}, {}, {};", value, divisor)
-
-
-def quantize_ue4m3(words: Sequence[Any], lanes: int, factor: Any) -> tuple[list[Any], Any]:
-    """Eight BF16 of a lane as a word of E2M1, and the UE4M3 scale that they share with the `lanes` of their block."""
-    values = [value for word in words for value in unpack_bf16(word)]
-    code, divisor = ue4m3_scale(largest_of_lanes(values, lanes), factor)
-    return [pack_e2m1(*[divided(value, divisor) for value in values])], code

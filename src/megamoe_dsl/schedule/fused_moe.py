@@ -143,8 +143,10 @@ class FusedMoeOrder(Order):
         is_fc1 = phase == FC1
         expert = select(is_fc1, step, step - config.lookahead)
         tokens = self.table.tokens(expert)
-        m_block, n_block = self._place(is_fc1, number, ceil_div(tokens, config.block_m))
-        valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
+        return self._block(phase, expert, tokens, *self._place(is_fc1, number, ceil_div(tokens, config.block_m)))
+
+    def _block(self, phase: Int, expert: Int, tokens: Int, m_block: Int, n_block: Int) -> Block:
+        valid_m = minimum(tokens - m_block * self.config.block_m, self.config.block_m)
         return Block(phase, expert, m_block, n_block, self.table.first_block(expert) + m_block, valid_m)
 
     def _part(self, local: Int, sizes: Any) -> tuple[Int, Int]:
@@ -237,13 +239,10 @@ class RingOrder(FusedMoeOrder):
 
     def block(self, step: Int, local: Int, sizes: RingStep) -> Block:
         """The block, its phase and expert included."""
-        config = self.config
         phase, number = self._part(local, sizes)
         is_fc1 = phase == FC1
         expert, first, rows = (
             select(is_fc1, getattr(sizes, f"fc1_{name}"), getattr(sizes, f"fc2_{name}")) for name in ("expert", "first", "rows")
         )
         row, n_block = there_and_back(number, select(rows > 0, rows, 1))
-        tokens, m_block = self.table.tokens(expert), first + row
-        valid_m = minimum(tokens - m_block * config.block_m, config.block_m)
-        return Block(phase, expert, m_block, n_block, self.table.first_block(expert) + m_block, valid_m)
+        return self._block(phase, expert, self.table.tokens(expert), first + row, n_block)

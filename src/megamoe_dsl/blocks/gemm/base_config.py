@@ -22,14 +22,6 @@ class BaseGemmConfig(CheckedConfig):
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
 
-    problem: GemmProblem
-    block_m: int
-    num_sms: int
-    group_m: int
-    num_stages: int
-    dynamic_schedule: bool
-    trace: bool
-
     registers: Any = None
     tmem: Any = None
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended

@@ -151,19 +151,15 @@ DECODED: tuple[Choice, ...] = ({"block_m": 128, "block_n": 256, "epilogue_buffer
 
 def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
     """All that can be chosen for so many rows of each group."""
-    block_m, split = columns_for(problem, expected), expected <= MOST_COLUMNS and problem.k_blocks > 1
+    split, allowed = expected <= MOST_COLUMNS and problem.k_blocks > 1, range(8, MOST_COLUMNS + 1, 8)
+    whole = [m for m in allowed if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
+    block_m = next((m for m in whole if expected <= m), whole[-1])
     swapped = [{"block_m": block_m, **one} for one in TILES if split or not one.get("split_k")]
     if expected <= MOST_COLUMNS:
         return swapped
     most = 256 if problem.kind in (DENSE, MASKED) else ROW_BLOCK
     decoded = [one for one in DECODED if one["block_m"] <= most]
     return [*swapped, *({**one, "half_tiles": problem.has_groups and one["block_m"] == ROW_BLOCK} for one in decoded)]
-
-
-def columns_for(problem: GemmProblem, expected: float) -> int:
-    """Rows of A of a tile: the fewest that hold so many, or the most that there can be."""
-    allowed = [m for m in range(8, MOST_COLUMNS + 1, 8) if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
-    return next((m for m in allowed if expected <= m), allowed[-1])
 
 
 def issue_clocks(choice: Choice) -> float:

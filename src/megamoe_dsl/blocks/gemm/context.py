@@ -34,14 +34,6 @@ class GemmTile:
     row: Int32  # of A and D
     valid_m: Int32  # rows of it that are to be written; 0 or less where the block of a contiguous problem belongs to no group
 
-    @property
-    def same_tokens(self) -> Boolean:
-        return self.sharing == SAME_TOKENS
-
-    @property
-    def same_weights(self) -> Boolean:
-        return self.sharing == SAME_WEIGHTS
-
     def valid(self) -> Boolean:
         return self.n_block != LAST
 

@@ -23,7 +23,7 @@ from .. import tiles
 from ..sm90 import load
 from ..sm90.load import CodeStage, Fetch, OperandMaps, TokenTile, WeightTile, decode_tile
 from ..sm90.share import MathThread
-from .context import GemmContext, GemmTile
+from .context import SAME_TOKENS, SAME_WEIGHTS, GemmContext, GemmTile
 from .problem import UP_FIRST
 from .tile import SCALE_STEP, part
 
@@ -37,7 +37,7 @@ def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
     config, half = ctx.config, ctx.is_half(tile)
     maps = OperandMaps(ctx.maps.tokens_part, ctx.maps.tokens, part(config.block_m))
     rows = Int32(select(half, part(config.block_m), config.block_m))
-    tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
+    tokens = Fetch.of(maps, ctx.place, half, tile.sharing == SAME_TOKENS)
     num_bytes = rows * ROW_BYTES + 4 * config.rows.scale_rows(config.tile)
     row, scales = ctx.source_row(tile), ctx.maps.sfa if config.tile.scaled else None
     found = TokenTile(tokens, row, rows, num_bytes, scales, SCALE_STEP)
@@ -47,7 +47,7 @@ def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
 def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
     """How a box of `rows` rows of B is fetched; CTAs that work alone have no map of a part, and need none."""
     maps = OperandMaps(getattr(ctx.maps, "weights_part", ctx.maps.weights), ctx.maps.weights, part(rows))
-    return Fetch.of(maps, ctx.place, False, tile.same_weights)
+    return Fetch.of(maps, ctx.place, False, tile.sharing == SAME_WEIGHTS)
 
 
 def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
@@ -117,7 +117,7 @@ def column_tile(ctx: GemmContext, tile: GemmTile, row: Any, shared: Any = True) 
 
 
 def transposed_tile(ctx: GemmContext, tile: GemmTile) -> ColumnTile:
-    return column_tile(ctx, tile, tile.group * ctx.config.problem.k, tile.same_weights)
+    return column_tile(ctx, tile, tile.group * ctx.config.problem.k, tile.sharing == SAME_WEIGHTS)
 
 
 def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile) -> None:

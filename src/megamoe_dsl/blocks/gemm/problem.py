@@ -196,11 +196,10 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
     outputs: ClassVar[tuple[str, ...]] = (BF16, E4M3, E2M1)
     of_experts: ClassVar[bool] = True
-    only_kind: ClassVar[str] = PACKED
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("kind", self.kind == self.only_kind, self.only_kind)
+        self.require("kind", self.kind == type(self).kind, type(self).kind)
         self.require_one_of(SOURCES, "source")
         self.require_one_of(RESULTS, "result")
         for field in ("gate_up", "gradient"):
@@ -252,7 +251,6 @@ class PooledRowsProblem(GatherGemmProblem):
     source: str = SORTED_PACKED
 
     of_experts: ClassVar[bool] = False
-    only_kind: ClassVar[str] = MASKED
     any_row: ClassVar[bool] = False  # type: ignore[assignment]
 
 

@@ -23,21 +23,11 @@ from ...device import tcgen05
 from ...device.mbarrier import wait
 from ...device.ring import Ring, Stage
 from ...device.warp import elect
-from ...hardware.cta_pair import BLOCK_N, CLUSTER, PairMma, ScaledMma
+from ...hardware.cta_pair import BLOCK_N, CLUSTER, PairMma, ScaledMma, TmemPlan
 from ...hardware.operand_tile import SF_ATOM_BYTES, KBlock
 from ...layouts.arith import select
 from ...layouts.records import Activity, Role
 from ..tiles import TileContext, each_tile
-
-
-@dataclass(frozen=True)
-class ScaleColumns:
-    """Where a stage's scales go in TMEM: the tokens' from column `sfa` on, in `atoms` of 128 rows; the weights' from `sfb` on, an
-    atom for each consumer."""
-
-    sfa: int
-    sfb: int
-    atoms: int
 
 
 @dataclass(frozen=True)
@@ -46,10 +36,8 @@ class PairTile:
 
     accumulator  first TMEM column of its sums, of the first consumer
     instruction  descriptor for its number of tokens, of MMAs of this kind
-    first_scale  column, counted from `scales.sfa`, of the first token's scales: one for each 32 rows before it in its atom
-    scales       where they go; not where operands have none
-    consumers    sums, each of weights of its own
-    apart        columns from a consumer's sums to the next one's
+    first_scale  column, counted from `tmem.sfa`, of the first token's scales: one for each 32 rows before it in its atom
+    tmem         plan of tensor memory: where scales and the sums of further consumers go
     mn_major     whether rows of shared memory are K, of weights and of tokens
     """
 
@@ -58,14 +46,12 @@ class PairTile:
     first_scale: Any
     kind: cutlass.Constexpr[PairMma]
     k_block: cutlass.Constexpr[KBlock]
-    scales: cutlass.Constexpr[ScaleColumns | None]
-    consumers: cutlass.Constexpr[int] = 1
-    apart: cutlass.Constexpr[int] = 0
+    tmem: cutlass.Constexpr[TmemPlan]
     mn_major: cutlass.Constexpr[tuple[bool, bool]] = (False, False)
 
     @property
     def runs(self) -> int:
-        return 1 if self.scales is None else self.k_block.words
+        return self.k_block.words if self.tmem.scaled else 1
 
     @property
     def scale_ids(self) -> tuple[int, ...]:
@@ -76,8 +62,7 @@ class PairTile:
         """One MMA of operands by their descriptors; with scales those from byte `scale_id` of the word that is in TMEM."""
         kind = self.kind
         if isinstance(kind, ScaledMma):
-            assert self.scales is not None
-            columns = (self.scales.sfb + 4 * consumer, self.scales.sfa + self.first_scale)
+            columns = (self.tmem.sfb + 4 * consumer, self.tmem.sfa + self.first_scale)
             instruction = self.instruction | (scale_id << 29 | scale_id << 4)  # of A and of B, which count 32 channels
             tcgen05.scaled_mma(kind, accumulator, weights, tokens, instruction, *columns, accumulate)
         else:
@@ -97,10 +82,10 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
                 weights, tokens = stage.shared("weights") >> 4, stage.shared("tokens") >> 4
                 for i, scale_id in enumerate(ids):
                     step = word * len(ids) + i
-                    for consumer in range(tile.consumers):
+                    for consumer in range(tile.tmem.consumers):
                         own = consumer * (BLOCK_N * tile.k_block.row_bytes >> 4)
                         tile.multiply(
-                            tile.accumulator + consumer * tile.apart if consumer else tile.accumulator,
+                            tile.accumulator + consumer * tile.tmem.block_m if consumer else tile.accumulator,
                             tcgen05.operand(weights, step, high, tile.mn_major[0], own),
                             tcgen05.operand(tokens, step, high, tile.mn_major[1]),
                             consumer,
@@ -114,17 +99,17 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
 
 def copy_word(stage: Stage, tile: PairTile, word: int) -> None:
     """A word of the scales of all rows to TMEM, if there are any."""
-    columns, consumers = tile.scales, tile.consumers
-    if columns is None:
+    if not tile.tmem.scaled:
         return
+    columns, consumers, atoms = tile.tmem, tile.tmem.consumers, tile.tmem.sfa_columns // 4
     atom_size = SF_ATOM_BYTES >> 4
     sfb = stage.shared("sfb") >> 4
     for atom in range(consumers):
         source = tcgen05.descriptor(sfb + word * atom_size * consumers + atom * atom_size, tcgen05.SCALE_HIGH)
         tcgen05.copy_scales(columns.sfb + 4 * atom, source)
     sfa = stage.shared("sfa") >> 4
-    for atom in range(columns.atoms):
-        source = tcgen05.descriptor(sfa + (word * columns.atoms + atom) * atom_size, tcgen05.SCALE_HIGH)
+    for atom in range(atoms):
+        source = tcgen05.descriptor(sfa + (word * atoms + atom) * atom_size, tcgen05.SCALE_HIGH)
         tcgen05.copy_scales(columns.sfa + 4 * atom, source)
 
 

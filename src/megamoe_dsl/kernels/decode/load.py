@@ -20,7 +20,7 @@ from cutlass import Float32, Int32, Int64, Uint32
 from ...blocks.gemm.load import packed_lines
 from ...blocks.gemm.tile import GROUP_ROWS
 from ...blocks.gemm.weights import RUN
-from ...blocks.quantize import quantize_f32, values_by_power_of_two
+from ...blocks.quantize import quantize, quantize_values
 from ...blocks.sm90 import load
 from ...blocks.sm90.load import Fetch, WeightTile
 from ...device.cast import f32_of_bits
@@ -42,6 +42,7 @@ from ...device.tma import load_tile_cta
 from ...device.warp import shuffle, sleep, sync_warp
 from ...hardware.operand_tile import ROW_BYTES
 from ...layouts.arith import div, select
+from ...recipe import Recipe
 from .config import GROUPS
 from .context import LAST, DecodeContext, DecodeTile, GroupStage, any_absent, next_tile
 from .problem import FC1, FC2
@@ -216,7 +217,7 @@ def fill_rows(ctx: DecodeContext, tile: DecodeTile, stage: Stage, number: Int32,
                     stage.wait_empty()
                 for i, words in zip(some, loaded, strict=True):
                     if firsts[i] < tile.count:
-                        store_part(stage, row + firsts[i], part, words, scaled, phase)
+                        store_part(stage, row + firsts[i], part, words, ctx.config.problem.formats, phase)
             fence_async_shared()
             sync_warp()
             if lane == 0:
@@ -253,17 +254,16 @@ def load_part(address: Int64, there: cutlass.Boolean, num_bytes: cutlass.Constex
 
 
 @cute.jit
-def store_part(stage: Stage, row: Int32, part: Int32, words: Any, scaled: cutlass.Constexpr[bool], phase: cutlass.Constexpr[int]):
+def store_part(stage: Stage, row: Int32, part: Int32, words: Any, formats: cutlass.Constexpr[Recipe], phase: cutlass.Constexpr[int]):
     """A lane's part of a row to the swizzled tile, and the row's scale."""
     place = stage.shared("tokens") + row * ROW_BYTES
-    if cutlass.const_expr(not scaled):
+    if cutlass.const_expr(not formats.scaled):
         store_shared_v4(place + ((part ^ (row & 7)) << 4), tuple(words))
     else:
         if cutlass.const_expr(phase == FC1):
-            (low, high), scale = quantize_f32(words)
+            (low, high), scale = quantize(formats.activations, words)
         else:
-            (low, high), exponent = values_by_power_of_two([f32_of_bits(word) for word in words], 16, False)
-            scale = f32_of_bits(exponent << 23)
+            (low, high), scale = quantize_values(formats.hidden, [f32_of_bits(word) for word in words])
         store_shared_v2(place + (((part >> 1) ^ (row & 7)) << 4) + (part & 1) * 8, low, high)
         if part == 0:
             store_shared_f32(stage.token_scales + row * 4, Float32(scale))

@@ -13,7 +13,7 @@ from cutlass import Float32, Int32, Int64
 
 from ...blocks.cta import begin, shared_memory
 from ...blocks.gemm.problem import SCALE_BLOCK
-from ...blocks.quantize import PER_LANE, SCALE_LANES, f32_scale, quantize_f32, quantize_ue8m0, scaled_by
+from ...blocks.quantize import PER_LANE, SCALE_LANES, f32_scale, quantize, scaled_by
 from ...blocks.weighted_sum import load_row
 from ...device.cast import abs_max, inverse_scale, pack_e4m3, scale_exponent, unpack_bf16
 from ...device.memory import (
@@ -53,10 +53,9 @@ def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem:
         if cutlass.const_expr(config.problem.columns):
             store_shared_v4(config.region.address(smem, "values", place, lane * 4), found[turn])
         if cutlass.const_expr(config.problem.rows):
-            promoted = config.problem.formats.promoted
-            words, scale = quantize_f32(found[turn]) if promoted else quantize_ue8m0(found[turn], LANES, False)
+            words, scale = quantize(config.problem.formats.activations, found[turn])
             store_v2(args.codes + Int64(row + place) * hidden + own, *words)
-            if cutlass.const_expr(promoted):
+            if cutlass.const_expr(config.problem.formats.promoted):
                 if lane == 0:
                     store_f32(args.scales + (Int64(channel // SCALE_BLOCK) * args.num_rows + row + place) * 4, scale)
             elif lane % LANES == 0:

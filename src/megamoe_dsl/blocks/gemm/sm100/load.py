@@ -14,7 +14,7 @@ from ....schedule.fused_moe import mma_tokens
 from ... import tiles
 from ...sm100 import load, mma
 from ...sm100.load import PairOperand
-from ...sm100.mma import PairTile, ScaleColumns
+from ...sm100.mma import PairTile
 from ..context import GemmContext, GemmTile
 from ..problem import UP_FIRST, GatherGemmProblem
 
@@ -109,10 +109,5 @@ def pair_tile(ctx: GemmContext, tile: GemmTile, acc: Ring) -> PairTile:
     config, tmem = ctx.config, ctx.config.tmem
     mn_major = (config.weights.mn_major, config.rows.mn_major)
     instruction = tcgen05.instruction(config.mma, mma_tokens(tile.valid_m), mn_major)
-    kind = (config.mma, config.k_block)
-    sums = (config.consumers, config.block_m)
-    if not tmem.scaled:
-        return PairTile(tmem.accumulator(acc.index), instruction, 0, *kind, None, *sums, mn_major)
-    first_scale = config.rows.row_in_atom(ctx, tile) // ROWS_PER_COLUMN
-    scales = ScaleColumns(tmem.sfa, tmem.sfb, config.stage.sfa_atoms)
-    return PairTile(tmem.accumulator(acc.index), instruction, first_scale, *kind, scales, *sums)
+    first_scale = config.rows.row_in_atom(ctx, tile) // ROWS_PER_COLUMN if tmem.scaled else 0
+    return PairTile(tmem.accumulator(acc.index), instruction, first_scale, config.mma, config.k_block, tmem, mn_major)

@@ -16,7 +16,7 @@ from cutlass import Int32
 from ....blocks import tiles
 from ....blocks.sm100 import load, mma
 from ....blocks.sm100.load import PairOperand, TiledWeights
-from ....blocks.sm100.mma import PairTile, ScaleColumns
+from ....blocks.sm100.mma import PairTile
 from ....blocks.sm100.pair_stage import k_tiles
 from ....device import tcgen05
 from ....device.ring import Ring, Stage
@@ -67,5 +67,4 @@ def issue_mma(ctx: Context) -> None:
 def tile_of(ctx: Context, block: WorkTile, acc: Ring) -> PairTile:
     """A tile as tensor cores see it."""
     config, tmem = ctx.config, ctx.config.tmem
-    columns = ScaleColumns(tmem.sfa, tmem.sfb, config.pair_stage.sfa_atoms) if tmem.scaled else None
-    return PairTile(acc.index * config.block_m, tcgen05.instruction(config.mma, block.mma_n), 0, config.mma, config.k_block, columns)
+    return PairTile(acc.index * config.block_m, tcgen05.instruction(config.mma, block.mma_n), 0, config.mma, config.k_block, tmem)
