@@ -134,10 +134,8 @@ class LaneAgents:
         self._inside: dict[int, Entries] = {}
         self._asked: set[int] = set()
 
-    def lane(self, lane: int) -> int:
-        return self._entry(1 << lane)
-
-    def _entry(self, bits: int) -> int:
+    def entry(self, bits: int) -> int:
+        """The entry of these lanes, made when they first act."""
         if (entry := self.groups.get(bits)) is None:
             lanes = f"lanes {bits:#x}" if bits & (bits - 1) else f"lane {bits.bit_length() - 1}"
             self.race.single += 1
@@ -152,7 +150,7 @@ class LaneAgents:
             self._asked.add(bits)
             several = sum(1 for mask in self.groups if mask & (mask - 1))
             for part in [bits] if not bits & (bits - 1) or several < _MOST else [1 << lane for lane in lanes_of(bits)]:
-                self._entry(part)
+                self.entry(part)
         return self.having(bits)
 
     def having(self, bits: int) -> Entries:

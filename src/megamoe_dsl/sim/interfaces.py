@@ -84,10 +84,18 @@ class RunState:
         """Simulated time: advances with instructions, and with sweeps when nothing runs."""
         return self.instructions + 64 * self.sweeps
 
-    def post(self, action: Action, origin: Origin) -> None:
-        """Run `action` after a random delay; `origin` names it in errors (see `ops.access.origin`)."""
+    def pipe(self) -> deque[tuple[Origin, Action]]:
+        """A new pipe: what is posted to it happens in this order, at random times."""
+        self.pipes.append(deque())
+        return self.pipes[-1]
+
+    def post(self, action: Action, origin: Origin, pipe: deque[tuple[Origin, Action]] | None = None) -> None:
+        """Run `action` after a random delay, or after all of its pipe; `origin` names it in errors (see `ops.access.origin`)."""
         self.progress += 1
-        self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
+        if pipe is None:
+            self._posted.append((self.sweeps + self.rng.randint(0, self.max_delay), origin, action))
+        else:
+            pipe.append((origin, action))
 
     def cancel(self, grid: Any) -> Dim3 | None:
         """Take back a cluster of a grid that has not started: the index of its first CTA, None when all have."""

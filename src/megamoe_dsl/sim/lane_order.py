@@ -113,7 +113,7 @@ class LaneOrder:
             agents = self.agents
         else:
             agents = self.parts = self.parts or self._add()
-        agent = agents.lane(bits.bit_length() - 1) if one else agents.agent
+        agent = agents.entry(bits) if one else agents.agent
         if not (reading and self.lockstep and bits == FULL and agents is self.agents):
             agents.last = self.time
         width, strands = self.race.width, self.touching(bits)

@@ -138,10 +138,6 @@ class GlobalMemory:
         allocation, offset = self.find(address, size)
         return allocation.written(offset, size)
 
-    def write(self, address: int, values: Bytes) -> None:
-        allocation, offset = self.writable(address, len(values))
-        allocation.put(offset, values)
-
     def writable(self, address: int, size: int) -> tuple[Allocation, int]:
         allocation, offset = self.find(address, size)
         if allocation.read_only:

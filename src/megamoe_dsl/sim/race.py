@@ -8,7 +8,7 @@ Findings are grouped by kind, kind of memory or buffer, and the two lines: the f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -301,16 +301,11 @@ class Race:
         )  # fmt: skip
 
 
-class Unwatched:
+class Unwatched(tuple[Any, ...]):
     """Stands for the detector of a run without one, and for its clocks and lane orders: false, empty, and any call of it does nothing."""
 
-    def __len__(self) -> int:
-        return 0
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
     def __getattr__(self, name: str) -> Any:
+        setattr(self, name, self)  # found without this call from now on
         return self
 
     def __call__(self, *_: Any, **__: Any) -> Any:

@@ -95,11 +95,10 @@ class World(RunState):
             self.sweeps += 1
             self._asynchronous()
 
-    def forget(self) -> None:
-        for cluster in (*self.ended, *self.live):
-            for cta in cluster.ctas:
-                cta.forget()
-        self.ended, self.live = [], []
+    def forget(self, clusters: list[Cluster]) -> None:
+        for cta in (cta for cluster in clusters for cta in cluster.ctas):
+            cta.forget()
+        clusters.clear()
 
     def _startable(self) -> tuple[Grid, Dim3] | None:
         """The next cluster whose stream has got that far; what earlier launches posted has then happened."""
@@ -148,9 +147,7 @@ class World(RunState):
                 grid.settled = True
                 self.progress += 1
             self.ending = []
-            for cta in (cta for cluster in self.ended for cta in cluster.ctas):
-                cta.forget()
-            self.ended = []
+            self.forget(self.ended)
 
 
 def describe_warps(world: RunState, live: Iterable[Cluster], what: str) -> str:
@@ -244,6 +241,7 @@ class Simulator:
                 world.run(resident, self.progress, self.most_instructions)
         finally:
             gc.set_threshold(first, *others)
-            world.forget()
+            for clusters in (world.ended, world.live):
+                world.forget(clusters)
             race.forget()
         return Report(world.instructions, time.perf_counter() - start, list(race.findings.values()), world.warnings, world.copied)

@@ -39,6 +39,8 @@ class SyncPoint:
             self.version += 1
 
     def release(self, clock: Clock, cta: Place, scope: int) -> None:
+        if not clock:  # nobody watches
+            return
         if (scope, cta) not in self.released:
             self.released[scope, cta] = clock.copy()
         self.released[scope, cta].join(clock)

@@ -24,7 +24,6 @@ from .errors import SimError
 from .interfaces import Action, Origin
 from .race import UNWATCHED
 from .shadow import TENSOR, Shadow
-from .tma_engine import Pipe
 
 LANES = 128
 COLUMNS = 512
@@ -135,7 +134,7 @@ class TensorUnit:
     def __init__(self, cta: Cta) -> None:
         self.cta = cta
         self.memory = TensorMemory()
-        self.pipe = Pipe(cta.world)
+        self.pipe = cta.world.pipe()
         self.count = self.working = 0
         race = cta.world.race
         self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
@@ -151,10 +150,12 @@ class TensorUnit:
             action()
             self.working -= 1
 
-        self.pipe.push(run, origin)
+        self.cta.world.post(run, origin, self.pipe)
 
     def begin(self, issue: PipeIssue) -> tuple[Actor, Actor]:
         """The pipe starts an operation: actors for shared and for tensor memory."""
+        if not issue.shared:
+            return UNWATCHED, UNWATCHED
         self.count += 1
         clocks, known = (self.shared_clock, self.tensor_clock), (issue.shared, issue.tensor)
         for clock, now, before in zip(clocks, known, self._told, strict=True):

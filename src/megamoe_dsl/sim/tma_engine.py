@@ -1,4 +1,4 @@
-"""Asynchronous operations that complete in order: async-groups and pipes.
+"""Asynchronous copies: async-groups, and what copies read and write.
 
 Source: PTX ISA, "Async-group mechanism". Loads are agents per mbarrier. A bulk store completes in two steps, reading its source and writing
 its destination, by two agents per warp, because `wait_group.read` waits for the first only.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,10 @@ from .chunks import CHUNK, Chunks, GlobalRows
 from .clock import Actor, Clock
 from .cta import Cta, Warp, kept
 from .errors import SimError
-from .interfaces import Action, Origin, RunState
 from .memory import B128, Bytes
 from .operands import Combination
 from .ops.mbarrier import Mbarrier
+from .race import UNWATCHED
 
 
 @dataclass(slots=True, eq=False)
@@ -41,11 +42,11 @@ class AsyncCopy:
 
 
 class AsyncGroups:
-    """The groups of one thread: operations not committed yet, and committed groups, oldest first."""
+    """The groups of one thread: operations (`AsyncCopy`; of wgmma others) not committed yet, and committed groups, oldest first."""
 
     def __init__(self) -> None:
-        self.open: list[AsyncCopy] = []
-        self.committed: deque[list[AsyncCopy]] = deque()
+        self.open: list[Any] = []
+        self.committed: deque[list[Any]] = deque()
         self.reads_waited = 0
 
     def commit(self) -> None:
@@ -62,7 +63,8 @@ class AsyncGroups:
             self.open = [together, *(copy for copy in self.open if not copy.done)]
         return [copy for group in (*self.committed, self.open) for copy in group]
 
-    def ready(self, keep: int, read: bool) -> bool:
+    def ready(self, keep: int, read: bool = False) -> bool:
+        """Whether all but the `keep` most recent groups are done, or have read their sources."""
         older = list(self.committed)[: max(0, len(self.committed) - keep)]
         return all(copy.read_done if read else copy.done for group in older for copy in group)
 
@@ -99,18 +101,6 @@ def _exit_check(cta: Cta) -> None:
                     cta.world.warnings[f"{warp}: exit without wait_group for {unread} bulk groups that read shared memory"] += 1
 
 
-class Pipe:
-    """Actions that run in the order they were pushed, at random times (the tensor pipe of a CTA)."""
-
-    def __init__(self, world: RunState) -> None:
-        self.world, self.actions = world, deque[tuple[Origin, Action]]()
-        world.pipes.append(self.actions)
-
-    def push(self, action: Action, origin: Origin) -> None:
-        self.world.progress += 1
-        self.actions.append((origin, action))
-
-
 TMA_STORE = "TMA store"
 
 
@@ -119,6 +109,8 @@ def load_actor(w: Warp, lane: int) -> Callable[[Mbarrier], Actor]:
     race, line, known = w.world.race, w.line, w.order.snapshot(w.order.whole(1 << lane))
 
     def actor(barrier: Mbarrier) -> Actor:
+        if not race:
+            return UNWATCHED  # type: ignore[no-any-return]
         if barrier.agent is None:
             barrier.agent = race.agent(f"TMA load for {barrier!r}", barrier.cta)
         barrier.accesses += 1
@@ -138,7 +130,8 @@ def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor) -> Bytes:
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
         raise SimError(f"read of uninitialized {allocation.where(offset + int(rows.steps[row]) + column)}")
-    world.race.read_bytes(allocation, *rows.places(offset), actor)
+    if actor:
+        world.race.read_bytes(allocation, *rows.places(offset), actor)
     return np.array(rows.of(allocation.data, offset))
 
 
@@ -148,7 +141,8 @@ def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Combina
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
     world.copied[cta.rank, allocation.rank] += rows.num_bytes
     if reduce is None:
-        world.race.write_bytes(allocation, *rows.places(offset), actor)
+        if actor:
+            world.race.write_bytes(allocation, *rows.places(offset), actor)
         rows.store(allocation.data, offset, values)
         if allocation.valid is not None:
             rows.store(allocation.valid, offset, True)

@@ -27,11 +27,6 @@ CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_90a": (9, 0), "sm_100a": (
 """Compute capability of each architecture whose PTX the simulator may be asked to run."""
 
 
-def check_arch(arch: str) -> None:
-    if arch not in CAPABILITIES:
-        raise SimError(f"arch = {arch!r}: must be one of {', '.join(CAPABILITIES)}")
-
-
 @dataclass
 class SimulatedDevice:
     """One simulated GPU of `arch` with `num_sms` SMs.  `take` gets every launch, made for `rank`; `error` is the first failed call's."""
@@ -43,7 +38,8 @@ class SimulatedDevice:
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
-        check_arch(self.arch)
+        if self.arch not in CAPABILITIES:
+            raise SimError(f"arch = {self.arch!r}: must be one of {', '.join(CAPABILITIES)}")
 
     def attribute(self, number: int) -> int:
         major, minor = CAPABILITIES[self.arch]

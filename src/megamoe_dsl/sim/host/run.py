@@ -18,7 +18,7 @@ from ..program import load
 from ..report import Report
 from ..simulator import Simulator
 from .arrays import ByteSpan, DeviceArray, is_array, of_rank, visible_memory
-from .module import SimulatedDevice, check_arch, launches_on
+from .module import SimulatedDevice, launches_on
 
 MOST_RANKS = 1024
 MOST_INSTRUCTIONS = 100_000_000  # Of all warps in a run, unless its caller says otherwise: half an hour.
@@ -63,7 +63,7 @@ def run(
     The report has instructions, findings grouped by kind, place and lines, and warnings. Findings name lines of the host function's folder.
     Raises SimError for arguments that do not fit, or a kernel that does what PTX forbids, and `Deadlock` when nothing can progress.
     """
-    check_arch(arch)
+    device = SimulatedDevice(arch, num_sms, lambda launch: None)
     require_integer("num_sms", num_sms, 1)
     require_integer("ranks", ranks, 1)
     if ranks > MOST_RANKS:
@@ -79,7 +79,7 @@ def run(
             raise SimError(f"function_or_ptx is a {type(function_or_ptx).__name__}: must be a @cute.jit function or a PTX text")
         known = list(inspect.signature(function_or_ptx).parameters)[: len(arguments)]
         names = [*known, *(f"argument {place}" for place in range(len(known), len(arguments)))]
-        launches = _host_launches(function_or_ptx, SimulatedDevice(arch, num_sms, lambda launch: None), by_rank)
+        launches = _host_launches(function_or_ptx, device, by_rank)
     arrays = [(names[place], rank, value) for rank, values in enumerate(by_rank) for place, value in enumerate(values)]
     arrays += [(f"buffers[{place}]", 0, value) for place, value in enumerate(buffers)]
     memory = visible_memory(arrays, outputs)

@@ -24,13 +24,13 @@ import numpy as np
 from ..cta import YIELD, Cta, Outcome, Warp
 from ..errors import SimError
 from ..lanes import Mask
-from ..operands import Binder, Reader, vector
+from ..operands import Binder, vector
 from ..parser import PtxInstruction, split_operands
 from ..values import Value
 
 __all__ = [
-    "ADDRESS", "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp",
-    "adds", "build", "converged", "each_lane", "load_families", "plain", "register", "vector", "whole_warp",
+    "ADDRESS", "CTA_MASK", "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight",
+    "Warp", "adds", "build", "converged", "each_lane", "load_families", "plain", "register", "vector", "whole_warp",
 ]  # fmt: skip
 
 Handler = Callable[[Warp, Mask], Outcome | None]
@@ -81,6 +81,7 @@ def register(*prefixes: str) -> Callable[[Builder], Builder]:
 
 Add = Callable[[Callable[..., Any]], Callable[..., Any]]
 ADDRESS = None  # How an operand is read that is an address; others are read as a numpy type.
+CTA_MASK = np.uint16  # The same, for the last operand of what may be multicast.
 
 
 def adds(prefixes: tuple[str, ...], make: Callable[..., Any]) -> Add:
@@ -98,15 +99,17 @@ def plain(*prefixes: str, straight: bool = True) -> Add:
     return adds(prefixes, lambda handler, ins, b: Straight(partial(handler, ins)) if straight else partial(handler, ins))
 
 
-def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> list[Reader]:
-    return [_listed(b, o) if kind is ADDRESS else b.read(o, kind) for o, kind in zip(ins.operands, kinds, strict=False)]
+def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> list[Callable[[Warp], Any]]:
+    several = "multicast::cluster" in ins.parts  # else what is read as CTA_MASK is not one
+    read = zip(ins.operands, kinds if several else [kind for kind in kinds if kind is not CTA_MASK], strict=False)
+    return [_listed(b, o) if kind is ADDRESS else b.read(o, kind) for o, kind in read]
 
 
-def _listed(b: Binder, operand: str) -> Reader:
-    """The addresses of an operand; of `[address, {x, y}]` a row for each lane, with integers."""
+def _listed(b: Binder, operand: str) -> Callable[[Warp], Any]:
+    """The addresses of an operand; of `[address, {x, y}]` also the integers, in a list."""
     address, *listed = split_operands(operand[1:-1] if operand.startswith("[") else operand)
     readers = [b.address(address), *(b.read(one, np.int32) for one in vector(listed[0]))] if listed else []
-    return (lambda w: np.stack([reader(w) for reader in readers], axis=1)) if readers else b.address(address)
+    return (lambda w: [reader(w) for reader in readers]) if readers else b.address(address)
 
 
 def each_lane(*prefixes: str, reads: tuple[type | None, ...], alike: bool = False) -> Add:
@@ -117,11 +120,12 @@ def each_lane(*prefixes: str, reads: tuple[type | None, ...], alike: bool = Fals
         readers = _readers(ins, b, reads)
 
         def run(w: Warp, mask: Mask) -> None:
-            columns, groups = [reader(w) for reader in readers], dict[tuple[Any, ...], list[int]]()
+            columns = [reader(w) for reader in readers]
+            groups: dict[tuple[Any, ...], list[int]] = {}
             for lane in w.lanes(mask):
-                given = [column[lane].tolist() for column in columns]
+                given = tuple([tuple([c.item(lane) for c in one]) if type(one) is list else one.item(lane) for one in columns])
                 if alike:
-                    groups.setdefault(tuple(tuple(one) if isinstance(one, list) else one for one in given), []).append(lane)
+                    groups.setdefault(given, []).append(lane)
                 else:
                     handler(ins, w, lane, *given)
             for same, lanes in groups.items():

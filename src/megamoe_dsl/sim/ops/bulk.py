@@ -17,7 +17,7 @@ from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Actor, Clock
 from ..memory import DTYPES, ELEMENTS, SMEM_RESERVED, Allocation, Bytes
 from ..operands import Combination, combination
-from . import ADDRESS, Binder, Cta, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
+from . import ADDRESS, CTA_MASK, Binder, Cta, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
 from .access import origin, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
 
@@ -100,7 +100,7 @@ def post_store(w: Warp, lanes: list[int], where: int, at: Place, what: str, writ
     world.post(first, label)
 
 
-@each_lane("cp.async.bulk", reads=(ADDRESS, ADDRESS, np.uint32, ADDRESS, np.uint16))
+@each_lane("cp.async.bulk", reads=(ADDRESS, ADDRESS, np.uint32, ADDRESS, CTA_MASK))
 def copy(ins: PtxInstruction, w: Warp, lane: int, where: int, start: int, count: int, barrier: int = 0, mask: int = 0) -> None:
     """[destination], [source], size, [mbarrier] [, cta mask] [, policy]: load (`.shared::* .global`), store (`.global .shared::cta`), whose
     third operand is the last, or copy between CTAs (`.shared::cluster .shared::cta`)."""

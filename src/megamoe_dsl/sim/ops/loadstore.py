@@ -56,7 +56,7 @@ def load(ins: PtxInstruction, b: Binder) -> Any:
 
     def run(w: Warp, mask: Mask) -> Outcome | None:
         where = address(w)
-        if strong:
+        if strong and w.world.race:
             for (a,), lanes in by_value(w.lanes(mask), where):
                 w.world.race.observe(flag_key(w, space, a), w, semantic, level, w.order.whole(mask_of(lanes)))
         values = gather(w, space, where, size, n, mask, strong)
@@ -101,7 +101,7 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
         where = address(w)
         values = readers[0](w) if n == 1 and mask is None else stacked([r(w) for r in readers], mask)
         scatter(w, space, where, size, n, values, mask, strong)
-        if strong:
+        if strong and w.world.race:
             for (a,), lanes in by_value(w.lanes(mask), where):
                 w.world.race.publish(flag_key(w, space, a), w, semantic, level, True, w.order.whole(mask_of(lanes)))
 

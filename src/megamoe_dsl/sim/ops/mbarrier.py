@@ -55,7 +55,8 @@ class Mbarrier:
 
     def finish(self, count: int, actor: Actor) -> None:
         """A `complete_tx` that follows an asynchronous copy: release at cluster scope in the CTA of the barrier."""
-        self.point.release(actor.clock, self.cta, SCOPES["cluster"])
+        if actor:
+            self.point.release(actor.clock, self.cta, SCOPES["cluster"])
         self.complete(count)
 
     def expect(self, count: int) -> None:
@@ -86,7 +87,7 @@ _SUSPEND_SWEEPS = 16  # How long a try_wait may suspend before it answers false:
 
 def _barrier(w: Warp, address: int) -> Mbarrier:
     barrier = mbarrier_at(*shared_target(w, address))
-    if (key := (w, w.order.lanes())) not in barrier.checked:
+    if w.world.race and (key := (w, w.order.lanes())) not in barrier.checked:
         barrier.checked.add(key)
         w.world.race.strong_bytes(barrier.cta.shared, np.array([barrier.offset]), BYTES, w)
     return barrier
@@ -138,10 +139,11 @@ def build_arrive(ins: PtxInstruction, b: Binder) -> Straight:
             barrier = _barrier(w, target)
             if token is not None:
                 token[lanes] = barrier.phase
-            arriving = w.order.whole(mask_of(lanes))
-            barrier.point.publish(w.order, w.cta, level, arriving, relaxed)
-            for clock in w.order.light_fences(arriving) if relaxed else ():
-                barrier.point.release(clock, w.cta, level)
+            if w.world.race:
+                arriving = w.order.whole(mask_of(lanes))
+                barrier.point.publish(w.order, w.cta, level, arriving, relaxed)
+                for clock in w.order.light_fences(arriving) if relaxed else ():
+                    barrier.point.release(clock, w.cta, level)
             total = sum(int(values[lane]) for lane in lanes) if values is not None else len(lanes)
             if expect:
                 barrier.arrive(len(lanes), expected_bytes=total)
@@ -182,6 +184,8 @@ def build_wait(ins: PtxInstruction, b: Binder) -> Handler:
                 blocker = (barrier, barrier.phase)
                 continue
             result[asking] = True
+            if not w.world.race:
+                continue
             whole = w.order.whole(mask_of(asking))
             if relaxed:  # the lanes learn at a later fence what the completed phases released
                 barrier.done.put_off(w.order, w.cta, level, whole, barrier.cta)

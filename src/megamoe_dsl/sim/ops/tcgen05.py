@@ -89,7 +89,7 @@ def deallocate(ins: PtxInstruction, w: Warp, address: int, count: int) -> None:
     unit = tensor_unit(w.cta)
     if unit.working:
         raise SimError(f"tcgen05.dealloc while {unit.working} operations of {w.cta} are in flight")
-    if unit.pipe.actions:  # they touch no tensor memory
+    if unit.pipe:  # they touch no tensor memory
         w.world.warnings[f"{line_of(w)}: tcgen05.dealloc before tcgen05.commit has arrived"] += 1
     unit.memory.free(address, count)
     w.world.progress += 1
@@ -122,7 +122,7 @@ def commit(ins: PtxInstruction, w: Warp, lane: int, where: int, mask: int = 0) -
             barrier.point.release(clock, barrier.cta, SCOPES["cluster"])
             barrier.arrive(1)
 
-    unit.pipe.push(arrive, origin(w))
+    w.world.post(arrive, origin(w), unit.pipe)
 
 
 class WordPlaces(NamedTuple):

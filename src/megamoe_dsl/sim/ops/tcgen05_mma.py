@@ -116,7 +116,7 @@ def _multiply(unit: TensorUnit, mma: _Mma, issue: PipeIssue) -> None:
     shared_actor: Actor | None = shared
     rows, columns = fields.m // len(ctas), fields.n // len(ctas)
     k_bytes = fields.k_bytes
-    if isinstance(mma.a, SmemDescriptor):
+    if shared and isinstance(mma.a, SmemDescriptor):
         a_and_b = _both_chunks(mma.a, mma.b, rows, columns, fields)
         if all(cta.world.race.read_shared_if_known(cta, a_and_b, shared) for cta in ctas):
             shared_actor = None  # who has read it all
@@ -148,8 +148,9 @@ def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, act
     unit = tensor_unit(cta)
     if (words := unit.memory.read(lanes, column, count, what)) is None:
         raise SimError(f"{what} reads uninitialized TMEM: {cta} columns [{column}, {column + count})")
-    quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
-    cta.world.race.read(unit.shadow, granules(quarters, column, count), actor)
+    if actor:
+        quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
+        cta.world.race.read(unit.shadow, granules(quarters, column, count), actor)
     return words
 
 

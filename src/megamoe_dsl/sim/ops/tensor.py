@@ -18,7 +18,7 @@ from ..chunks import GATHERED_ROWS, Chunks, boxes_at, shared_chunks, to_shared_f
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from ..operands import COMBINED, combination
-from . import ADDRESS, Cta, PtxInstruction, SimError, Warp, each_lane
+from . import ADDRESS, CTA_MASK, Cta, PtxInstruction, SimError, Warp, each_lane
 from .access import find, line_of, shared_target
 from .bulk import post_load, post_store
 from .tensormap import check_acquired
@@ -41,12 +41,19 @@ def _decoded(descriptor: bytes) -> TensorMap:
         raise SimError(f"bad tensor map: {error}") from None
 
 
+@lru_cache
+def _form(parts: tuple[str, ...]) -> tuple[bool, int, bool]:
+    """Of an opcode: whether it stores, its dimensions, and whether coordinates are those of single rows."""
+    if unsupported := next((part for part in parts if part.startswith("im2col")), ""):
+        raise SimError(f"mode .{unsupported} is not modeled, .tile, .tile::gather4 and .tile::scatter4 are")
+    space = next(part for part in parts if part == "global" or part.startswith("shared"))
+    dimensions = next((int(part[0]) for part in parts if part in ("1d", "2d", "3d", "4d", "5d")), 0)
+    return space == "global", dimensions, not {"tile::gather4", "tile::scatter4"}.isdisjoint(parts)
+
+
 def _map_at(ins: PtxInstruction, w: Warp, address: int, place: Coordinates) -> TensorMap:
     """The tensor map of a copy at these coordinates."""
-    if unsupported := next((part for part in ins.parts if part.startswith("im2col")), ""):
-        raise SimError(f"{ins.opcode}: mode .{unsupported} is not modeled, .tile, .tile::gather4 and .tile::scatter4 are")
-    dimensions = next((int(part[0]) for part in ins.parts if part in ("1d", "2d", "3d", "4d", "5d")), 0)
-    rows = "tile::gather4" in ins.parts or "tile::scatter4" in ins.parts
+    _, dimensions, rows = _form(ins.parts)
     if len(place) != (1 + GATHERED_ROWS if rows else dimensions):
         raise SimError(f"{len(place)} coordinates for a {dimensions}d copy")
     if address % _MAP_ALIGNMENT:
@@ -84,11 +91,11 @@ def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Acto
     return to_shared_format(tensor_map, rows)
 
 
-@each_lane("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", reads=(ADDRESS, ADDRESS, ADDRESS, np.uint16), alike=True)
+@each_lane("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", reads=(ADDRESS, ADDRESS, ADDRESS, CTA_MASK), alike=True)
 def copy(ins: PtxInstruction, w: Warp, lanes: list[int], first: Any, second: Any, barrier: int = 0, mask: int = 0) -> None:
     """Load: cp.async.bulk.tensor.Nd[.cta_group].shared::{cta,cluster}.global ... [dst], [map, {coordinates}], [mbar] [, mask] [, policy];
     store: cp[.reduce].async.bulk.tensor.Nd.global.shared::cta[.OP] ... .bulk_group [map, {coordinates}], [source] [, policy]"""
-    if next(part for part in ins.parts if part == "global" or part.startswith("shared")) == "global":
+    if _form(ins.parts)[0]:
         _store(ins, w, lanes, *first, where=second)
         return
     address, place = second[0], second[1:]

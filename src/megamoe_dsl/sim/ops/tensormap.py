@@ -76,7 +76,7 @@ def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     w.world.race.write_bytes(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
     _changes(w).update({address: MapChange(w.cta, w.order.agents, w.order.now(), released)})
-    w.world.memory.write(address, values)
+    allocation.put(offset, values)
 
 
 def _shared(w: Warp, address: int) -> tuple[SharedMemory, slice]:

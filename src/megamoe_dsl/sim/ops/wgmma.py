@@ -9,11 +9,9 @@ bit what silicon makes of them (`umma`), others are formed in float64.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from ..descriptors import K_BYTES, SmemDescriptor, operand_bytes
 from ..formats import Float64Array
 from ..interfaces import Origin
 from ..memory import POISON
-from ..tma_engine import Pipe
+from ..tma_engine import AsyncGroups
 from . import Binder, Cta, Handler, Mask, Outcome, PtxInstruction, SimError, Warp, plain, register, vector
 from .access import origin
 from .tcgen05_mma import fetch_operand, operand_chunks
@@ -59,7 +57,8 @@ class Operation:
         first = next(iter(self.parts.values()), part)
         if warp.line != self.line:
             raise SimError(f"wgmma.mma_async number {self.number} of the warpgroup is at PTX line {self.line} for its other warps")
-        if (part.b, part.accumulate) != (first.b, first.accumulate):
+        a_alike = part.a == first.a if isinstance(part.a, SmemDescriptor) else True
+        if not a_alike or (part.b, part.accumulate) != (first.b, first.accumulate):
             raise SimError("the warps of a warpgroup issue a wgmma.mma_async with different descriptors or predicates")
         self.parts[warp.index % WARPS] = part
 
@@ -71,7 +70,7 @@ class Warpgroup:
         if WARPS * (index + 1) > len(cta.warps):
             raise SimError(f"wgmma in warpgroup {index} of a CTA of {len(cta.warps)} warps: a warpgroup has four")
         self.cta, self.name = cta, f"{cta} warpgroup {index}"
-        self.pipe = Pipe(cta.world)
+        self.pipe = cta.world.pipe()
         self.operations: dict[int, Operation] = {}  # not issued by all warps yet
         self.agent = cta.world.race.agent(f"{self.name} wgmma", cta)
         self._known: list[Clock] = []  # what the warps knew when they issued the last operation, and with what that did
@@ -84,7 +83,7 @@ class Warpgroup:
         operation.add(warp, part)
         if len(operation.parts) == WARPS:
             del self.operations[number]
-            self.pipe.push(lambda: execute(operation), origin)
+            self.cta.world.post(lambda: execute(operation), origin, self.pipe)
         return operation
 
     def actors(self, operation: Operation) -> list[Actor]:
@@ -119,8 +118,7 @@ class WgmmaThread:
 
     warp: Warp
     group: Warpgroup
-    open: list[Operation] = field(default_factory=list)
-    groups: deque[list[Operation]] = field(default_factory=deque)
+    groups: AsyncGroups = field(default_factory=AsyncGroups)
     in_flight: dict[int, umma.Accumulator] = field(default_factory=dict)
     delivered: dict[int, Any] = field(default_factory=dict)
     fenced: bool = False
@@ -143,16 +141,11 @@ class WgmmaThread:
             file[r] = POISON[file[r].dtype.type]
         return accumulator
 
-    def ready(self, keep: int) -> bool:
-        """Whether all but the `keep` most recent groups are done."""
-        older = max(0, len(self.groups) - keep)
-        return all(operation.done for group in islice(self.groups, older) for operation in group)
-
     def retire(self, keep: int) -> None:
         """The warp has waited: deliver accumulators that nothing uses any more, learn what was read."""
         last: Operation | None = None
-        for _ in range(max(0, len(self.groups) - keep)):
-            for last in self.groups.popleft():
+        for _ in range(max(0, len(self.groups.committed) - keep)):
+            for last in self.groups.committed.popleft():
                 accumulator = last.parts[self.warp.index % WARPS].accumulator
                 accumulator.pending -= 1
                 if accumulator.pending == 0:
@@ -189,9 +182,7 @@ def fence(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
 @plain("wgmma.commit_group")
 def commit(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """Close the group of what the warp has issued since the last one."""
-    thread = wgmma_thread(w)
-    thread.groups.append(thread.open)
-    thread.open = []
+    wgmma_thread(w).groups.commit()
     w.world.progress += 1
 
 
@@ -199,8 +190,8 @@ def commit(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
 def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
     """wgmma.wait_group.sync.aligned N: until at most N groups are pending."""
     thread, keep = wgmma_thread(w), int(ins.operands[0], 0)
-    if not thread.ready(keep):
-        return w.block(f"wgmma.wait_group {keep}", lambda: thread.ready(keep))
+    if not thread.groups.ready(keep):
+        return w.block(f"wgmma.wait_group {keep}", lambda: thread.groups.ready(keep))
     thread.retire(keep)
     w.order.wait()
     return None
@@ -240,13 +231,13 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
         part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot())
         accumulator.pending += 1
         thread.issued += 1
-        thread.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
+        thread.groups.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
 
     def execute(group: Warpgroup, operation: Operation) -> None:
         parts = [operation.parts[k] for k in range(WARPS)]
         actors = group.actors(operation)
         if isinstance(parts[0].a, SmemDescriptor):
-            rows = _fetch_a(group.cta, [part.a for part in parts], a_name, a_mn_major, actors)
+            rows = _fetch_a(group.cta, parts[0].a, a_name, a_mn_major, actors)
         else:
             rows = umma.decode_operand(np.concatenate([part.a for part in parts]), a_name)
         columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, actors[-1] if actors else None)
@@ -259,18 +250,14 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
     return run
 
 
-def _fetch_a(cta: Cta, descriptors: list[Any], name: str, mn_major: bool, actors: list[Actor]) -> Float64Array:
-    """The 64 rows of A in shared memory, 16 by each warp's descriptor and actor. Where the last actor knows enough, they read together."""
-    alike = descriptors.count(descriptors[0]) == len(descriptors)
+def _fetch_a(cta: Cta, descriptor: SmemDescriptor, name: str, mn_major: bool, actors: list[Actor]) -> Float64Array:
+    """The 64 rows of A in shared memory, 16 by each warp's actor. Where the last actor knows enough, they read together."""
     if actors:
-        chunks = operand_chunks(descriptors[0], _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)[0]
-        if not (alike and cta.world.race.read_shared_if_known(cta, chunks, actors[-1])):
-            for k, (descriptor, actor) in enumerate(zip(descriptors, actors[:-1], strict=True)):
+        chunks = operand_chunks(descriptor, _ROWS * WARPS, K_BYTES, umma.element_bytes(name), mn_major)[0]
+        if not cta.world.race.read_shared_if_known(cta, chunks, actors[-1]):
+            for k, actor in enumerate(actors[:-1]):
                 cta.world.race.read_bytes(cta.shared, _row_chunks(descriptor, k, name, mn_major), CHUNK, actor)
-    if alike:
-        return fetch_operand(cta, descriptors[0], _ROWS * WARPS, name, mn_major, None)
-    whole = [fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None) for descriptor in descriptors]
-    return np.concatenate([rows[_ROWS * k : _ROWS * k + _ROWS] for k, rows in enumerate(whole)])
+    return fetch_operand(cta, descriptor, _ROWS * WARPS, name, mn_major, None)
 
 
 @lru_cache(maxsize=4096)
