@@ -51,7 +51,7 @@ SM100 = Arch("sm_100a", ((10, 0), (10, 3)), "sm_100f", SMEM_BYTES, REGISTER_FILE
 
 ARCHES = {arch.name: arch for arch in (SM100, SM90)}
 ARCH_BY_NAME = property(lambda config: ARCHES[config.arch_name])
-"""Of a configuration for either."""
+"""Property `arch` of configurations for both architectures, from their field `arch_name`."""
 
 
 @dataclass(frozen=True)

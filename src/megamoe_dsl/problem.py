@@ -40,7 +40,7 @@ def integer_between(field: str, value: object, low: int, high: int, allowed: str
 
 
 class CheckedProblem:
-    """What problems have in common: a frozen dataclass whose fields are checked when it is made, of number formats by name."""
+    """Base of problems: frozen dataclasses that check their fields when they are made, with number formats by name."""
 
     recipe: str
 
@@ -50,25 +50,25 @@ class CheckedProblem:
             raise ProblemError(field, getattr(self, field), allowed)
 
     def require_one_of(self, allowed: Sequence[str], *fields: str) -> None:
-        """The same for fields that are one of these texts."""
+        """Requires each of the fields to be one of the allowed texts."""
         for field in fields:
             value = getattr(self, field)
             self.require(field, isinstance(value, str) and value in allowed, "one of " + ", ".join(filter(None, allowed)))
 
     def require_positive(self, *fields: str) -> None:
-        """The same for positive integers, which become ints: whatever they were given as, equal ones are one problem."""
+        """Requires positive integers, and converts them to int, so that equal problems compare and hash equal."""
         for field in fields:
             value = as_integer(getattr(self, field))
             self.require(field, value is not None and value > 0, "a positive integer")
             object.__setattr__(self, field, value)
 
     def require_up_to(self, least: int = 1, **most: int) -> None:
-        """The same for integers from `least` to the given numbers."""
+        """Requires integers from `least` to the given numbers, as in topk=32."""
         for field, one in most.items():
             object.__setattr__(self, field, integer_between(field, getattr(self, field), least, one, f"between {least} and {one}"))
 
     def require_flags(self, *fields: str) -> None:
-        """The same for True and False."""
+        """Requires fields to be True or False."""
         for field in fields:
             self.require(field, isinstance(getattr(self, field), bool), "True or False")
 
@@ -78,7 +78,7 @@ class CheckedProblem:
 
 
 class ActivatingProblem(CheckedProblem):
-    """What problems with an activation of gate and up have in common; top-k weights are applied where a token's results are summed."""
+    """Base of problems that activate gate and up; by default top-k weights are applied where a token's results are summed."""
 
     activation: str
     activation_clamp: float | None
@@ -86,7 +86,7 @@ class ActivatingProblem(CheckedProblem):
     weigh_results: bool = True
 
     def check_activation(self) -> None:
-        """Raises `ProblemError` for an unknown activation, and for a clamp that is none or not its."""
+        """Raises `ProblemError` for an unknown activation, a bad clamp, and a clamp with an activation that takes none."""
         self.require_one_of(tuple(ACTIVATIONS), "activation")
         self.require_flags("fast_math")
         clamp = self.activation_clamp
@@ -141,7 +141,7 @@ class Problem(ActivatingProblem):
     weigh_results: bool = False
 
     def __new__(cls, *args: Any, **fields: Any) -> Self:
-        """Raises `ProblemError` for `pool_rows`, which is no part of what is computed."""
+        """Raises `ProblemError` for `pool_rows`, which is an argument of `MegaMoE` and `choose`."""
         if "pool_rows" in fields:
             raise ProblemError("pool_rows", fields["pool_rows"], "given to MegaMoE(..., pool_rows=N) or choose(..., pool_rows=N)")
         return super().__new__(cls)
@@ -184,11 +184,11 @@ class Problem(ActivatingProblem):
 
     @property
     def most_received(self) -> int:
-        """Tokens that a rank receives at most, once for each of its experts that they chose."""
+        """Most rows that a rank can receive: a token counts once for each of the rank's experts that it chose."""
         return self.num_ranks * self.max_tokens_per_rank * self.max_experts_per_token
 
     def check_ranks(self, name: str, given: Sized) -> None:
-        """Raises `ProblemError` unless there is one for every rank."""
+        """Raises `ProblemError` unless `given` has an item for every rank."""
         if not isinstance(given, Sized):
             raise ProblemError(name, given, f"one for each of num_ranks = {self.num_ranks}")
         if len(given) != self.num_ranks:

@@ -18,8 +18,8 @@ BITS = {E4M3: 8, E2M1: 4, BF16: 16, UE8M0: 8, UE4M3: 8, F32: 32}
 class Format:
     """An element type with its scales: one for every `rows` x `channels` block.  `scale` is None where there are none.
 
-    power_of_two  an FP32 scale has no fraction
-    factor        a whole matrix has an FP32 number more, which all of its values are multiplied with
+    power_of_two  FP32 scales are powers of two
+    factor        a matrix also has an FP32 factor, which scales all of its values
     """
 
     element: str
@@ -45,7 +45,7 @@ class Format:
         return BITS[self.element]
 
     def scales_of(self, channels: int) -> int:
-        """Scales of a row of so many values; the last one's may be fewer than the others'."""
+        """Number of scales of a row of `channels` values; the last one may cover fewer values."""
         return 0 if self.scale is None else -(-channels // self.channels)
 
     def scale_words(self, channels: int) -> int:
@@ -56,7 +56,7 @@ class Format:
 
 
 class ExpertFactors(NamedTuple):
-    """Factors of a layer's experts in a format that has them, FP32, each of one expert or of all.
+    """FP32 factors of a layer's matrices, of formats that have them (NVFP4); each is one expert's or the same for all.
 
     x       of tokens, the same for all experts of all ranks
     gate    what Linear1's sums of gate are multiplied with
@@ -77,12 +77,12 @@ MXFP4 = Format(E2M1, UE8M0, 1, 32, True)
 NVFP4 = Format(E2M1, UE4M3, 1, 16, factor=True)
 UNSCALED = Format(BF16)
 COMBINE = {one.element: one for one in (UNSCALED, Format(E4M3, UE8M0, 1, 128, True))}
-"""How results travel back to their token's rank, by element; BF16 unless a problem says otherwise."""
+"""Formats of the results that go back to a token's rank, by element; BF16 by default."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Formats of a layer's activations and weights, of what Linear1 gives to Linear2, and of the results that travel back.
+    """Formats of a layer's activations and weights, of the input of Linear2, and of the results sent back.
 
     promoted  partial sums over one block of scales leave the tensor core and are scaled and added in FP32; else the tensor core scales, if
               there are scales at all, and adds over all of K
@@ -105,7 +105,7 @@ class Recipe:
 
     @property
     def sums_known(self) -> bool:
-        """Whether Hopper's sums of any numbers are known to the bit: its tensor core has been measured, and does not scale."""
+        """Whether Hopper's sums of any data are known to the bit: how its tensor core adds has been measured, and it applies no scales."""
         return not self.scales_in_mma
 
     @property
@@ -114,7 +114,7 @@ class Recipe:
 
     @property
     def decodes(self) -> bool:
-        """Whether a kernel decodes weights, E2M1, for a tensor core that takes E4M3; they come in tiles then (hardware/packed_tile.py)."""
+        """Whether kernels decode E2M1 weights for a tensor core that takes E4M3; weights then lie in tiles (hardware/packed_tile.py)."""
         return self.promoted and self.weights.element == E2M1
 
 

@@ -44,7 +44,7 @@ def problems(
     max_tokens: int = 2048,
     whole_tiles: bool = True,
 ) -> Problem:
-    """Valid problems, of channels that fill `whole_tiles` or of any.  Shrinks to hidden 256 (32), intermediate 128 (32), one expert, top-1,
+    """Valid problems; with `whole_tiles` channels fill whole tiles.  Shrinks to hidden 256 (32), intermediate 128 (32), one expert, top-1,
     one rank, one token, no clamp."""
     activation, clamp = draw(st.sampled_from((("silu", None), ("silu", 7.0), ("silu", 10.0), ("swigluoai", 7.0), ("situ", None))))
     hidden_step, intermediate_step = (256, 128) if whole_tiles else (CHANNEL_STEP, CHANNEL_STEP)
@@ -64,7 +64,7 @@ def problems(
 
 
 def formats(recipes: Sequence[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """Fields of a problem that say its number formats.  Shrinks to the first of the recipes, and to results that travel as BF16."""
+    """Fields `recipe` and `combine` of a problem.  Shrinks to the first recipe and to BF16 results."""
     return st.fixed_dictionaries({"recipe": st.sampled_from(recipes), "combine": st.sampled_from(tuple(COMBINE))})
 
 
@@ -89,7 +89,7 @@ def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = 
 
 @st.composite
 def configs_sm90(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = None, *, max_sms: int = NUM_SMS) -> Sm90Config:
-    """The same for SM90; the problem's recipe become fp8xfp8.  Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert,
+    """Valid configurations for SM90, in any of its recipes.  Shrinks to the shrunk problem, tiles of 8 tokens, a lookahead of one expert,
     two CTAs on their own, and the deepest ring."""
     moe = replace(draw(problems(whole_tiles=False) if problem is None else problem), **draw(formats(Sm90Config.recipes)))
     block_m = draw(st.sampled_from(Sm90Config.tiles_of(moe)))
