@@ -44,13 +44,8 @@ class ArgumentSpec:
                 raise TypeError(f"{declared.__name__}.{name}: {kind}, must be one of {', '.join(WIDTHS)}")
         return cls(found)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.arguments)
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return tuple(WIDTHS[kind] for _, kind in self.arguments)
+    names = property(lambda self: tuple(name for name, _ in self.arguments))
+    widths = property(lambda self: tuple(WIDTHS[kind] for _, kind in self.arguments))  # bytes
 
     def pack(self, **values: int) -> tuple[int, ...]:
         """Values by name, in the order of a launch.  Raises TypeError for a name too many or too few."""

@@ -86,37 +86,29 @@ def measure_pair_rows(find: Measurer) -> list[Measure]:
 
 def measure_sm90(find: Measurer) -> list[Measure]:
     """All measures; of the warp that stores tiles of Linear1 where math warps do not."""
-    boxes, role = find.config.fc1_boxes, "tile_scheduler." if find.config.decoded else "load.store"
+    boxes, decoded = find.config.fc1_boxes, find.config.decoded
+    store = find.inner("tile_scheduler." if decoded else "load.store", UTMASTG=boxes) if boxes else None
     return [
         *measure_math(find),
-        *measure_loaders(find),
-        *([find.measure("store_tile", "store", "tile", find.inner(role, UTMASTG=boxes), 1)] if boxes else []),
-        *measure_decode(find),
+        *(measure_decoding(find) if decoded else measure_loaded_rows(find)),
+        *([] if decoded else find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1)),
+        *([find.measure("store_tile", "store", "tile", store, 1)] if store else []),
         find.dispatch(),
         *find.combine(),
     ]
 
 
-def measure_loaders(find: Measurer) -> list[Measure]:
-    """The loops of both loaders, or that of the one that loads codes, tokens and scales."""
-    if find.config.decoded:
-        operands = 5 if find.config.halves_decoding else 3  # codes come with their records, or in parts
-        return [find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=operands), 1)]
-    return [
-        *measure_loaded_rows(find),
-        *find.tiled_loop("weight_loader", "weight loader", "load.load_weights", "UTMALDG", 1),
-    ]
-
-
-def measure_decode(find: Measurer) -> list[Measure]:
-    """The loop of the warps that decode weights, if there are any, without the branch for shifts that make subnormal numbers, which alone
-    looks decoded values up."""
-    if not find.config.decoded:
-        return []
+def measure_decoding(find: Measurer) -> list[Measure]:
+    """The loop of the warp that loads codes, tokens and scales, and that of the warps that decode.  Only the branch for shifts that make
+    subnormal numbers looks decoded values up; it is not counted."""
+    operands = 5 if find.config.halves_decoding else 3  # codes come with their records, or in parts
     loop = find.inner("load.decode", PRMT=DECODED_WORDS)
     look_up = next(i for i in sorted(loop.body, reverse=True) if find.code[i].opcode == "LDS.64")  # the first are of shifts
     usual = loop.body - find.flow.side(look_up, max(loop.body))
-    return [find.measure("decode_k_block", "decode", "K block", Loop(loop.head, usual), 1)]
+    return [
+        find.measure("operand_loader_k_block", "operand loader", "K block", find.inner("load.", UTMALDG=operands), 1),
+        find.measure("decode_k_block", "decode", "K block", Loop(loop.head, usual), 1),
+    ]
 
 
 def measure_math(find: Measurer) -> list[Measure]:

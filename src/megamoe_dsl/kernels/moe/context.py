@@ -37,14 +37,8 @@ class WorkTile:
     # whether the tiles of the cluster have one token block; if not, they have one weight block; of no use to a CTA pair
     same_tokens: cutlass.Boolean
 
-    @property
-    def same_weights(self) -> cutlass.Boolean:
-        return self.same_tokens == 0
-
-    @property
-    def mma_n(self) -> Int32:
-        """Tokens the MMA of a CTA pair covers."""
-        return mma_tokens(self.valid_m)
+    same_weights = property(lambda tile: tile.same_tokens == 0)
+    mma_n = property(lambda tile: mma_tokens(tile.valid_m))  # tokens that the MMA of a CTA pair covers
 
     def valid(self) -> cutlass.Boolean:
         return self.valid_m > 0
@@ -86,10 +80,7 @@ class Context(RankContext, TileContext):
         row = CombineRow(self.config.problem.hidden, self.config.problem.formats.combine)
         return E4m3Results(row) if row.scaled else Bf16Results(row, self.config.arch.adds_bf16)
 
-    @property
-    def outputs(self) -> Bf16Results | E4m3Results:
-        """In which format the Linear2 epilogue gives its results."""
-        return self.results
+    outputs = property(attrgetter("results"))  # in which format the Linear2 epilogue gives its results
 
     def result_place(self, row: Any) -> Any:
         """What says where results of pool rows from `row` on go: the addresses of their tokens' combine rows, on the tokens' ranks."""

@@ -117,7 +117,7 @@ class EpMoE(torch.nn.Module):
                 value, wanted = getattr(config, one.name), getattr(other, one.name)
                 if value != wanted:
                     allowed = f"{wanted!r}, as on this symmetric buffer before: launches leave counters for the next one"
-                    raise ProblemError(f"{config.half}.{one.name}", value, allowed)
+                    raise ProblemError(f"{config.launch.name.lower()}.{one.name}", value, allowed)
 
     def bind(self, artifact: Artifact) -> CudaKernel:
         """A kernel bound to this layer's memory, tensor maps included; a call sets y and the number of tokens."""

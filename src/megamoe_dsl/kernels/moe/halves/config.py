@@ -45,7 +45,6 @@ class EpConfig(CheckedConfig):
     """
 
     arch = ARCH_BY_NAME
-    half: ClassVar[str]
     launch: ClassVar[EpLaunch]
     row_arguments: ClassVar[tuple[str, ...]] = ()  # what else than `out` a dispatch reads or writes by rows, for a backward pass or in it
 
@@ -82,7 +81,7 @@ class EpConfig(CheckedConfig):
     @property
     def reads(self) -> str:
         """Which of the weights a launch multiplies with."""
-        return "fc1" if (self.half == "dispatch") != self.transposed else "fc2"
+        return "fc1" if (self.launch == EpLaunch.DISPATCH) != self.transposed else "fc2"
 
     @property
     def backward(self) -> Self:
@@ -117,7 +116,7 @@ class EpConfig(CheckedConfig):
         counter, rows, no_groups = field_address(self, args.sym, "tile_counter"), pool_rows(self.problem), 0
         (acts, scales, out), own = self.operands(args), {"d_rows": rows, **{name: getattr(args, name) for name in self.row_arguments}}
         places = acts, scales, args.weights, args.weights_sf, out, no_groups, counter
-        return with_fields(GemmArguments, **dict.fromkeys(own, True))(*places, rows, rows, **own)  # type: ignore[no-any-return]
+        return with_fields(GemmArguments, *own)(*places, rows, rows, **own)  # type: ignore[no-any-return]
 
     # --- threads and registers
     @property
@@ -151,7 +150,6 @@ class EpConfig(CheckedConfig):
 class DispatchGemmConfig(EpConfig):
     """Tokens to the ranks of their experts, and Linear1 of them."""
 
-    half = "dispatch"
     launch = EpLaunch.DISPATCH
 
     token_saving: bool = True  # a rank fetches a token once and writes it to the rows of all its experts; otherwise once for each expert
@@ -222,7 +220,6 @@ class DispatchGemmConfig(EpConfig):
 class GemmCombineConfig(EpConfig):
     """Linear2 of the received rows, and on every token's rank the sum of its results, each times its top-k weight."""
 
-    half = "combine"
     launch = EpLaunch.COMBINE
 
     # each tile sends its results to the tokens' ranks; otherwise this rank keeps all rows, and the tokens' ranks fetch them after the

@@ -44,7 +44,8 @@ class EpKernel(Kernel):
         """What the architecture says, and what was faster at a measured point near this one; `fields` replace it.  Raises `ConfigError`."""
         problem.check_num_tokens(num_tokens)
         kind, part, num_sms = self.configs[target.arch.name], PARTS[target.arch.name], fields.get("num_sms", target.num_sms)
-        chosen = {"num_sms": num_sms, "cluster": part.clusters_of(num_sms), **tuned_fields(kind.half, problem, num_tokens, target.gpu)}
+        tuned = tuned_fields(kind.launch.name.lower(), problem, num_tokens, target.gpu)
+        chosen = {"num_sms": num_sms, "cluster": part.clusters_of(num_sms), **tuned}
         if fields.get("gate_up", STORED) != STORED:
             chosen |= part.activated_tile
         return super().choose(problem, target, num_tokens, **{**chosen, **fields})  # type: ignore[no-any-return]
