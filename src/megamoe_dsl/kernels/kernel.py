@@ -22,8 +22,7 @@ from ..sass.measurer import Measure, Measurer
 from ..target import Target
 
 WIDTHS = {"Int32": 4, "Int64": 8, "TensorMap": 128}
-"""Bytes of what an argument may be; the types are the DSL's, and pointers are 64-bit addresses.  Only kernels take tensor maps, which their
-launching functions make."""
+"""Bytes of each argument type of the DSL; pointers are 64-bit addresses.  Only kernels take tensor maps; launching functions make them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class ArgumentSpec:
 
 @cache
 def with_fields(declared: Any, *always: str, **there: object) -> Any:
-    """The arguments of a launch: fields of `declared` without a default, those that are named, and those whose value in `there` is true."""
+    """The arguments of a launch: fields of `declared` without a default, the `always` named ones, and those that are true in `there`."""
     kept = [(one.name, one.type) for one in fields(declared) if one.default is MISSING or one.name in always or there.get(one.name)]
     return make_dataclass(declared.__name__, kept, frozen=True, namespace={"__module__": __name__})
 

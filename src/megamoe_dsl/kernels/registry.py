@@ -41,7 +41,7 @@ def find_kernel(name: str) -> Kernel:
 
 
 def kernel_of(config: object) -> Kernel:
-    """The family of a configuration.  Raises `ConfigError` for what is none."""
+    """The family of a configuration.  Raises `ConfigError` for any other object."""
     for kernel in KERNELS:
         if kernel.has(config):
             return kernel
@@ -49,7 +49,7 @@ def kernel_of(config: object) -> Kernel:
 
 
 def family_of(problem: object) -> Kernel:
-    """The kernel that computes a problem in one launch; of a `Problem`, the fused layer.  Raises `ProblemError` for what is none."""
+    """The kernel that computes a problem in one launch; for a `Problem`, the fused layer.  Raises `ProblemError` for any other object."""
     for kernel in KERNELS:
         if kernel.problem is type(problem):
             return kernel

@@ -91,8 +91,8 @@ class DecodeConfig(CheckedConfig):
 
     @cached_property
     def results(self) -> Region:
-        """h: activated gate and up of each slot.  rows: what Linear2 makes of them.  Nobody writes a word that is `ABSENT`, so who reads
-        one that is waits for the one that will be."""
+        """h: activated gate and up of each slot; rows: Linear2 of them.  No result is the word `ABSENT`: a reader that finds it polls until
+        the result is there."""
         hidden = F32 if self.problem.formats.scaled else BF16
         return Region.stack(
             "results",
@@ -102,15 +102,15 @@ class DecodeConfig(CheckedConfig):
 
     @property
     def memory(self) -> int:
-        """Bytes: a line that begins with the number of the next tile, 0 at first, and two regions of `results`, all `ABSENT` at first.  The
-        number's highest bit says in which of them a launch writes.  It clears the other one, which the launch before it has left."""
+        """Bytes: a line that begins with the counter of tiles, at first 0, and two regions of `results`, at first all `ABSENT`.  A launch
+        writes one region, which the counter's highest bit selects, and clears the other one for the next launch."""
         return LINE + 2 * self.results.size
 
     # --- shared memory
     smem = PLAN_OF_RING
 
     def smem_plan(self, num_stages: int) -> SharedPlan:
-        """With rings of so many stages; a block is a tile of rows."""
+        """One ring of `num_stages` for each warpgroup; a block is a tile of an expert's rows."""
         slots, rings, readers = -(-self.slots // 4) * 4, GROUPS * num_stages, 32 * (self.source.row_warps + GROUP_WARPS)
         barriers = (
             MBarrier("full", rings, 2, "weight loader and the warp that loads rows", "weights", "math warps"),

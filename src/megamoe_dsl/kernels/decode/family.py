@@ -20,15 +20,15 @@ MOST_WORK = 1 << 25
 
 
 def most_tokens(problem: DecodeProblem) -> int:
-    """Up to so many take this launch in the place of the fused one."""
+    """The most tokens for which this launch replaces the fused one."""
     return min(TOKENS[-1], MOST_WORK // (problem.hidden * problem.intermediate))
 
 
 def few_configs(
     layer: Problem, target: Target, *, fused: bool = True, bf16_inputs: bool = True, shared_experts: int = 0
 ) -> tuple[DecodeConfig, ...]:
-    """The configurations for calls of few tokens of a layer with packed weights and no biases, all of whose experts are on one GPU, each
-    for at most its `max_tokens`. None where the kernel does not take the layer, or a `MegaMoE` with these arguments."""
+    """The configurations for calls of up to 8 and up to 16 tokens; none unless the layer has 4-bit weights, no biases and one GPU, and a
+    `MegaMoE` with these arguments would compute the same."""
     whole = fused and bf16_inputs and not shared_experts and layer.num_ranks == 1 and not layer.biases and layer.combine == BF16
     if not (whole and layer.formats.decodes and target.arch == DecodeConfig.arch):
         return ()

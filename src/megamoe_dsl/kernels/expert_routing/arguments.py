@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopExpertsArguments:
-    """What a router says, and which experts that makes."""
+    """A router's logits, and the chosen experts with their weights."""
 
     logits: Int64  # f32 or bf16 [num_tokens, num_experts]
     bias: Int64  # f32 [num_experts], or 0
@@ -30,7 +30,7 @@ class TopExpertsArguments:
 
 @dataclass(frozen=True)
 class RouteArguments:
-    """What tokens are, and what they become."""
+    """BF16 tokens, their quantized form, and the order of their slots by expert."""
 
     x: Int64  # bf16 [num_tokens, hidden], 16-byte aligned
     topk_idx: Int64  # i64, or i32, [num_tokens, topk]; what is no expert masks a slot
@@ -48,7 +48,7 @@ class RouteArguments:
 
 @dataclass(frozen=True)
 class QuantizeArguments:
-    """Rows, and what they become."""
+    """BF16 rows, and their codes and scales along rows and along columns."""
 
     x: Int64  # bf16 [tokens, hidden], 16-byte aligned
     sources: Int64  # i32 [num_rows], the token of each row, or -1, where rows are gathered; else 0
@@ -61,7 +61,7 @@ class QuantizeArguments:
 
 @dataclass(frozen=True)
 class WeightArguments:
-    """Matrices, and what they become."""
+    """BF16 weight matrices, and their codes and scales."""
 
     w: Int64  # bf16 [num_matrices, n, k], 16-byte aligned
     codes: Int64  # e4m3 [num_matrices, n, k], or transposed [.., k, n]
@@ -71,7 +71,7 @@ class WeightArguments:
 
 @dataclass(frozen=True)
 class SumArguments:
-    """Results of experts, and their sums."""
+    """Rows that experts have computed, and the weighted sum of each token's."""
 
     rows: Int64  # bf16 [rows, hidden], 16-byte aligned
     positions: Int64  # i32 [num_tokens, topk], the row of each slot, -1 where it is masked

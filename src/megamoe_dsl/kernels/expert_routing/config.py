@@ -21,7 +21,7 @@ ROUTED: dict[str, tuple[str, ...]] = {
     SM90.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].scales_in_mma),
     SM100.name: tuple(name for name in GEMM_RECIPES if not RECIPES[name].promoted),
 }
-"""Number formats that tokens become on each architecture (recipe.py)."""
+"""Recipes that tokens can be quantized to on each architecture."""
 
 
 THREADS: dict[type, int] = {
@@ -31,15 +31,15 @@ THREADS: dict[type, int] = {
     QuantizeProblem: 256,
     QuantizeWeightsProblem: 256,
 }
-"""Of a CTA, by what it computes."""
+"""Threads of a CTA, by the class of the problem."""
 PARTS = 2 * THREADS[QuantizeProblem] // SCALE_BLOCK
-"""Of the 128 rows of a channel that is quantized, one a thread."""
+"""Parts of the 128 rows that share a scale of a channel; each is one thread's."""
 BLOCK_VALUES = Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16)
 REGIONS: dict[type, Region] = {
     QuantizeProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (PARTS, SCALE_BLOCK), F32, 16)),
     QuantizeWeightsProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (THREADS[QuantizeWeightsProblem] // 32,), F32, 16)),
 }
-"""Shared memory of what quantizes blocks: pairs of BF16 of a block; the largest of each part of a channel, or of each warp."""
+"""Shared memory by the class of the problem: BF16 pairs of a block, and the maximum of each part of a channel, or of each warp."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TokensConfig(CheckedConfig):
 
 @dataclass(frozen=True)
 class RouteConfig(TokensConfig):
-    """The first CTAs sort, the others quantize, if tokens are to be quantized."""
+    """The first CTAs sort top-k slots by expert; the others quantize tokens, if the recipe has scales."""
 
     problem: RoutingProblem
     sorters: int = 1  # most CTAs that sort: fewer than num_sms, and at most 32
@@ -90,6 +90,6 @@ class RouteConfig(TokensConfig):
 
     @cached_property
     def region(self) -> Region:  # type: ignore[override]
-        """Shared memory: of each warp and expert, how many slots, then the row of the next; slots of 32 experts."""
+        """counts: slots of each (warp, expert), later the row of its next slot; totals: slots of 32 experts each."""
         counts = Field("counts", (WARPS, self.problem.num_experts), U32, 16)
         return Region.stack("smem", counts, Field("totals", (WARPS,), U32, 16))

@@ -34,7 +34,7 @@ class RoutingKernel(Kernel):
 
 
 class RouteKernel(RoutingKernel):
-    """The one whose CTAs meet one another, those that sort."""
+    """`route`: its sorting CTAs wait for one another, so all CTAs must be resident."""
 
     configs: ClassVar[Mapping[str, type[RouteConfig]]] = dict.fromkeys(ROUTED, RouteConfig)
     resident = True
@@ -52,22 +52,22 @@ TOP_EXPERTS = RoutingKernel(  # the experts of each token and their weights, fro
     lambda p: f"e{p.num_experts}-k{p.topk}-{p.scores}",
 )
 ROUTING_KERNELS = (
-    RouteKernel(  # tokens, BF16, quantized, and their slots sorted by expert: counts, offsets, and where each row comes from
+    RouteKernel(  # quantizes BF16 tokens and sorts their slots by expert: counts, offsets, and the token of each row
         "route",
         RoutingProblem,
         lambda p: with_fields(RouteArguments, factor=p.formats.activations.factor),
         lambda p: f"{p.hidden}-e{p.num_experts}-k{p.topk}",
     ),
-    # The rows of each token's experts, each times its weight.
+    # the weighted sum of the rows of each token's experts
     RoutingKernel("topk_sum", SumProblem, lambda p: SumArguments, lambda p: f"{p.hidden}-k{p.topk}"),
-    RoutingKernel(  # rows of BF16 in E4M3 along rows and along columns, in one pass
+    RoutingKernel(  # quantizes BF16 rows to E4M3 along rows and along columns, in one pass
         "quantize_both",
         QuantizeProblem,
         lambda p: QuantizeArguments,
         lambda p: f"{p.hidden}{'-gathered' * p.gathered}{'-columns' * (not p.rows)}{'-rows' * (not p.columns)}",
         CTAS_PER_SM,
     ),
-    RoutingKernel(  # matrices of BF16 in E4M3 with a scale for 128 x 128, as they lie or transposed
+    RoutingKernel(  # quantizes BF16 matrices to E4M3 with a scale for 128 x 128, transposed or not
         "quantize_weights",
         QuantizeWeightsProblem,
         lambda p: WeightArguments,

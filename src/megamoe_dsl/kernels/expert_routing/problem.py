@@ -17,7 +17,7 @@ MOST_SLOTS = 1 << 27  # of all tokens together: rows are counted in 32 bits, wit
 
 
 class TokensProblem(CheckedProblem):
-    """What every launch over tokens checks."""
+    """Base of the problems of this family: the number of tokens of a launch is checked here."""
 
     topk: int
     recipe: str = ""  # number formats that rows become; empty: none
@@ -30,7 +30,7 @@ class TokensProblem(CheckedProblem):
 
 @dataclass(frozen=True)
 class RoutingProblem(TokensProblem):
-    """How a layer's tokens are sorted by expert and quantized.  Raises `ProblemError`."""
+    """Sort top-k slots by expert and quantize tokens.  Raises `ProblemError`."""
 
     hidden: int  # channels of a token: a multiple of 128, in bf16xbf16 of 32
     num_experts: int  # at most 1024
@@ -47,7 +47,7 @@ class RoutingProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class SumProblem(TokensProblem):
-    """Which rows are added to a token's.  Raises `ProblemError`."""
+    """Sum the rows of each token's experts, times top-k weights.  Raises `ProblemError`."""
 
     hidden: int  # channels of a row: a multiple of 32
     topk: int  # rows of a token, at most 32
@@ -65,7 +65,7 @@ class SumProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class QuantizeProblem(TokensProblem):
-    """Rows that become E4M3 along rows and along columns, for GEMMs that sum over either.  Raises `ProblemError`."""
+    """Quantize BF16 rows to E4M3 with scales along rows, along columns, or both.  Raises `ProblemError`."""
 
     topk = 1
 
@@ -97,7 +97,7 @@ class QuantizeProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class QuantizeWeightsProblem(TokensProblem):
-    """Matrices that become E4M3 with a scale for 128 x 128 values.  Raises `ProblemError`."""
+    """Quantize BF16 matrices to E4M3 with one scale for 128 x 128 values.  Raises `ProblemError`."""
 
     topk = 1
     recipe = SUMMED_RECIPES[1]
@@ -115,7 +115,7 @@ class QuantizeWeightsProblem(TokensProblem):
 
 @dataclass(frozen=True)
 class TopExpertsProblem(TokensProblem):
-    """Which experts have the highest scores, and what their results are weighted with.  Raises `ProblemError`."""
+    """Choose each token's top-k experts and their weights from a router's logits.  Raises `ProblemError`."""
 
     num_experts: int  # at most 1024
     topk: int  # experts to choose for a token, at most 32

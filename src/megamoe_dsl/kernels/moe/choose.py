@@ -17,7 +17,7 @@ from .sm100.choose import choose_fields as choose_sm100
 from .sm100.config import Sm100Config
 
 HEURISTICS: Mapping[Any, Any] = {Sm90Config: choose_sm90, Sm100Config: choose_sm100}
-"""Of an architecture's configurations: problem, expected tokens per expert, a tile or None, and SMs to fields."""
+"""By class of the configuration: a function of (problem, expected tokens per expert, block_m or None, SMs) to fields."""
 
 
 def choose(kind: Any, problem: Problem, target: Target, num_tokens: int, fields: Mapping[str, Any]) -> MegaMoeConfig:

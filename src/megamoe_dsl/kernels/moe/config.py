@@ -44,15 +44,15 @@ class MegaMoeConfig(CheckedConfig):
     cluster             CTAs that work on neighboring tiles
     blocks_per_fetch    blocks of the schedule that a cluster takes at a time
     block_k             channels of a stage
-    siblings            the same with other values of what this architecture alone has, worth timing beside it
-    facts               for tables: a tile's extents, and on what it is computed; how many warps finish tiles, and what else says how
+    siblings            the same tile with other values of the architecture's own fields, worth timing beside it
+    facts               rows of tables: the tile and the epilogue
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
     check_fields        checks the grid and what the subclass adds; raises `ConfigError`
     linear_maps(name, rows, scales, k, tiles, weights)  tensor maps of a linear, whose operand has these rows and scales in the pool
     output_maps(rows)   those by which Linear1's outputs are stored
     smem_plan(num_stages, keeps=())  its shared memory; with `keeps`, of a launch of one stage, which has only those fields
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
-    of_stage(linear)    the same for a launch of one stage (unfused/), `linear` or not, without what a stage does not have
+    of_stage(linear)    the same for a launch of one stage (unfused/), which is `linear` or not
     sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
     """
 

@@ -83,11 +83,11 @@ class Context(RankContext, TileContext):
     outputs = property(attrgetter("results"))  # in which format the Linear2 epilogue gives its results
 
     def result_place(self, row: Any) -> Any:
-        """What says where results of pool rows from `row` on go: the addresses of their tokens' combine rows, on the tokens' ranks."""
+        """Where the destinations of results lie, from pool row `row` on: addresses of combine rows on the tokens' ranks."""
         return self.at("token_src_metadata", row)
 
     def result_rows(self, place: Any, steps: range) -> list[Any]:
-        """Where those so many rows after the first go."""
+        """Destinations of the rows `steps` after the first."""
         return [load_u64(place + step * 8) for step in steps]
 
     @property
@@ -106,7 +106,7 @@ class Context(RankContext, TileContext):
         return tile, tiles
 
     def read_end(self, tile: WorkTile, queue: TileQueue) -> None:
-        """The ends of the other warpgroups, so that each place of the queue is read by all that read every tile."""
+        """Reads the other warpgroups' end marks: every place of the queue must be read by all warps that read tiles."""
         for _ in range(self.config.alternating_groups - 1):
             _, queue = next_tile(queue)
 

@@ -57,8 +57,7 @@ class EpConfig(CheckedConfig):
     task_tokens: int = 4  # tokens that a communication warp takes at a time
     trace: bool = False  # warps record time stamps for profiles (layouts/records.py)
     arch_name: str = SM90.name
-    # the launch is of a backward pass: dispatch brings dY and multiplies with W2, combine multiplies rows of dH with W1, both as they
-    # lie; in BF16, with clusters of 1
+    # a launch of the backward pass: dispatch brings dY and multiplies it with W2, combine multiplies dH with W1; BF16, clusters of 1
     transposed: bool = False
 
     def __post_init__(self) -> None:

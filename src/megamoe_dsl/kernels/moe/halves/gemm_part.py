@@ -1,4 +1,4 @@
-"""What an architecture says of the GEMM of an expert-parallel kernel: its tiles, its registers and what it refuses."""
+"""What an architecture decides about the GEMM of an expert-parallel kernel: tiles, registers, and values that it refuses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from ....layouts.arith import Int
 from ....problem import Problem
 
 MOST_COLUMNS = 128
-"""Of a wgmma: before a role asks for registers of its own, 512 threads have 128 each, and ptxas assembles no instruction that names more;
-sums of 128 columns take 64."""
+"""N of a wgmma: 512 threads start with 128 registers each, ptxas accepts no instruction that names more, and 128 columns take 64."""
 
 
 GroupedGemm = GemmConfig | Sm100GemmConfig

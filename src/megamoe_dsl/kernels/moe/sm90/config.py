@@ -24,14 +24,12 @@ from .memory_plan import FC1_OUTPUTS, MATH_WARPGROUPS, MOST_COLUMNS, PULL_SLOTS,
 
 BLOCK_M = (8, 16, 32, 128)
 PACKED_BLOCK_M = (8, 16, 32, 64, 128)
-"""Of packed weights, whose tokens are columns up to 64."""
+"""Tiles of packed weights, which have up to 64 tokens as columns of the wgmma."""
 REGISTERS = {"dispatch": 40, "loader": 40, "epilogue": 216}
 DECODE_REGISTERS = {"dispatch": 32, "loader": 32, "epilogue": 216, "decode": 48}
 """As many threads as without decode warps: dispatch and loaders are one warpgroup."""
 NUM_SMS = 132  # of an H200
-PACKED_COLUMNS = (
-    64  # of packed weights, tokens of the largest tile that has them as the wgmma's columns; for more, weights are decoded first
-)
+PACKED_COLUMNS = 64  # tokens of the largest tile of packed weights that has them as columns; larger tiles decode weights first
 
 
 def cluster_sizes(problem: Problem, block_m: int, num_sms: int) -> tuple[int, ...]:

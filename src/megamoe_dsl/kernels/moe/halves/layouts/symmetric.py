@@ -39,11 +39,11 @@ class EpBarrier(Watched):
 
 
 class Kept(IntEnum):
-    """What a buffer has for ways that are not the usual one; each of them has what the ones before it have."""
+    """Fields that only some choices of dispatch and combine need; each value includes those before it."""
 
-    NOTHING = 0  # but what every configuration needs
-    PLACES = 1  # where tokens lie that tail warps of dispatch copy
-    RESULTS = 2  # of rows, until communication warps of combine send or fetch them
+    NOTHING = 0  # none
+    PLACES = 1  # places of the tokens that tail warps of dispatch copy
+    RESULTS = 2  # rows of results, until communication warps of combine send or fetch them
 
 
 PER_LAUNCH = ("launch_epoch", "grid_arrivals", "rank_signal", "tile_counter", "task_counter")
