@@ -4,6 +4,7 @@ and counters that CTAs and ranks wait for in a launch of the fused layer or of a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ....layouts.arith import Int, align, ceil_div, div, minimum, select
@@ -72,12 +73,12 @@ class CombinePlan:
     warps: int
     budget: int = BUDGET
 
-    @property
+    @cached_property
     def sets(self) -> int:
         """Sets of top-k slots that a warp has: two if there is room, else one."""
         return 2 if self._largest_chunk(2) else 1
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """Channels: the largest share of a row that fits, all of them equal but for the last where `hidden` is no multiple of 256."""
         return self._largest_chunk(self.sets) or LANE_VECTOR

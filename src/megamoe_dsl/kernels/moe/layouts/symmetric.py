@@ -1,24 +1,19 @@
 """The symmetric buffer of one rank: workspace, inputs, pool and combine rows at the same offsets on every rank (article 3.3.2).
 
-The token pool is where an expert's received tokens lie, block by block (article 3.2.1.2).  A pool that has rows for any routing is *whole*.
-One with fewer is a ring: token blocks have places in the order of experts all the same, and place p has the rows of place p modulo the
-ring's blocks (schedule/fused_moe.py).
+The token pool holds the tokens that an expert has received, block by block (article 3.2.1.2).  A *whole* pool has rows for any routing.
+A smaller one is a ring: blocks have places in the order of experts, and place p uses the rows of place p modulo the ring's blocks
+(schedule/fused_moe.py).
 
-The workspace, at its start, has the control words of the rank (article 3.3.1).  Zero before the first launch; every launch
-leaves it zero again, except for what only grows: the barrier counters, the epoch, and the sums of counts with what has been seen of them.
+The workspace, at the start, holds the rank's control words (article 3.3.1).  They are zero before the first launch and after every launch,
+except for what only grows: barrier counters, the epoch, and the sums of counts with what launches have used of them.  Barrier counters
+grow by the number of CTAs (blocks/rank_barrier.py), so all launches on a buffer have the same number of CTAs; the tile may change.
 
-A token names an expert once, so a rank sends at most T tokens to it: src_token_topk_idx is [El, R, T] (the article reserves R * T).
-For token_src_metadata the article keeps rank, token and slot (12 bytes); the address is what the epilogue needs, and finding it once per
-token in dispatch spares every Linear2 tile the look-up.
+A token names an expert once, so a rank sends it at most T tokens: src_token_topk_idx is [El, R, T] (the article reserves R * T).  The
+article's token_src_metadata has rank, token and slot in 12 bytes; here dispatch stores the address that the epilogue needs.
 
-A rank barrier of launch n (from 0) is passed when its counters reach (n + 1) times the number of CTAs, and of ranks.  The counters only
-grow (modulo 2^32), so no barrier needs a phase bit, and the release of the grid needs no second round: all CTAs watch `rank_signal`
-themselves (the article synchronizes the grid before and after an exchange between SM 0s).
-Every launch on a buffer therefore has the same number of CTAs; the tier may change.
-
-No barrier ends a launch.  A rank that has finished may start its next launch, and send indices and counts to ranks that still combine.
-That is safe: those ranks have passed BEFORE_COMBINE, after which no launch reads indices and counts, and their next launch takes from the
-grown sum only what exceeds `expert_counts_seen`.  The early rank cannot go further: nobody pulls before all ranks have reported.
+No barrier ends a launch.  A rank that has finished may start its next launch, and send indices and counts to ranks that still combine:
+these have passed BEFORE_COMBINE and read neither any more, and their next launch uses only what the sum exceeds `expert_counts_seen` by.
+The early rank goes no further, because dispatch pulls nothing before all ranks have reported.
 """
 
 from __future__ import annotations

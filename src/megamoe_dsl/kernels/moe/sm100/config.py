@@ -1,7 +1,6 @@
 """How a problem is computed on SM100.
 
-Sources: article 3.2.1 (tiers, pool, waves, SMEM); pull request 44 of sgl-project's DeepGEMM (packed activations, BLOCK_K per tile).  Where
-this kernel's structure differs from the article's, the docstring says so.
+Sources: article 3.2.1 (tiers, pool, waves, SMEM); pull request 44 of sgl-project's DeepGEMM (packed activations, BLOCK_K per tile).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Memory of the SM100 kernel: a CTA's shared memory (article 3.2.1.4), and the table of tensor maps, nine, encoded once per buffer and set
-of weights.  The kernel gets its address; Linear2 maps follow their Linear1 counterparts at a fixed distance."""
+"""Memory of the SM100 kernel: a CTA's shared memory (article 3.2.1.4), and the table of nine tensor maps, Linear2's after Linear1's."""
 
 from __future__ import annotations
 

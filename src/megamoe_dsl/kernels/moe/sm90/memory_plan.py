@@ -1,9 +1,7 @@
-"""Memory of the SM90 kernel: a CTA's shared memory, for tiles whose accumulators live in registers, and the table of tensor maps, twelve,
-Linear2 at a fixed distance from Linear1.
+"""Memory of the SM90 kernel: a CTA's shared memory, and the table of twelve tensor maps, Linear2's after Linear1's.
 
-An operand has two maps: one whose box is the whole operand of a stage, and one whose box is a part of it.  A part is what a CTA fetches for
-all CTAs of its cluster, or the tokens of a half tile.  Where CTAs decode a half of packed weights each, the boxes have the codes of a
-half, and the records of the whole tile.
+An operand has two maps: the box of one is a stage's whole operand, that of the other a part: what a CTA fetches for all CTAs of its
+cluster, or the tokens of a half tile.  Where each CTA decodes half of the packed weights, the boxes are its codes and all records.
 """
 
 from __future__ import annotations
