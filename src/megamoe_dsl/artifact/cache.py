@@ -1,6 +1,4 @@
-"""Kernels that are compiled in parallel before they are asked for: into a folder per user, in which every process looks before it compiles,
-or into another one.
-"""
+"""Compiles kernels in parallel in advance, into the user's cache or another store."""
 
 from __future__ import annotations
 
@@ -23,12 +21,10 @@ Step = Callable[[KernelConfig], None]
 def compile_ahead(
     configs: Iterable[KernelConfig], store: ArtifactStore | None = None, jobs: int | None = None, field: str = "store.folder"
 ) -> int:
-    """Compiles what the store lacks of these kernels, in `jobs` processes, by default one per usable core; how many that were.
+    """Compiles kernels that the store (by default the cache) lacks, in `jobs` processes, by default one per usable core.  Returns how many.
 
-    store  by default the cache; `field` is what an error calls its folder
-
-    A terminal shows a progress bar, anything else gets a line per kernel on stderr.  Raises `CompileError`, `ArtifactError` when a kernel
-    is missing and no DSL is installed, and `ProblemError` when the folder cannot be written.
+    A terminal shows a progress bar; otherwise stderr gets a line per kernel.  Raises `CompileError`, `ArtifactError` when a kernel is
+    missing and no DSL is installed, and `ProblemError`, which names the folder as `field`, when it cannot be written.
     """
     store = store or ArtifactStore()
     missing = [one for one in dict.fromkeys(configs) if load_one(store, one) is None]
@@ -46,7 +42,7 @@ def compile_ahead(
 
 @contextmanager
 def showing_progress(count: int) -> Iterator[Step]:
-    """What is called with every kernel that is done, of `count`."""
+    """Gives a function to call after each of `count` kernels."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -72,7 +68,7 @@ def load_one(store: ArtifactStore, config: KernelConfig) -> Artifact | None:
 
 
 def require_writable(field: str, folder: Path) -> None:
-    """Makes the folder if need be.  Raises `ProblemError` where nothing can be written into it."""
+    """Makes the folder if need be.  Raises `ProblemError` unless it can be written."""
     try:
         make_own_folder(folder)
     except OSError as error:
@@ -80,5 +76,5 @@ def require_writable(field: str, folder: Path) -> None:
 
 
 def require_place(field: str, folder: Path) -> None:
-    """As `require_writable`, for the part of the path that is there: makes no folder."""
+    """As `require_writable`, for the existing part of the path; makes no folder."""
     require_writable(field, next(one for one in (folder, *folder.absolute().parents) if one.exists()))

@@ -24,14 +24,14 @@ from .artifact import Artifact, CompileError
 
 ROLE_FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("kernels", "blocks"))
 TEMPORARY_BYTES = 16 << 20
-"""What files of one compilation take at most."""
+"""Most bytes of files of one compilation."""
 COLORS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal, in the DSL's diagnostics
 
 
 @contextmanager
 def calling_the_dsl() -> Iterator[None]:
-    """Around every compilation.  An error that the DSL reports becomes `CompileError`: its own words, without colors; the DSL's error is
-    the cause.  What the system refused the DSL, such as a full disk, stays an OSError.  Interrupts wait: the DSL aborts on one."""
+    """Around every compilation: turns the DSL's error into `CompileError`, with its message without colors.  An OSError behind it, such as
+    a full disk, stays an OSError.  Interrupts wait, because the DSL aborts on one."""
     from cutlass.base_dsl.common import DSLBaseError
 
     try:
@@ -44,7 +44,7 @@ def calling_the_dsl() -> Iterator[None]:
 
 
 def require_whole(directory: str, *parts: str | bytes | None) -> None:
-    """Raises `CompileError` where the DSL could not write files into a directory: one is empty, or there is no room left."""
+    """Raises `CompileError` if a part is empty or the disk is full: the DSL could not write its files."""
     free = shutil.disk_usage(directory).free
     if not free or not all(parts):
         full = f": the disk is full, TMPDIR must have {TEMPORARY_BYTES >> 20} MiB" if free < TEMPORARY_BYTES else ""
@@ -52,9 +52,9 @@ def require_whole(directory: str, *parts: str | bytes | None) -> None:
 
 
 def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact:
-    """Compiles the kernel of a configuration.  Takes a second or two; raises `CompileError`, and `ConfigError` for what is none.
-    `line_info` makes PTX and cubin name lines of the role files.  It changes no instruction, only their order in places."""
-    # The DSL asks for an architecture when it is imported; what counts is the one given to each compilation.
+    """Compiles the kernel of a configuration, in a second or two.  Raises `CompileError`, and `ConfigError` for another object.
+    `line_info` makes PTX and cubin name lines of the role files; it changes no instruction, only their order in places."""
+    # The DSL reads an architecture at import; each compilation is given its own.
     kernel_of(config)
     os.environ.setdefault("CUTE_DSL_ARCH", config.arch.compiled_for)
     import cuda.bindings.driver as driver

@@ -7,9 +7,8 @@ libcute_dsl_runtime.so    what the launcher calls of the DSL: CUDA's runtime and
 NAME.json                 manifest: configuration, grid, SMEM, arguments in order, size and digest of the two libraries; see
                           `runtime/exported_kernel.py`, which reads it
 
-The function takes the kernel's arguments as one tuple of integers and the address of a CUDA stream.  Linking needs a C compiler, `$CC`
-with its options or cc; compiling needs no GPU.  The launcher is compiled for the CPU of the machine that exports: load it on a CPU of that
-kind or a newer one.
+The function takes the kernel's arguments as one tuple of integers and the address of a CUDA stream.  Linking needs a C compiler, `$CC` or
+cc; no GPU is needed.  The launcher is compiled for the CPU of the exporting machine, and needs this kind of CPU or a newer one.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class Export:
 
 
 def export_kernel(config: KernelConfig, folder: Path | str, name: str | None = None) -> Export:
-    """Compiles the kernel and writes its files into a folder, which is made if need be; by default `name` is the family with architecture,
-    shape and tile.  Files of that name are replaced, once all new ones are there.
+    """Compiles the kernel and writes its files into a folder, which is made if need be, replacing files of that name; by default `name` is
+    the family with architecture, shape and tile.
 
     Takes a few seconds.  Raises `CompileError`, `ExportError`, OSError, and `ProblemError` where the folder cannot be written.
     """
@@ -76,7 +75,7 @@ def export_kernel(config: KernelConfig, folder: Path | str, name: str | None = N
         entry, arguments = compile_object(config, made.object)
         shutil.copyfile(find_runtime(), made.runtime)
         link(made, compiler)
-        # What `runtime.exported_kernel` compares before a file is mapped: one that was cut off would end the process.
+        # `runtime.exported_kernel` compares these before it maps a file: a truncated one would end the process.
         mapped = {one.name: {"bytes": one.stat().st_size, "sha256": sha256(one)} for one in (made.library, made.runtime)}
         manifest = {**describe_export(config, name, entry, arguments), "files": mapped}
         made.manifest.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

@@ -1,10 +1,10 @@
 """Compiled kernels in a folder, one zip file each: a cache (cache.py), and what a machine with GPUs and without the DSL runs.
 
 A file holds `config.json`, `kernel.cubin` and `kernel.ptx`; its name has a digest of the configuration and one of the sources of the kernel
-and its host-side layouts.  A kernel of another version of an installed DSL counts as missing, and so does a folder or file of another user,
-or one that others may write: a compiled kernel runs with all rights of its process.
+and its host-side layouts.  Kernels of another version of an installed DSL count as missing.  So do files and folders of another user, or
+that others may write, because a kernel runs with all rights of its process.
 
-Any number of processes may use a folder at once: files appear whole, by rename, and one process compiles while the others wait for it.
+Processes may share a folder: files appear whole, by rename, and one process compiles while the others wait for it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ SOURCES = (
     *("activation.py", "arch.py", "recipe.py", "problem.py", "shared_experts.py", "target.py", "config_error.py"),
     *("artifact/compile.py", "quant/weights.py"),
 )
-"""What every kernel and the layouts of its buffers come from, besides the folder of a family that lies elsewhere."""
+"""Sources of every kernel and of the layouts of its buffers, besides the folders of families outside the package."""
 SUFFIX = ".megamoe.zip"
 DSL = "nvidia-cutlass-dsl"
 HEAD, PTX, CUBIN = "config.json", "kernel.ptx", "kernel.cubin"
 MOST_BYTES = {HEAD: 1 << 20, PTX: 64 << 20, CUBIN: 64 << 20}
-"""Of each part of a file, inflated; kernels have a megabyte."""
+"""Largest size of each part, inflated; kernels have a megabyte."""
 MOST_FILE_BYTES = 32 << 20
 SAY_AFTER = 5.0
-"""Seconds that a process waits in silence for another one that compiles."""
+"""Seconds before a process says that it waits for another one that compiles."""
 
 log = logging.getLogger("megamoe_dsl")
 
@@ -82,7 +82,7 @@ def dsl_version() -> str | None:
 
 
 def describe_config(config: KernelConfig) -> dict[str, Any]:
-    """A configuration as JSON values, one that it holds as well."""
+    """A configuration as JSON values, with the configurations that it contains."""
     kinds = {kind for _, kind in config_types().values()}
 
     def describe(value: Any) -> Any:
@@ -116,13 +116,13 @@ def read_config(values: dict[str, Any]) -> KernelConfig:
 
 
 def kernel_name(config: KernelConfig) -> str:
-    """Architecture, shape, tile and eight digits of the whole configuration, for the name of a file: no two configurations share one."""
+    """Architecture, shape, tile and eight digits of a digest of the configuration, unique in file names."""
     text = json.dumps(describe_config(config), sort_keys=True)
     return f"{config.arch}-{kernel_of(config).label(config)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def inflate(file: zipfile.ZipFile, name: str) -> bytes:
-    """A part of a stored kernel.  Raises ValueError for one that is larger than any kernel's, or stored in a way that none is."""
+    """A part of a stored kernel.  Raises ValueError for a size or a compression method that `save` does not write."""
     info = file.getinfo(name)
     if info.file_size > MOST_BYTES[name]:
         raise ValueError(f"{name} has {info.file_size} bytes, more than {MOST_BYTES[name]}")
@@ -138,11 +138,11 @@ class ArtifactStore:
         self.folder = cache_folder() if folder is None else Path(folder)
 
     def path(self, config: KernelConfig) -> Path:
-        """Where the kernel of this configuration lies, compiled from the present sources."""
+        """The file of this configuration's kernel, compiled from the current sources."""
         return self.folder / f"{kernel_name(config)}-{source_digest(kernel_of(config))}{SUFFIX}"
 
     def save(self, artifact: Artifact) -> Path:
-        """Writes the kernel; older ones of the same configuration go.  Returns its path; raises OSError where that cannot be written."""
+        """Writes the kernel and removes older ones of its configuration.  Returns its path; raises OSError if it cannot be written."""
         make_own_folder(self.folder)
         path = self.path(artifact.config)
         parts: dict[str, bytes] = {CUBIN: artifact.cubin, PTX: artifact.ptx.encode()}
@@ -165,11 +165,8 @@ class ArtifactStore:
         return sorted(self.folder.glob(f"{kernel_name(config)}-*{SUFFIX}"))
 
     def configs(self, kind: type[Kind], problem: Any = None) -> Iterator[Kind]:
-        """Configurations of this class that have a kernel here, all or those for `problem`.
-
-        Damaged files, and configurations with fields that these sources do not know or values that they refuse, are left out; a kernel that
-        other sources compiled for a known configuration is not (`load` refuses it unless told otherwise).
-        """
+        """Configurations of this class with a kernel here, optionally only those for `problem`.  Skips damaged files and configurations
+        that these sources do not accept, but not kernels of other sources, which `load` refuses by default."""
         seen = set()
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
@@ -182,7 +179,7 @@ class ArtifactStore:
 
     @staticmethod
     def _read(path: Path) -> tuple[dict[str, Any], str, bytes]:
-        """Head, PTX and cubin of a file.  Raises `ArtifactError` when it is damaged, gone, or could be of somebody else."""
+        """Head, PTX and cubin of a file.  Raises `ArtifactError` when it is missing, damaged, or not trusted (`require_own`)."""
         try:
             with zipfile.ZipFile(io.BytesIO(read_own(path, MOST_FILE_BYTES))) as file:
                 parts = {name: inflate(file, name) for name in MOST_BYTES}
@@ -198,8 +195,8 @@ class ArtifactStore:
         return head, ptx, parts[CUBIN]
 
     def load(self, config: KernelConfig, *, any_sources: bool = False) -> Artifact:
-        """The stored kernel.  Raises `ArtifactError` when there is none, or only a damaged one, or one of another DSL version;
-        `any_sources` takes one that other sources made."""
+        """The stored kernel.  Raises `ArtifactError` when it is missing, damaged, or of another DSL version.  `any_sources` accepts kernels
+        of other sources and DSL versions."""
         path = self._find(config, any_sources)
         head, ptx, cubin = self._read(path)
         made_by, ours = head.get("dsl"), dsl_version()
@@ -210,7 +207,7 @@ class ArtifactStore:
         return Artifact(config, ptx, cubin, head.get("seconds", 0.0))
 
     def origin(self, config: KernelConfig) -> dict[str, str | None]:
-        """Digest of the sources and version of the DSL that made what `load` with `any_sources` loads; raises as it does."""
+        """Digest of the sources, and DSL version, of the kernel that `load` with `any_sources` returns; raises as it does."""
         head, *_ = self._read(self._find(config, any_sources=True))
         return {name: head.get(name) for name in ("sources", "dsl")}
 
@@ -224,10 +221,8 @@ class ArtifactStore:
         raise ArtifactError(f"{self.folder} has {why}: {config}")
 
     def get(self, config: KernelConfig) -> Artifact:
-        """The stored kernel, or a new one, which is stored; a folder that cannot be used costs a warning.
-
-        Raises `ArtifactError` when that takes a DSL that is not installed, and `CompileError`.
-        """
+        """The stored kernel, or a newly compiled one, which is stored; warns if the folder cannot be used.  Raises `ArtifactError` when the
+        kernel is missing and no DSL is installed, and `CompileError`."""
         try:
             return self.load(config)
         except ArtifactError:
@@ -248,7 +243,7 @@ class ArtifactStore:
         return artifact
 
     def why_unusable(self) -> str | None:
-        """What keeps this process from storing kernels in the folder, which is made if need be, or from taking what it stored."""
+        """Why this process cannot store kernels in the folder or load them from it, or None; makes the folder if need be."""
         try:
             make_own_folder(self.folder)
             require_own_folder(self.folder)
@@ -259,7 +254,7 @@ class ArtifactStore:
         return None
 
     def warn_unusable(self, why: str) -> None:
-        """Says so once per process and folder."""
+        """Warns once per process and folder."""
         if self.folder not in _WARNED:
             _WARNED.add(self.folder)
             warnings.warn(f"kernels cannot be stored in {self.folder} ({why}) and are compiled anew", ArtifactWarning, stacklevel=3)
@@ -267,7 +262,7 @@ class ArtifactStore:
 
 @contextmanager
 def one_process(place: Path, what: str) -> Iterator[None]:
-    """One process at a time compiles `what` and holds this file, if the file system has locks.  A process that waits for long says so."""
+    """Locks the file `place`, if the file system has locks, while one process compiles `what`; logs a long wait."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(place)
@@ -300,7 +295,7 @@ def require_own(path: Path, found: os.stat_result) -> None:
 
 
 def require_own_folder(folder: Path) -> None:
-    """Raises `FileError` as `require_own`, and for a folder that is not there."""
+    """Raises `FileError` as `require_own`, and for a missing folder."""
     try:
         found = folder.stat()
     except (OSError, ValueError) as error:
@@ -309,7 +304,7 @@ def require_own_folder(folder: Path) -> None:
 
 
 def read_own(path: Path, most: int) -> bytes:
-    """The bytes of a regular file of at most so many, which like its folder is the user's or root's.  Raises `FileError`."""
+    """The bytes of a regular file of at most `most` bytes; it and its folder must pass `require_own`.  Raises `FileError`."""
     require_own_folder(path.parent)
     handle = open_regular(path)
     try:
@@ -321,6 +316,6 @@ def read_own(path: Path, most: int) -> bytes:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Makes a folder that others cannot write, whatever the umask is.  Raises OSError, also where this process cannot write into it."""
+    """Makes a folder that others cannot write, whatever the umask.  Raises OSError, also if this process cannot write into it."""
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()

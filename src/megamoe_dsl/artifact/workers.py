@@ -1,7 +1,6 @@
 """Several processes that compile kernels into one store.
 
-They are plain subprocesses that run this file as a module: `multiprocessing` would import the caller's main script again, which may
-be the one whose import started all this.
+They are subprocesses that run this file as a module: `multiprocessing` would import the caller's main script again, which may be running.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ log = logging.getLogger("megamoe_dsl")
 def compile_into(
     folder: Path, configs: Sequence[KernelConfig], jobs: int, done: Callable[[KernelConfig], object] = lambda config: None
 ) -> None:
-    """Compiles every configuration whose kernel the folder lacks, `jobs` at a time; `done` is called with every kernel that is there, from
-    several threads.  Raises `CompileError`."""
+    """Compiles every configuration whose kernel the folder lacks, `jobs` at a time; calls `done` after each, from several threads.  Raises
+    `CompileError`."""
     jobs, start = min(jobs, len(configs)), time.monotonic()
     log.info("compiling %d kernels in %d processes into %s", len(configs), max(1, jobs), folder)
     if jobs < 2 or not sys.executable:
@@ -56,7 +55,7 @@ def feed_all(folder: Path, configs: Sequence[KernelConfig], jobs: int, done: Cal
 
 
 def feed(folder: Path, waiting: Iterator[KernelConfig], done: Callable[[KernelConfig], object]) -> None:
-    """Hands waiting configurations to one process, one at a time.  A terminal's interrupt does not reach it, for it leads a group."""
+    """Hands waiting configurations to one process, one at a time.  A process group of its own keeps a terminal's interrupt from it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", __name__, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, process_group=0) as process:
@@ -77,9 +76,9 @@ def feed(folder: Path, waiting: Iterator[KernelConfig], done: Callable[[KernelCo
 
 
 def main() -> None:
-    """Compiles the configurations on stdin, one JSON object a line; answers each with one line, as long as somebody listens."""
+    """Compiles the configurations on stdin, one JSON object a line; answers each with one line until stdout is closed."""
     store, answers = ArtifactStore(sys.argv[1]), os.dup(1)
-    os.dup2(2, 1)  # what the DSL prints is no answer
+    os.dup2(2, 1)  # the DSL's output must not mix with answers
     for line in sys.stdin:
         try:
             store.get(read_config(json.loads(line)))

@@ -1,4 +1,4 @@
-"""Memory of one rank: the symmetric buffer, weights in kernel order, and the small tables that a launch points to."""
+"""Memory of one rank: symmetric buffer, weights in kernel order, and small tables; checks of tensors."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def check_tensor(
     *,
     strided: bool = False,
 ) -> None:
-    """Raises `ProblemError` unless dtype, one of `dtypes`, and shape match and the tensor is contiguous, or may be `strided`, on `device`,
-    where one is given, and begins at a multiple of so many bytes."""
+    """Raises `ProblemError` unless dtype (one of `dtypes`) and shape match, and the tensor is contiguous (unless `strided`), on `device`
+    (if given), and aligned to `alignment` bytes."""
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
     if tensor.dtype not in allowed:
         raise ProblemError(f"{name}.dtype", tensor.dtype, " or ".join(map(str, allowed)))
@@ -46,18 +46,18 @@ def check_tensor(
         raise ProblemError(f"{name}.stride()", tensor.stride(), "contiguous")
     if device is not None:
         check_device(name, tensor, device)
-    if alignment > 1:  # a tensor that a tracer stands in for has no address
+    if alignment > 1:  # fake tensors have no address
         check_aligned(name, tensor, alignment)
 
 
 def check_dims(name: str, tensor: torch.Tensor, dims: int, allowed: str) -> None:
-    """Raises `ProblemError`, which says what is `allowed`, unless the tensor has so many dimensions."""
+    """Raises `ProblemError`, which says what is `allowed`, unless the tensor has `dims` dimensions."""
     if tensor.dim() != dims:
         raise ProblemError(f"{name}.shape", tuple(tensor.shape), allowed)
 
 
 def check_aligned(name: str, tensor: torch.Tensor, alignment: int) -> None:
-    """Raises `ProblemError` unless the tensor begins at a multiple of so many bytes."""
+    """Raises `ProblemError` unless the tensor's address is a multiple of `alignment` bytes."""
     if tensor.data_ptr() % alignment:
         raise ProblemError(f"{name}.data_ptr()", tensor.data_ptr(), f"a multiple of {alignment}")
 
@@ -69,7 +69,7 @@ def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
 
 
 class Wanted(NamedTuple):
-    """What `check_tensor` asks of a tensor."""
+    """The arguments with which `check_tensor` checks a tensor."""
 
     dtypes: torch.dtype | Sequence[torch.dtype]
     shape: tuple[int, ...]
@@ -84,8 +84,8 @@ def check_wanted(
     device: torch.device,
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Raises `ProblemError` that names a tensor, as `names` has it, unless those `where` says so are there if they are wanted, and only
-    then, and all are what is wanted, on `device`."""
+    """Raises `ProblemError` for a tensor that fails its check, or is not on `device`.  The optional tensors, keys of `where`, must be there
+    if wanted and else None.  `names` are the caller's names of tensors."""
     names = names or {}
     for name, place in where.items():
         if (name in wanted) != (tensors[name] is not None):
@@ -96,7 +96,7 @@ def check_wanted(
 
 
 def check_finite(name: str, values: torch.Tensor) -> None:
-    """Raises `ProblemError` that names the first NaN or infinity and its place, if there is one; waits for the device."""
+    """Raises `ProblemError` that names the index of the first NaN or infinity; waits for the device."""
     found = quant.not_finite(values).nonzero()
     if len(found):
         place = found[0].tolist()
@@ -114,7 +114,7 @@ class Inputs:
     topk_idx      int64 or int32 [T, topk], distinct experts per token, -1 masks a slot
     topk_weights  float32 [T, topk]
 
-    With a NaN or an infinity a token's output is not specified, and `check` refuses it; outputs of other tokens stay as they are.
+    `check` refuses NaN and infinities.  Unchecked, they make that token's output undefined, and no other token's.
     """
 
     x: torch.Tensor
@@ -130,8 +130,7 @@ class Inputs:
         return self.x.shape[0]
 
     def check(self, problem: Problem, device: torch.device, owner: str = "") -> None:
-        """Raises `ProblemError` that names the tensor, after `owner`, and what is wrong with it: `check_layout`, another device than this
-        one, `check_values`."""
+        """`check_layout` and `check_values`; errors name the tensor with the prefix `owner`."""
         self.check_layout(problem, owner, device)
         self.check_values(problem, owner)
 
@@ -140,9 +139,9 @@ class Inputs:
         check_layout(problem, owner, self.x, self.x_sf, self.topk_idx, self.topk_weights, device)
 
     def check_values(self, problem: Problem, owner: str = "") -> None:
-        """`check_experts`, and the same error for NaN or an infinity in x, x_sf, or the top-k weights of slots that are not masked."""
+        """`check_experts`, and `ProblemError` for NaN or an infinity in x, x_sf, or unmasked top-k weights."""
         self.check_experts(problem, owner)
-        if problem.formats.activations.element != E2M1:  # which has neither
+        if problem.formats.activations.element != E2M1:  # has neither NaN nor infinity
             check_finite(f"{owner}x", self.x)
         check_finite(f"{owner}x_sf", self.x_sf)
         check_finite(f"{owner}topk_weights", self.topk_weights.masked_fill(self.topk_idx < 0, 0.0))
@@ -172,8 +171,8 @@ def check_layout(
     topk_weights: torch.Tensor,
     device: torch.device | None = None,
 ) -> None:
-    """Raises `ProblemError` that names a rank's tensor, after `owner`, for a dtype, shape or stride, and for another device than one that
-    is given; of BF16 tokens, which come without scales, also for an address.  Reads no tensor."""
+    """Raises `ProblemError` that names the tensor, with the prefix `owner`, for a dtype, shape, stride or other device than `device`; of
+    BF16 tokens (x_sf is None) also for an address.  Reads no tensor."""
     dtype, width = (torch.bfloat16, problem.hidden) if x_sf is None else quant.input_row(problem)
     check_dims(f"{owner}x", x, 2, f"(tokens, {width})")
     tokens = problem.check_num_tokens(len(x), f"{owner}x.shape[0]")
@@ -188,8 +187,8 @@ def check_layout(
 
 
 def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = False) -> None:
-    """Raises `ProblemError` unless these are weights of one rank, all on one device; with `finite` also for a NaN or an
-    infinity among them, which reads them all and waits for the device."""
+    """Raises `ProblemError` unless these are weights of one rank, all on one device; with `finite`, which reads all weights and waits for
+    the device, also for NaN and infinities."""
     if not isinstance(weights, ExpertWeights):
         raise ProblemError("weights", type(weights).__name__, "an ExpertWeights")
     weights.validate(problem)
@@ -203,20 +202,20 @@ def check_weights(problem: Problem, weights: ExpertWeights, *, finite: bool = Fa
 
 
 def own(new: TransformedWeights, given: ExpertWeights) -> TransformedWeights:
-    """Transformed weights that share no memory with the given ones, for `load_weights` writes into them; contiguous whatever those were."""
+    """Transformed weights, contiguous and without memory of the given ones, because `load_weights` writes into them."""
     tensors = {name: tensor for name, tensor in vars(new).items() if tensor is not None}
     kept = {name: tensor.data_ptr() != getattr(given, name).data_ptr() for name, tensor in tensors.items()}
     return TransformedWeights(**{n: t if kept[n] else t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()})
 
 
 class RankBuffers:
-    """Everything one rank's kernel reads and writes, on any torch device.
+    """Everything one rank's kernel reads and writes, on any torch device.  `sym`, `watchdog` and `stats` are allocated unless given.
 
-    sym       uint8, the symmetric buffer, zero at first; on the weights' device when none is given
-    weights   the local experts' weights in kernel order; its own copy of an `ExpertWeights`, and the very tensors of a `TransformedWeights`
+    sym       uint8, the symmetric buffer, zero before the first launch
+    weights   the local experts' weights in kernel order: a copy of an `ExpertWeights`, or the tensors of a `TransformedWeights`
     maps      uint8 table of tensor maps, made by `encode`
-    watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py); its own when none is given
-    stats     int32 [experts_per_rank], tokens that each local expert has received; its own, zero at first, when none is given
+    watchdog  the record of a wait that exceeded its limit (runtime/watchdog.py)
+    stats     int32 [experts_per_rank], tokens that each local expert has received
     results   memory between the stages of an unfused layer, which share it; empty for the fused kernel
     trace     stamps of a traced kernel (layouts/records.py), int64 [num_sms, warps, stamps, 2]; empty for others
     """
@@ -246,11 +245,11 @@ class RankBuffers:
         """The table of tensor maps, encoded once."""
         addresses = {name: self.address(name) for name in ("sym", *weight_names(self.problem))}
         table = b"".join(self.encode(m) for m in kernel_of(self.config).tensor_maps(self.config, addresses))
-        # A copy: torch aligns what it allocates to the 64 bytes that a tensor map needs.
+        # Copied, because torch's allocations have the 64-byte alignment that tensor maps need.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
 
     def address(self, name: str) -> int:
-        """Address of the tensor that the kernel's argument of this name points to."""
+        """Address for the kernel's argument of this name."""
         tensor: torch.Tensor = getattr(self.weights if hasattr(self.weights, name) else self, name)
         return tensor.data_ptr()
 
@@ -266,8 +265,8 @@ class RankBuffers:
         return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
 
     def rebound(self, config: LayerConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
-        """For another kernel or capacity of the same layer: weights and statistics are shared, what stages leave for one another where the
-        capacity is the same, and the record when no other is given."""
+        """Buffers for another kernel or capacity of the same layer, which share weights and statistics, results of stages if the capacity
+        is the same, and the record unless another is given."""
         shares = config.symmetric == self.region and len(self.results)
         other = copy.copy(self)
         other.config, other.sym, other.region = config, sym, config.symmetric
@@ -277,7 +276,7 @@ class RankBuffers:
         return other
 
     def load_weights(self, weights: ExpertWeights) -> None:
-        """Other weights at the same addresses."""
+        """Replaces the weights in place."""
         new = quant.transform_weights(self.problem, self.config.arch, weights)
         for name in weight_names(self.problem):
             getattr(self.weights, name).copy_(getattr(new, name))
@@ -291,8 +290,8 @@ class RankBuffers:
         return self.weights.fc1.device
 
     def load_expert(self, index: int, weights: ExpertWeights) -> None:
-        """Another local expert at the same addresses: an `ExpertWeights` with El = 1, on the device.  Raises `ProblemError` for the index,
-        a device, or weights that do not fit."""
+        """Replaces a local expert in place, by an `ExpertWeights` with El = 1 on the device.  Raises `ProblemError` for an index, a device,
+        or weights that do not fit."""
         count = self.problem.experts_per_rank
         place = integer_between("index", index, 0, count - 1, f"between 0 and experts_per_rank - 1 = {count - 1}")
         check_weights(quant.single_expert(self.problem), weights)
@@ -300,7 +299,7 @@ class RankBuffers:
         quant.place_expert(self.weights, place, count, quant.transform_expert(self.problem, self.config.arch, weights))
 
     def checkpoint_weights(self) -> ExpertWeights:
-        """The weights in checkpoint order: copies, and of what has one order only the tensors themselves."""
+        """The weights in checkpoint order; tensors whose order does not change are not copied."""
         return quant.inverse_transform_weights(self.problem, self.config.arch, self.weights)
 
     def arguments(self, peers: int, y: int, num_tokens: int, rank: int, watchdog_ns: int) -> tuple[int, ...]:
@@ -321,8 +320,8 @@ class RankBuffers:
         for name in ("x", "x_sf", "topk_idx", "topk_weights"):
             rows, given = self.view(name)[: inputs.num_tokens], getattr(inputs, name)
             rows[:, : given.shape[1]] = given
-            rows[:, given.shape[1] :] = 0  # scales of no channels
+            rows[:, given.shape[1] :] = 0  # padding of scales
 
     def watchdog_message(self) -> str | None:
-        """What the record says of a wait that exceeded its limit; None when there was none."""
+        """Describes the recorded wait; None when no wait exceeded its limit."""
         return WAITS.describe(self.watchdog.tolist())

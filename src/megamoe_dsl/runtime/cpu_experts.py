@@ -1,4 +1,4 @@
-"""The layer of `moe` on CPU tensors, so that a model runs without a GPU: the reference, with the sums of Hopper's kernels, and slow."""
+"""`moe` on CPU tensors, so that a model runs without a GPU: the slow reference, with the sums of Hopper's kernels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .gemm_scales import gate_up_bytes, scale_bytes
 
 
 def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
-    """y of a checked call, bfloat16 [tokens, hidden]; gate and up go where the call stores them.  Sums are formed as Hopper's tensor core
-    forms them (`reference.hopper_dot`); of recipes that it does not have, exactly, and rounded to FP32 once."""
+    """y of a checked call, bfloat16 [tokens, hidden]; also stores gate and up if the call does.  Sums are those of Hopper's tensor core
+    (`reference.hopper_dot`); of recipes that Hopper lacks, exact and rounded to FP32 once."""
     layer, w, formats = call.layer, call.operands, call.layer.formats
     accumulate: Accumulate = "hopper" if formats.sums_known else torch.float64
     named = (call.topk_idx >= 0) & (call.topk_idx < layer.num_experts)
@@ -44,14 +44,14 @@ def layer_on_cpu(call: ExpertCall) -> torch.Tensor:
 
 
 def gate_then_up(columns: torch.Tensor, gate_up: str) -> torch.Tensor:
-    """The columns [gate | up] of Linear1's sums, in whatever order W1 has its rows."""
+    """Columns [gate | up], from columns in the order of W1's rows."""
     if gate_up == INTERLEAVED:
         return torch.cat([columns[:, ::2], columns[:, 1::2]], dim=1)
     return columns.roll(columns.shape[1] // 2, dims=1) if gate_up == UP_FIRST else columns
 
 
 def rows_of_w1(halves: torch.Tensor, gate_up: str) -> torch.Tensor:
-    """Columns [gate | up] in the order in which W1 has its rows."""
+    """Columns in the order of W1's rows, from columns [gate | up]."""
     if gate_up == INTERLEAVED:
         return torch.stack(halves.chunk(2, dim=1), dim=2).flatten(1)
     return halves.roll(halves.shape[1] // 2, dims=1) if gate_up == UP_FIRST else halves

@@ -1,7 +1,4 @@
-"""A compiled kernel on a real GPU: the cubin loaded and launched through the CUDA driver, on torch's current stream.
-
-No DSL is needed here, so a machine with only torch and cuda-bindings runs artifacts compiled elsewhere.
-"""
+"""A compiled kernel on a GPU: the CUDA driver loads and launches the cubin on torch's current stream, without the DSL."""
 
 from __future__ import annotations
 
@@ -49,14 +46,14 @@ class ArgumentBlock:
         return bytes(self.values)
 
     def restore(self, saved: bytes) -> None:
-        """All arguments as they were when this was saved, but for those that have been set one by one since the same was restored last: who
-        restores sets them again for every launch."""
+        """Restores all arguments, unless `saved` was restored last: arguments that a caller sets one by one then keep their values, so the
+        caller sets them for every launch."""
         if saved is not self._restored:
             ctypes.memmove(self._start, saved, len(saved))
             self._restored = saved
 
     def forget(self) -> None:
-        """What was restored last: the next `restore` writes all arguments, whatever has been set since."""
+        """Makes the next `restore` write all arguments."""
         self._restored = b""
 
     def read(self) -> tuple[int | bytes, ...]:
@@ -65,7 +62,7 @@ class ArgumentBlock:
 
 
 LAUNCHES = RLock()
-"""Held by a call of `moe`, `top_experts` or a GEMM while it writes arguments and launches: threads share those, and memory on a stream."""
+"""Held by a call of `moe`, `top_experts` or a GEMM while it writes arguments and launches: threads share arguments and workspace."""
 
 
 class CudaError(RuntimeError):
@@ -107,20 +104,20 @@ def encode_tensor_map(tensor_map: TensorMap) -> bytes:
 
 
 def check_resident(config: Any, clusters: int) -> None:
-    """CTAs wait for one another, so all must run at once; a GPU whose parts have odd numbers of SMs may hold fewer than half as many
-    clusters of two as it has SMs.  Raises `ConfigError`."""
+    """Raises `ConfigError` unless all CTAs, which wait for one another, fit on the GPU at once.  Where GPCs have odd numbers of SMs, fewer
+    clusters of two fit than half the SMs."""
     allowed = f"at most {clusters * config.cluster}: so many CTAs, in clusters of {config.cluster}, run at once on this GPU"
     require(clusters >= config.num_sms // config.cluster, "num_sms", config.num_sms, allowed)
 
 
 def current_stream(device: int) -> int:
-    """torch's current stream on a device, as the driver knows it; without the objects that torch.cuda.current_stream makes."""
+    """Handle of torch's current stream on a device, faster than torch.cuda.current_stream."""
     stream: int = torch._C._cuda_getCurrentRawStream(device)
     return stream
 
 
 def bind_context() -> None:
-    """Makes the current device's context this thread's, if the thread has none: one of autograd has not before torch launches on it."""
+    """Makes the current device's context current if the thread has none, as autograd's threads before torch's first launch on them."""
     if not int(call(driver.cuCtxGetCurrent)):
         call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, torch.cuda.current_device()))
 
@@ -128,9 +125,9 @@ def bind_context() -> None:
 class CudaKernel:
     """A kernel loaded on the current device; raises `ConfigError` for clusters that do not fit on it.
 
-    early      False: launches begin after the one before them, though the kernel would wait itself; to compare with
-    arguments  what the next launch passes; threads of the host take turns (`LAUNCHES`)
-    spec       names of those that are no tensor maps
+    early      False: launches without PDL; for comparisons
+    arguments  of the next launch; host threads take turns (`LAUNCHES`)
+    spec       arguments without tensor maps
     """
 
     def __init__(self, artifact: Artifact, early: bool = True) -> None:
@@ -163,7 +160,7 @@ class CudaKernel:
             check_resident(config, self._clusters_at_once())
 
     def _clusters_at_once(self) -> int:
-        """Clusters, or CTAs without any, that run at the same time on an idle GPU."""
+        """Clusters, or CTAs if there are none, that run at once on an idle GPU."""
         if self.artifact.config.cluster > 1:
             clusters: int = call(driver.cuOccupancyMaxActiveClusters, self._function, self._launch)
             return clusters
@@ -188,6 +185,6 @@ class CudaKernel:
 
 
 def fill(kernel: CudaKernel, arguments: Mapping[str, int]) -> ArgumentBlock:
-    """The next launch's arguments, by name, of a kernel without tensor maps."""
+    """Sets the next launch's arguments by name, of a kernel without tensor maps."""
     kernel.arguments.fill(kernel.spec.pack(**arguments))
     return kernel.arguments

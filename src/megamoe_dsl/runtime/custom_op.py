@@ -1,8 +1,8 @@
 """The layer as torch operators, so that torch.compile and torch.export treat a call as one node.
 
-An operator's arguments are tensors and numbers, so a number names the layer.  All ranks must make the same calls in the same order, whether
-y is used or not: the operators declare that they change `order`, a tensor that all layers on a symmetric buffer share, so that a compiler
-neither drops, merges nor moves calls.
+An operator's arguments are tensors and numbers, so a number names the layer.  All ranks must make the same calls in the same order.  The
+operators therefore declare that they change `order`, a tensor that layers on a symmetric buffer share: a compiler then neither drops,
+merges nor moves calls.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ R = TypeVar("R")
 
 
 _LAYERS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Layers, of a problem, whose calls are operators: `launch(tensors, numbers, out)`."""
+"""Layers by number, with a method `launch(tensors, numbers, out)`."""
 _NUMBERS = count()
 
 
 def register(layer: Any) -> int:
-    """A number that names the layer in operator calls as long as it lives."""
+    """A number that stands for the layer in operator calls."""
     number = next(_NUMBERS)
     _LAYERS[number] = layer
     return number
@@ -42,24 +42,24 @@ def layer_of(number: int) -> Any:
 
 
 def new_output(x: torch.Tensor, rows: int, hidden: int) -> torch.Tensor:
-    """y for x, bf16 [rows, hidden], not yet written; a negative number of rows: as many as x has.  Packed tokens have narrower rows."""
+    """Uninitialized y for x, bf16 [rows, hidden]; negative `rows` means the rows of x, whose width may be packed."""
     if x.shape[1] == hidden and (rows < 0 or rows == x.shape[0]):
         return torch.empty_like(x, dtype=torch.bfloat16)
     return torch.empty((x.shape[0] if rows < 0 else rows, hidden), dtype=torch.bfloat16, device=x.device)
 
 
 def is_plain_call(x: torch.Tensor, traces: bool = False) -> bool:
-    """Whether nobody looks at operators (a compiler, a tracer, a mode, a tensor of another kind, and autograd unless the call `traces`
-    itself for it), so that a call may leave out the operator and the time it takes."""
+    """Whether a call may skip its operator, which takes host time: no compiler, tracer, mode or tensor subclass is involved, and no
+    autograd unless the call `traces` its gradient itself."""
     if torch.compiler.is_compiling() or type(x) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return torch._C._len_torch_dispatch_stack() == 0 and (traces or not (x.requires_grad and torch.is_grad_enabled()))
 
 
 def takes_tensors(*names: str, optional: tuple[str, ...] = (), **called: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function raises `ProblemError` that names the argument if one of `names` is no tensor, or one of `optional` neither a tensor nor
-    None.  Arguments are looked at only after Python's AttributeError or TypeError or an operator's RuntimeError, so that a good call takes
-    no longer.  `called` are the function's own names for arguments of functions that it calls, for their errors."""
+    """Makes a function raise `ProblemError` for an argument of `names` that is no tensor, or of `optional` that is neither a tensor nor
+    None.  Arguments are checked only after an AttributeError, TypeError or RuntimeError, which costs good calls nothing.  `called` maps
+    names in errors of called functions to this function's own."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -90,7 +90,7 @@ def asks_for_gradients(tensors: Sequence[torch.Tensor | None]) -> bool:
 
 
 def check_no_gradient(names: Sequence[str], tensors: Sequence[torch.Tensor | None]) -> None:
-    """Raises `ProblemError` for a tensor that autograd follows: no call has a backward pass, so results would be without its gradient."""
+    """Raises `ProblemError` for a tensor that requires grad: the call has no backward pass for it."""
     if torch.is_grad_enabled():
         for name, tensor in zip(names, tensors, strict=True):
             if tensor is not None and tensor.requires_grad:
@@ -111,7 +111,7 @@ def _mega_moe_out(y: torch.Tensor, *given: Any) -> None:
     _mega_moe(*given, out=y)
 
 
-# Defined in a library of its own rather than by `torch.library.custom_op`, whose wrappers in Python cost more than the launch.
+# A library instead of `torch.library.custom_op`, whose Python wrappers take longer than the launch.
 _LIBRARY = torch.library.Library("megamoe_dsl", "DEF")
 _CALL = (
     "Tensor x, Tensor? x_sf, Tensor topk_idx, Tensor topk_weights, Tensor(o!) order, "
@@ -120,7 +120,7 @@ _CALL = (
 
 
 def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator `megamoe_dsl::name`; `fake` says the shape of its result."""
+    """An operator `megamoe_dsl::name`; `fake` makes an uninitialized result."""
     _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
     _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"megamoe_dsl::{name}", fake, lib=_LIBRARY)
@@ -142,7 +142,7 @@ def define_stage(
 
 
 def differentiate(operator: Callable[..., Any], backward: Callable[..., Any], keep: Callable[..., None]) -> Callable[..., Any]:
-    """The operator with a backward pass; `keep` keeps what that needs in its context."""
+    """Registers a backward pass; `keep` saves what it needs in its context."""
     torch.library.register_autograd(operator, backward, setup_context=keep, lib=_LIBRARY)  # type: ignore[arg-type]
     return operator
 

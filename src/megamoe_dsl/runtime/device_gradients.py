@@ -1,5 +1,5 @@
-"""Stages of the backward pass of `moe` by this project's kernels: launches on torch's current stream, none of which the host waits for.
-Tensors are those of a forward pass that has been checked, and what stages before have made; dy and totals are new.
+"""Stages of the backward pass of `moe` as kernels on torch's current stream, without synchronization.  The forward pass has checked all
+tensors but dy and totals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BF16, FP8, MXFP8 = SUMMED_RECIPES
 
 
 def recipe_of(values: torch.Tensor, scales: torch.Tensor) -> str:
-    """By the types of an operand and of its scales."""
+    """The recipe of an operand, by the dtypes of its values and scales."""
     return BF16 if values.dtype == torch.bfloat16 else FP8 if scales.dtype == torch.float32 else MXFP8
 
 
@@ -53,7 +53,7 @@ def route(
 
 
 def new_quantized(x: torch.Tensor, recipe: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 [tokens, H] and scales of each token, not yet written; in BF16 no rows of them."""
+    """Uninitialized E4M3 [tokens, H] and scales of each token; in BF16 without rows."""
     form, hidden = RECIPES[recipe].activations, x.shape[1]
     rows = len(x) if form.scale else 0
     scales = x.new_empty((rows, form.scales_of(hidden)), dtype=TORCH_DTYPES[form.scale])
@@ -61,7 +61,7 @@ def new_quantized(x: torch.Tensor, recipe: str) -> tuple[torch.Tensor, torch.Ten
 
 
 def new_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 [E, N, K], or transposed [E, K, N], and a scale for 128 x 128, or `scale_words`, not yet written."""
+    """Uninitialized E4M3 [E, N, K], or transposed [E, K, N], and a scale for 128 x 128, or `scale_words`."""
     experts, rows, columns = w.mT.shape if transposed else w.shape
     blocks = columns // SCALE_BLOCK
     shape, dtype = ((rows // SCALE_BLOCK, blocks), torch.float32) if recipe == FP8 else ((blocks, rows), torch.int32)
@@ -113,7 +113,7 @@ def row_gradients(
     bind_context()
     check_aligned("dy", dy, TMA_ALIGNMENT)
     (experts, own, hidden), rows, places = w2.shape, len(stored), positions.flatten().long()
-    # A masked slot's row is -1: one more than there are.
+    # The last entry stands for row -1, of masked slots.
     of_rows, dw = topk_weights.new_empty(rows + 1), topk_weights.new_zeros(rows + 1)
     of_rows[places] = topk_weights.flatten()
     dh, weighted = torch.empty_like(stored), stored.new_empty(rows, own)
@@ -126,7 +126,7 @@ def row_gradients(
 
 
 def as_it_lies(transposed: torch.Tensor) -> torch.Tensor:
-    """A transposed weight in memory: BF16 is a view."""
+    """A transposed weight as it lies in memory: in BF16 it is a view of the original."""
     return transposed if transposed.is_contiguous() else transposed.mT
 
 
@@ -180,7 +180,7 @@ def _problems(
     output: str = OUTPUTS[torch.bfloat16],
     kind: str = PACKED,
 ) -> BackwardProblems:
-    """Of a layer, whose top-k does not matter here."""
+    """Problems of the backward pass of a layer; its top-k does not matter."""
     return ExpertLayer(hidden, intermediate, experts, 1, gate_up, activation, recipe).backward(output, kind)
 
 
@@ -189,7 +189,7 @@ def run_gemm(problem: GemmProblem, tensors: GemmTensors) -> None:
 
 
 def launch_kernel(kernel: CudaKernel, tensors: dict[str, torch.Tensor], numbers: dict[str, int]) -> None:
-    """On torch's current stream; `numbers` are the other arguments by name."""
+    """Launches on torch's current stream; `numbers` are the arguments that are no tensors."""
     with LAUNCHES:
         fill(kernel, {**numbers, **{name: tensor.data_ptr() for name, tensor in tensors.items()}})
         kernel.launch()

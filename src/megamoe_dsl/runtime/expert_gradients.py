@@ -1,9 +1,9 @@
 """`moe` with gradients: operators of the forward pass that keeps gate and up, and of the stages of the backward pass.
 
-Between the passes x, the routing, the weights and gate and up of every row are kept: 2 I BF16 values a row; or the backward pass routes
-again, and computes gate and up.  The first stage makes dH, and w A, which stand until the gradients of tokens and weights are made.  A
-stage runs only where somebody asks for what it makes.  In FP8 and MXFP8 rows of experts are padded, and a pass quantizes its weights, or
-`quantize_experts` has.
+Between the passes a call keeps x, the routing, the weights, and gate and up of every row (2 I BF16 values); or the backward pass routes
+again and recomputes gate and up.  The first stage makes dH and w A, from which later stages make gradients of tokens and weights.  Stages
+without a requested gradient do not run.  In FP8 and MXFP8 the rows of each expert are padded, and weights are quantized by each pass or
+once by `quantize_experts`.
 
 CPU tensors take the reference (reference/expert_gradients.py), CUDA tensors kernels (device_gradients.py).
 """
@@ -37,23 +37,22 @@ MainGrads = tuple[torch.Tensor, torch.Tensor]
 """float32 [E, 2I, H] and [E, H, I], to which a backward pass adds the gradients of w1 and w2."""
 
 BF16, *QUANTIZED = SUMMED_RECIPES
-"""Recipes of layers that train: with bfloat16 operands, and with those that a pass quantizes."""
+"""Recipes of layers that train: bfloat16 operands, and operands that each pass quantizes."""
 
 
 class QuantizedExperts(NamedTuple):
-    """Weights of experts in E4M3, as forward passes and backward passes multiply them.  Scales are float32 for 128 x 128, or
-    `scale_words` of MXFP8."""
+    """Weights of experts in E4M3, for forward and backward passes.  Scales are float32 for 128 x 128, or `scale_words` of MXFP8."""
 
     w1: torch.Tensor  # [E, 2I, H]
     w1_sf: torch.Tensor
     w2: torch.Tensor  # [E, H, I]
     w2_sf: torch.Tensor
-    transposed: tuple[torch.Tensor, ...]  # the same four of the transposed matrices
-    origin: tuple[int, ...]  # `origin_of` the two tensors that these are of
+    transposed: tuple[torch.Tensor, ...]  # the same four, of the transposed matrices
+    origin: tuple[int, ...]  # `origin_of` the bfloat16 weights
     recipe: str
 
     def check(self, w1: torch.Tensor, w2: torch.Tensor, recipe: str) -> None:
-        """Raises `ProblemError` for another recipe, other weights, or a later version of them."""
+        """Raises `ProblemError` unless these are of this recipe and of these weights, unchanged since."""
         if self.recipe != recipe:
             raise ProblemError("quantized.recipe", self.recipe, f"{recipe}, as the layer's")
         for name, weight, own in (("w1", w1, self.w1), ("w2", w2, self.w2)):
@@ -63,18 +62,18 @@ class QuantizedExperts(NamedTuple):
 
 
 def origin_of(*weights: torch.Tensor) -> tuple[int, ...]:
-    """Where each lies, and how often it has been changed in place, which inference tensors do not count."""
+    """Address and version counter of each; inference tensors have no counter."""
     return tuple(fact for one in weights for fact in (one.data_ptr(), 0 if one.is_inference() else one._version))
 
 
 @takes_tensors("w1", "w2")
 def quantize_experts(w1: torch.Tensor, w2: torch.Tensor, *, recipe: str = QUANTIZED[0]) -> QuantizedExperts:
-    """What `moe(..., recipe=recipe, quantized=...)` multiplies: made after an optimizer's step, for all calls until the next one.
+    """Quantized weights for `moe(..., recipe=recipe, quantized=...)`.  Make them once after each optimizer step.
 
     w1, w2  bfloat16 [E, 2I, H] and [E, H, I], H and I multiples of 128
     recipe  fp8xfp8, or on Blackwell mxfp8xmxfp8
 
-    `moe` notices changes that torch counts; whoever writes to `.data` makes these anew.  Raises `ProblemError`.
+    `moe` refuses them after in-place changes of the weights, but cannot notice writes to `.data`.  Raises `ProblemError`.
     """
     if recipe not in QUANTIZED:
         raise ProblemError("recipe", recipe, " or ".join(QUANTIZED))
@@ -87,7 +86,7 @@ def quantize_experts(w1: torch.Tensor, w2: torch.Tensor, *, recipe: str = QUANTI
 
 
 def check_weights(w1: torch.Tensor, w2: torch.Tensor, recipe: str, gate_up: str = GATE_FIRST, activation: str = SILU) -> None:
-    """Raises `ProblemError` for bfloat16 weights that no layer in the recipe has."""
+    """Raises `ProblemError` for bfloat16 weights of a shape that the recipe does not support."""
     check_dims("w1", w1, 3, "(experts, 2 * intermediate, hidden)")
     experts, n, hidden = w1.shape
     layer = ExpertLayer(hidden, n // 2, experts, 1, gate_up, activation, recipe)
@@ -96,7 +95,7 @@ def check_weights(w1: torch.Tensor, w2: torch.Tensor, recipe: str, gate_up: str 
 
 
 def refuse_transforms(tensors: Sequence[torch.Tensor | None]) -> None:
-    """Raises `ProblemError` for tensors that `torch.func` differentiates or that have a tangent: gradients of gradients are not defined."""
+    """Raises `ProblemError` for tensors under `torch.func` or with a tangent: there are no gradients of gradients."""
     tracked, dual = torch._C._functorch.is_gradtrackingtensor, torch.autograd.forward_ad
     inside = torch._C._functorch.maybe_current_level() is not None or dual._current_level >= 0
     differentiated = (one is not None and (tracked(one) or dual.unpack_dual(one).tangent is not None) for one in tensors)
@@ -105,7 +104,7 @@ def refuse_transforms(tensors: Sequence[torch.Tensor | None]) -> None:
 
 
 def check_main_grads(main_grads: MainGrads, w1: torch.Tensor, w2: torch.Tensor) -> None:
-    """Raises `ProblemError` for what is no pair of buffers that are as the weights."""
+    """Raises `ProblemError` unless these are two float32 tensors with the shapes of the weights."""
     if not (isinstance(main_grads, Sequence) and len(main_grads) == 2 and all(isinstance(one, torch.Tensor) for one in main_grads)):
         raise ProblemError("main_grads", main_grads, "None, or two tensors, as w1 and w2")
     for name, total, weight in zip(("main_grads[0]", "main_grads[1]"), main_grads, (w1, w2), strict=True):
@@ -113,12 +112,12 @@ def check_main_grads(main_grads: MainGrads, w1: torch.Tensor, w2: torch.Tensor) 
 
 
 def problem_of(activation: str) -> Problem:
-    """Whose activation and clamp count."""
+    """A problem with this activation; its other fields do not matter."""
     return Problem(256, 128, 1, 1, activation=activation)
 
 
 def _routing(ends: torch.Tensor, sources: torch.Tensor, positions: torch.Tensor) -> RouterMetadata:
-    """Of the rows that there are."""
+    """Routing, without undefined entries of `sources`."""
     return RouterMetadata(ends.diff(prepend=ends.new_zeros(1)), ends, sources[: int(ends[-1])], positions)
 
 
@@ -139,7 +138,7 @@ def _quantize_weights(w: torch.Tensor, transposed: bool, recipe: str) -> tuple[t
 def _sums(
     a: torch.Tensor, a_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, ends: torch.Tensor, sources: torch.Tensor
 ) -> tuple[RouterMetadata, torch.Tensor]:
-    """FP32 sums of each expert's rows of a, which `sources` gathers, and where they are; scales may be `scale_words`."""
+    """Routing, and FP32 products of each expert's rows of a, gathered by `sources`; scales may be `scale_words`."""
     routing = _routing(ends, sources, sources)
     rows = routing.sources.long()
     of_rows = a.view(torch.uint8)[rows].view(a.dtype), scale_bytes(a_sf)[rows]
@@ -241,8 +240,8 @@ ARGUMENTS = 5 + 2 + MADE + 4  # of the operator: x, routing and weights; totals;
 def kept_between_passes(
     x: torch.Tensor, topk_idx: torch.Tensor, w1: torch.Tensor, recompute: bool, recipe: str
 ) -> tuple[torch.Tensor, ...]:
-    """What the forward pass writes for the backward pass: gate and up of every row, and ends, sources and positions; empty where the
-    backward pass makes them again."""
+    """Uninitialized tensors that the forward pass writes for the backward pass: gate and up of every row, ends, sources and positions;
+    empty if the backward pass recomputes them."""
     routes = recompute or recipe != BF16 or x.device.type == "cpu"
     tokens, topk = topk_idx.shape
     shapes = ((0,), (0,), (0, topk)) if routes else ((len(w1),), (tokens * topk,), (tokens, topk))
@@ -254,7 +253,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.recompute, ctx.gate_up, ctx.activation, ctx.recipe = inputs
     _, *kept = output
     ctx.save_for_backward(*tensors[:5], *kept, *tensors[7:])
-    ctx.totals = tensors[5:7]  # not among what is saved: every backward pass changes them
+    ctx.totals = tensors[5:7]  # not saved by autograd, because every backward pass changes them
     ctx.mark_non_differentiable(*kept)
     ctx.set_materialize_grads(False)
 
@@ -282,31 +281,31 @@ def _backward(ctx: Any, dy: torch.Tensor | None, *_: object) -> tuple[Any, ...]:
 
 
 def unscaled(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """BF16, and the scales that it has."""
+    """BF16 values, and the empty scales (`no_scales`) that stand beside them."""
     return values, no_scales(values)
 
 
 def routed(x: torch.Tensor, idx: torch.Tensor, experts: int, recipe: str) -> tuple[torch.Tensor, ...]:
-    """`route`, and the rows that are multiplied: x itself in BF16."""
+    """`route`; in BF16 with x itself in place of quantized rows."""
     found = route(x, idx, experts, recipe)
     return (*found[:3], *unscaled(x)) if recipe == BF16 else found
 
 
 def matrices(w: torch.Tensor, recipe: str, made: Sequence[Any] = (None, None), *, transposed: bool = False) -> Any:
-    """Weights [E, N, K], or transposed [E, K, N], and their scales: a view of BF16; codes that were made before, or new ones of None."""
+    """Weights [E, N, K], or transposed [E, K, N], and their scales: in BF16 a view, else `made` or, if that is None, newly quantized."""
     if recipe == BF16:
         return unscaled(w.mT if transposed else w)
     return made if made[0] is not None else quantize_weights(w, transposed, recipe)
 
 
 def forward_weights(w1: torch.Tensor, w2: torch.Tensor, made: Sequence[Any], recipe: str, gate_up: str) -> tuple[torch.Tensor, ...]:
-    """W1, W2 and scales of each, as a forward pass takes them: `gate_up_words` of W1's in MXFP8."""
+    """W1 and W2 with scales for a forward pass, which takes `gate_up_words` of W1 in MXFP8."""
     (w1, w1_sf), (w2, w2_sf) = matrices(w1, recipe, made[:2]), matrices(w2, recipe, made[2:4])
     return w1, w1_sf if w1_sf.dtype != torch.int32 else gate_up_words(scale_bytes(w1_sf), gate_up), w2, w2_sf
 
 
 Products = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-"""Gradients of x, w1 and w2, None where nobody asks for them, or where a total has been added to."""
+"""Gradients of x, w1 and w2; None if not requested, or added to a total."""
 
 
 def _packed_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
@@ -320,7 +319,7 @@ def _packed_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.T
 
 
 def _padded_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.Tensor, *others: torch.Tensor) -> Products:
-    """Rows of experts are padded to multiples of 128: those of E4M3 have scales of blocks along columns, too."""
+    """As `_packed_products`, in E4M3: experts' rows are padded to multiples of 128, the blocks that share a scale along columns."""
     w1, w2, ends, sources, positions, *made = others
     both = partial(quantized, recipe=ctx.recipe)
     of_x, _, _, of_w1, of_w2 = ctx.needs_input_grad[:5]
@@ -341,7 +340,7 @@ def _padded_products(ctx: Any, found: RowGradients, x: torch.Tensor, dy: torch.T
 
 
 def of_weight(weight: torch.Tensor, total: torch.Tensor | None, rows: int, add: Callable[..., None], *operands: Any) -> torch.Tensor | None:
-    """The gradient of a linear's weights over so many rows, which `add` makes of operands, in a new tensor; None if added to a total."""
+    """The gradient of a linear's weights over `rows` rows, written by `add(gradient, *operands)`; None if added to `total`."""
     gradient = total if total is not None else torch.empty_like(weight) if rows else torch.zeros_like(weight)
     if rows:
         add(gradient, *operands)
@@ -349,12 +348,12 @@ def of_weight(weight: torch.Tensor, total: torch.Tensor | None, rows: int, add: 
 
 
 def _add_columns(into: torch.Tensor, left: QuantizedBoth, right: QuantizedBoth, ends: torch.Tensor) -> None:
-    """Products of columns in E4M3."""
+    """Adds products of columns in E4M3."""
     add_columns(into, left.codes_t, left.scales_t, right.codes_t, right.scales_t, ends)
 
 
 def define_training(forward: Any) -> Any:
-    """The operator of `forward`, which gives y and what it keeps."""
+    """The operator of `forward`, which returns y and `kept_between_passes`."""
     tensors = "Tensor x, Tensor topk_idx, Tensor topk_weights, Tensor w1, Tensor w2, Tensor? w1_total, Tensor? w2_total"
     made = ", ".join(f"Tensor? made_{number}" for number in range(MADE))
     schema = f"({tensors}, {made}, bool recompute, str gate_up, str activation, str recipe) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
@@ -363,7 +362,7 @@ def define_training(forward: Any) -> Any:
         return torch.empty_like(x), *kept_between_passes(x, idx, w1, others[-4], others[-1])
 
     class Training(torch.autograd.Function):
-        """The operator's passes without the operator, which takes the host longer than a launch."""
+        """Both passes without the operator, which takes the host longer than a launch."""
 
         @staticmethod
         def forward(ctx: Any, *given: Any) -> Any:

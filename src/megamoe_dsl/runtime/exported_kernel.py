@@ -15,10 +15,10 @@ from ..kernels.registry import kernel_of
 
 
 class ExportedKernel:
-    """Loads the library that a manifest names.  On GPUs the cubin goes to a device at its first launch there.
+    """Loads the library that a manifest names; a GPU loads the cubin at its first launch.
 
     Raises `ArtifactError` for a manifest that is damaged or, unless `any_sources`, made by other sources, and for a library or runtime that
-    is missing, cannot be loaded, or is not the one that was exported: size and SHA-256 are compared before it is mapped.
+    is missing, cannot be loaded, or differs from the exported one in size or SHA-256, compared before it is mapped.
 
         kernel = ExportedKernel("build/flash.json")  # of megamoe export build --name flash
         kernel(buffers.arguments(peers, y, num_tokens, rank, watchdog_ns), torch.cuda.current_stream().cuda_stream)
@@ -51,13 +51,13 @@ class ExportedKernel:
             raise ArtifactError(f"{path}: its library {library} cannot be loaded or has no {function}: {error}") from None
 
     def __call__(self, arguments: Sequence[int], stream: int) -> None:
-        """Launches on a CUDA stream, given by its address.  Raises TypeError or ValueError for arguments of another number or type, and
+        """Launches on the CUDA stream with this handle.  Raises TypeError or ValueError for a wrong number or type of arguments, and
         RuntimeError with CUDA's error."""
         self._function(tuple(arguments), stream)
 
 
 def check_file(manifest: Path, file: Path, size: int, digest: str) -> None:
-    """Raises `ArtifactError` unless the file has this size and SHA-256: mapping one that was cut off would end the process."""
+    """Raises `ArtifactError` unless the file has this size and SHA-256: mapping a truncated file would end the process."""
     try:
         os.close(open_regular(file))
         found = file.stat().st_size

@@ -1,4 +1,4 @@
-"""Tokens and routing of a call into the symmetric buffer: one launch, or none where they lie there already."""
+"""Moves tokens and routing of a call into the symmetric buffer: one launch, or none if they are views of it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,8 @@ INT64 = torch.int64
 
 
 class InputsStage:
-    """The pre-dispatch kernels of a layer.
-
-    shared  the layer's routed problem, and its shared experts
-    rank    whose shared experts
-    memory  whose symmetric buffer takes the inputs
-    bf16    also for BF16 tokens
-
-    Raises `ArtifactError` for a missing kernel.
-    """
+    """The pre-dispatch kernels of a layer; `bf16` adds the one that quantizes BF16 tokens.  `rank` has the shared experts, `memory` the
+    symmetric buffer.  Raises `ArtifactError` for a missing kernel."""
 
     def __init__(self, shared: SharedExperts, rank: int, target: Target, store: ArtifactStore, memory: RankBuffers, bf16: bool) -> None:
         self.problem, self._device = shared.routed, memory.device
@@ -57,11 +50,11 @@ class InputsStage:
             check_aligned("x_sf", x_sf, SCALE_ALIGNMENT)
 
     def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
-        """Launches on torch's current stream; rows past the tokens are masked, up to `rows`.  No checks but of addresses."""
+        """Launches on torch's current stream; rows past the tokens are masked, up to `rows`.  Checks only addresses."""
         if not rows:
             return
         if topk_idx.dtype is not INT64:
-            topk_idx = topk_idx.long()  # lives until the kernel has it: memory is reused in the stream's order
+            topk_idx = topk_idx.long()  # the allocator reuses its memory in stream order, after the kernel
         at, scales, idx, weights = x.data_ptr(), 0, topk_idx.data_ptr(), topk_weights.data_ptr()
         if x_sf is None:
             kernel = self._quantize
@@ -81,7 +74,7 @@ class InputsStage:
 
 
 class ReferenceInputs:
-    """As `InputsStage`, of a layer on the CPU: BF16 tokens are quantized, and all inputs go into the symmetric buffer."""
+    """As `InputsStage`, for a layer on the CPU."""
 
     def __init__(self, shared: SharedExperts, memory: RankBuffers) -> None:
         self.problem, self._memory = shared.routed, memory
@@ -92,7 +85,7 @@ class ReferenceInputs:
         check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights, self._memory.device)
 
     def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
-        """Stores the inputs; rows past the tokens are masked, up to `rows`."""
+        """Stores the inputs, BF16 tokens quantized; rows past the tokens are masked, up to `rows`."""
         if x_sf is None:
             factors, form = self._memory.weights.factors, self.problem.formats.activations
             x, x_sf = quantize(x.float(), form) if factors is None else quantize_nvfp4(x.float(), ExpertFactors(*factors[0]).x)

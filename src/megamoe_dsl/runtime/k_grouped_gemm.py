@@ -1,10 +1,10 @@
-"""Gradients of weights in E4M3, as operators: rows of BF16 quantized along both ways in one pass, and the GEMM over the rows of groups.
+"""Gradients of weights in E4M3, as operators: BF16 rows quantized along rows and columns in one pass, and a varlen-K grouped GEMM.
 
     x, dy = quantize_both(x, sources, rows=False), quantize_both(dy)
     dw = k_grouped_gemm(dy.codes_t, dy.scales_t, x.codes_t, x.scales_t, ends)
 
-FP8 on Hopper, MXFP8 on Blackwell; launches on torch's current stream, none of which the host waits for.  The first call of a shape
-compiles its kernel or loads it.  On CPU tensors the reference.
+FP8 on Hopper, MXFP8 on Blackwell; launches on torch's current stream, without synchronization.  The first call of a shape compiles its
+kernel or loads it.  CPU tensors take the reference.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ Quantized = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class QuantizedBoth(NamedTuple):
-    """Rows in E4M3, as `quantize_e4m3_f32` rounds them; in MXFP8 as `quantize_e4m3` does.
+    """Rows in E4M3, rounded as by `quantize_e4m3_f32`, in MXFP8 by `quantize_e4m3`.
 
-    codes, scales      float8_e4m3fn [rows, hidden] and float32 [rows, hidden / 128], in the strides of `scales_by_column`; None where only
-                       columns are wanted
+    codes, scales      float8_e4m3fn [rows, hidden] and float32 [rows, hidden / 128], strided as by `scales_by_column`; None with rows=False
     codes_t, scales_t  float8_e4m3fn [hidden, rows] and float32 [rows / 128, hidden]
 
     Scales of MXFP8 are `scale_words`, int32 [hidden / 128, rows] and [rows / 128, hidden].
@@ -50,11 +49,11 @@ class QuantizedBoth(NamedTuple):
 
 
 class PaddedRows(NamedTuple):
-    """Rows of groups, of which each begins at a multiple of 128.
+    """Rows of groups, each group padded to a multiple of 128.
 
     ends     int32 [G]: where each group's rows end, padding included
-    sources  int32 [most]: the row of each, -1 of padding; as many as there are at most, a multiple of 128
-    places   int32 [rows]: where each row is; -1 of those behind the last group's
+    sources  int32 [most]: the original row of each padded row, -1 for padding; `most` is an upper bound, a multiple of 128
+    places   int32 [rows]: the padded row of each row; -1 behind the last group
     """
 
     ends: torch.Tensor
@@ -64,9 +63,9 @@ class PaddedRows(NamedTuple):
 
 @takes_tensors("ends")
 def padded_rows(ends: torch.Tensor, rows: int) -> PaddedRows:
-    """Where so many rows lie, sorted by group, of which each is filled up to a multiple of 128: for `quantize_both` and `k_grouped_gemm`.
+    """Pads each group of `rows` rows, sorted by group, to a multiple of 128, for `quantize_both` and `k_grouped_gemm`; no host sync.
 
-    ends  int32 [G]: where each group's rows end, at most `rows`.  Nobody waits for the device
+    ends  int32 [G]: where each group's rows end, at most `rows`
     """
     check_tensor("ends", ends, torch.int32, (max(ends.numel(), 1),), ends.device)
     rows = integer_between("rows", rows, 0, MOST_SLOTS, f"between 0 and {MOST_SLOTS}")
@@ -77,32 +76,31 @@ def padded_rows(ends: torch.Tensor, rows: int) -> PaddedRows:
     numbers = torch.arange(rows, dtype=torch.int32, device=ends.device)
     groups = torch.searchsorted(ends, numbers, right=True).clamp_(max=len(ends) - 1)
     places = torch.where(numbers < ends[-1], numbers + (padded - filled - starts)[groups], -1)
-    # Rows behind the last group's go to the one that is cut off.
+    # Rows behind the last group go to the last entry, which is cut off.
     sources = ends.new_full((most + 1,), -1).index_put_((places.long(),), numbers)
     return PaddedRows(padded, sources[:most], places)
 
 
 def most_padded(groups: int, rows: int) -> int:
-    """As many as so many rows of groups are at most once they are padded."""
+    """An upper bound of padded rows, for `rows` rows in `groups` groups."""
     return (rows + min(groups, rows) * (SCALE_BLOCK - 1)) // SCALE_BLOCK * SCALE_BLOCK
 
 
 def numbers_of(places: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """The number at each place; -1 for those that are -1."""
+    """numbers[places], and -1 where a place is -1."""
     return torch.cat((numbers, numbers.new_full((1,), -1)))[places]
 
 
 @takes_tensors("x", optional=("sources",))
 def quantize_both(x: torch.Tensor, sources: torch.Tensor | None = None, *, rows: bool = True, recipe: str = FP8) -> QuantizedBoth:
-    """Rows of x along their channels, and along themselves, in one pass of a kernel.
+    """Quantizes rows of x along channels and along rows, in one pass of a kernel.
 
     x        bfloat16 [tokens, hidden], hidden a multiple of 128
-    sources  int32 [rows], the token of each row, below `tokens`, or -1 for a row of zeros; by default rows are tokens.  Rows are a
-             multiple of 128
-    rows     whether codes along channels are wanted
+    sources  int32 [rows], rows a multiple of 128: the token of each row, or -1 for a row of zeros; by default rows are tokens
+    rows     whether to quantize along channels, too
     recipe   fp8xfp8, or on Blackwell mxfp8xmxfp8
 
-    Raises `ProblemError` before anything is launched.
+    Raises `ProblemError` before any launch.
     """
     check_no_gradient(("x",), (x,))
     check_dims("x", x, 2, "[tokens, hidden]")
@@ -133,16 +131,16 @@ def k_grouped_gemm(
     *,
     out_dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """D[g] = (left * left_sf) @ (right * right_sf)^T over the columns of each group g, promoted to FP32 every 128 of them: the gradient of
-    weights that multiply groups of rows.
+    """D[g] = (left * left_sf) @ (right * right_sf)^T over the columns of each group g, promoted to FP32 every 128 columns: the gradient of
+    weights of a grouped GEMM.
 
     left, right        float8_e4m3fn [N, M] and [K, M], columns sorted by group; M a multiple of 128, N and K of 32
-    left_sf, right_sf  float32 [M / 128, N] and [M / 128, K], as `quantize_both` leaves them; of MXFP8 int32, N and K rounded up to 128
-    ends               int32 [G]: where each group's columns end, a multiple of 128; columns past the last end count for nothing
-    out                bfloat16 [G, N, K]; or float32, to which the sums are added, each once; a new tensor by default
-    out_dtype          bfloat16, or float32 zeros and the sums, where there is no `out`
+    left_sf, right_sf  float32 [M / 128, N] and [M / 128, K], from `quantize_both`; of MXFP8 int32, N and K rounded up to 128
+    ends               int32 [G]: where each group's columns end, a multiple of 128; columns past the last end are ignored
+    out                bfloat16 [G, N, K], or float32, to which sums are added; a new tensor by default
+    out_dtype          bfloat16 or float32, without `out`
 
-    The same bits in every call.  Raises `ProblemError` before anything is launched.
+    Deterministic.  Raises `ProblemError` before any launch.
     """
     check_no_gradient(("left_sf", "right_sf", "out"), (left_sf, right_sf, out))
     for name, side in (("left", left), ("right", right)):
@@ -197,7 +195,7 @@ def _quantize_on_gpu(x: torch.Tensor, sources: torch.Tensor | None, rows: bool, 
 
 
 Side = tuple[torch.Tensor, torch.Tensor]
-"""Codes of a side that lies transposed, and their scales."""
+"""Codes of a transposed operand, and their scales."""
 
 
 def sides_of_groups(left: Side, right: Side, ends: Sequence[int]) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -233,4 +231,4 @@ def _add_on_gpu(
 
 quantize_columns = define_stage("quantize_both", _quantize_on_gpu, _quantize_on_cpu, _new_both)
 add_columns = define_stage("k_grouped_gemm", _add_on_gpu, _add_on_cpu, lambda *_: None, writes=("out",))
-"""`k_grouped_gemm` of tensors that have been checked."""
+"""`k_grouped_gemm` of checked tensors."""

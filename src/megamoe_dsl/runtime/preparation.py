@@ -1,4 +1,4 @@
-"""Which kernels a layer asks its store for, and which of them a launch uses; how they get there before the first call, in parallel."""
+"""The kernels of a layer, which of them a call uses, and how to compile them in advance, in parallel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..target import Target, target_at_hand
 
 
 def even_sms(present: int, reserved: int = 0) -> int:
-    """CTAs of a grid: one for each SM that is not reserved, an even number.  Raises `ProblemError` when fewer than two are left."""
+    """CTAs of a grid: one per unreserved SM, rounded down to an even number.  Raises `ProblemError` for fewer than two."""
     most = present - 2
     return (present - integer_between("reserved_sms", reserved, 0, most, f"between 0 and {most}")) // 2 * 2
 
@@ -39,18 +39,16 @@ def target_or_at_hand(target: Target | None = None) -> Target:
 
 
 def grid_target(target: Target | None, reserved: int = 0) -> Target:
-    """A GPU, by default the one at hand, with the SMs that a layer uses of it."""
+    """A GPU, by default the one at hand, with the number of SMs that a layer uses."""
     gpu = target_or_at_hand(target)
     return replace(gpu, num_sms=even_sms(gpu.num_sms, reserved))
 
 
 class Selection:
-    """Bounds that kernels are prepared for: those given, and the problem's capacity.
+    """Bounds to prepare kernels for: those given, and the problem's capacity.  Raises `ProblemError` for one out of range.
 
-    A kernel is fast when its tile suits the number of tokens that a rank receives, which depends on what all ranks send.  So the choice
-    depends on `num_tokens_bound`, at least the tokens of every rank.  If ranks give different bounds, results are still right.
-
-    Raises `ProblemError` when a bound is not between 1 and max_tokens_per_rank.
+    The best tile depends on the number of tokens that a rank receives from all ranks, so the choice depends on `num_tokens_bound`, at least
+    the tokens of every rank.  Different bounds on different ranks still give correct results.
     """
 
     def __init__(self, problem: Problem, bounds: Sequence[SupportsIndex] = ()) -> None:
@@ -62,19 +60,19 @@ class Selection:
         self.bounds = sorted({*given, most})
 
     def configs(self, target: Target, **fields: Any) -> dict[int, MegaMoeConfig]:
-        """Configuration of every bound, with these fields; neighbors may share one."""
+        """The configuration for each bound, with these fields; neighbors may share one."""
         return {bound: find_kernel("mega_moe").choose(self.problem, target, bound, **fields) for bound in self.bounds}
 
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
-        """The smallest prepared bound that covers `num_tokens_bound`, or the capacity when there is no hint.  Raises `ProblemError` when
-        this rank has more tokens, padding included, than the hint, or the hint exceeds the capacity."""
+        """The smallest prepared bound of at least `num_tokens_bound`, by default the capacity.  Raises `ProblemError` for a
+        num_tokens_bound below this rank's tokens, padding included, or above the capacity."""
         if num_tokens_bound is None:
             return self.problem.max_tokens_per_rank
         self.check("num_tokens_bound", num_tokens_bound, num_tokens, "tokens, padding included,")
         return self.bounds[bisect_left(self.bounds, num_tokens_bound)]
 
     def check(self, field: str, value: int, num_tokens: int, counted: str = "tokens") -> None:
-        """Raises `ProblemError` unless `value` covers this rank's tokens and is within the capacity; `counted` says what was counted."""
+        """Raises `ProblemError` unless `value` is between this rank's tokens and the capacity; `counted` words the message."""
         capacity = self.problem.max_tokens_per_rank
         if not num_tokens <= value <= capacity:
             raise ProblemError(field, value, f"between this rank's {num_tokens} {counted} and max_tokens_per_rank = {capacity}")
@@ -90,8 +88,7 @@ def layer_kernels(
     shared_experts: int = 0,
     pool_rows: int | None = None,
 ) -> list[KernelConfig]:
-    """Those of a `MegaMoE` on such a GPU: of these bounds and of its capacity, or of every number of tokens; and what brings tokens into
-    the buffer."""
+    """Kernels of a `MegaMoE` on a GPU: for `bounds` and the capacity, or for every number of tokens, and pre-dispatch kernels."""
     whole = SharedExperts(problem, shared_experts).whole
     tried = range(1, problem.max_tokens_per_rank + 1) if bounds is None else bounds
     tiers = dict.fromkeys(Selection(whole, tried).configs(target, pool_rows=pool_rows).values())
@@ -109,7 +106,7 @@ def halves_kernels(
     combine: Mapping[str, Any] | None = None,
     train: bool = False,
 ) -> list[Any]:
-    """Those of an `EpMoE` on such a GPU, with those of a backward pass where it is to `train`."""
+    """Kernels of an `EpMoE` on a GPU; with `train` also of its backward pass."""
     tokens = problem.max_tokens_per_rank
     first = find_kernel("dispatch_grouped_gemm").choose(problem, target, tokens, **(dispatch or {}))
     second = find_kernel("grouped_gemm_combine").choose(problem, target, tokens, **(combine or {}))
@@ -124,7 +121,7 @@ def halves_kernels(
 def expert_kernels(
     layer: ExpertLayer, target: Target, tokens: Iterable[int], router: TopExpertsProblem | None = None
 ) -> list[KernelConfig]:
-    """Those of `moe` with these numbers of tokens on such a GPU, and of its choice from logits."""
+    """Kernels of `moe` with these numbers of tokens on a GPU, and of its `router`."""
     chosen: list[KernelConfig] = [] if router is None else [choose(router, target, 0)]
     return list(dict.fromkeys([*chosen, *(one for number in tokens for one in layer.kernels(target, number))]))
 
@@ -138,12 +135,12 @@ def prepare_moe(
     store: ArtifactStore | None = None,
     jobs: int | None = None,
 ) -> int:
-    """Compiles the kernels that `moe` takes for 1 to `most_tokens` tokens, as `compile_ahead` does; returns how many.
+    """Compiles the kernels of `moe` for 1 to `most_tokens` tokens in advance; returns how many were missing.
 
-    layer   what the call's tensors say: `ExpertLayer(hidden, intermediate, num_experts, topk)`, with its formats and activation
-    router  of calls with router_logits
+    layer   the layer of the calls: `ExpertLayer(hidden, intermediate, num_experts, topk)`, with its recipe and activation
+    router  for calls with router_logits
     target  the GPU, by default the one at hand
-    store   by default the cache, which is where `moe` looks
+    store   by default the cache, which `moe` uses
 
     Raises as `compile_ahead`, and `ProblemError`.
     """

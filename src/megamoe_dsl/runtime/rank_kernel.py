@@ -1,4 +1,4 @@
-"""A compiled kernel bound to the buffers of one rank: all that a launch needs is made before the first one."""
+"""A compiled kernel bound to the buffers of one rank; everything that launches need is made in advance."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .watchdog import check_watchdog_ns
 
 WATCHDOG_NS = 60 * 10**9
 GivenWeights = ExpertWeights | TransformedWeights | RankBuffers
-"""A rank's weights, in checkpoint or kernel order, or the buffers of another kernel of the layer: weights and statistics are shared."""
+"""A rank's weights in checkpoint or kernel order, or buffers of another kernel, whose weights and statistics are shared."""
 
 
 class RankKernel:
     """Launches on torch's current stream, without synchronization or allocation; may be captured into a CUDA graph.
 
-    artifact     the compiled kernel, or those of stages that compute the same, to the bit, in the order of their launches
+    artifact     the compiled kernel, or those of all stages in launch order
     symmetric    the group's buffer; kernels on one buffer run one after another
-    watchdog_ns  how long a launch may wait for another rank; longer than the ranks' first launches lie apart
+    watchdog_ns  how long a launch may wait for another rank; more than the time between the ranks' first launches
 
-    Raises `ProblemError` when watchdog_ns is not a positive number of 63 bits, or the grid not that of the buffer's other kernels.
+    Raises `ProblemError` when watchdog_ns is not a positive number of 63 bits, or when other kernels on the buffer have another grid.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RankKernel:
         self.buffers, self.config = self.stages[0], self.stages[0].config
 
     def __call__(self, y: torch.Tensor) -> None:
-        """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer.  No checks: see `layer` for those."""
+        """Computes y, bf16 [num_tokens, hidden], from the inputs in the symmetric buffer, without checks."""
         tokens = y.shape[0]
         place = (y if tokens else self._nowhere).data_ptr()
         for kernel in self.kernels:
@@ -67,8 +67,7 @@ class RankKernel:
 
 
 class ReferenceKernel:
-    """As `RankKernel`, of one rank on CPU tensors: the reference in place of a kernel, slow.  Sums are formed as Hopper's tensor core forms
-    them, on SM100 exactly."""
+    """As `RankKernel`, for one rank on CPU tensors: the slow reference, with the sums of Hopper's tensor core, for SM100 exact ones."""
 
     def __init__(self, config: MegaMoeConfig, symmetric: SymmetricBuffer, weights: GivenWeights) -> None:
         self.config, self.symmetric, self.buffers = config, symmetric, buffers_of(config, symmetric, weights, TensorMap.encode)
@@ -85,7 +84,7 @@ class ReferenceKernel:
 
 
 def buffers_of(config: LayerConfig, symmetric: SymmetricBuffer, weights: GivenWeights, encode: Callable[[TensorMap], bytes]) -> RankBuffers:
-    """A rank's buffers for a kernel, from weights or with those of other buffers."""
+    """A rank's buffers for a kernel, from weights or from other buffers."""
     if isinstance(weights, RankBuffers):
         return weights.rebound(config, symmetric.sym, symmetric.watchdog)
     return RankBuffers(config, weights, symmetric.sym, symmetric.watchdog, encode)

@@ -1,5 +1,4 @@
-"""What launches of a stream leave for one another, so that no two launches at once share any: counters, from which tiles are scheduled at
-run time, and the results between the linears of a few tokens."""
+"""Memory per stream, so that concurrent launches share none: counters of dynamic tile schedulers, and intermediate rows of decode."""
 
 from __future__ import annotations
 
@@ -16,23 +15,22 @@ from .cuda_kernel import current_stream
 
 COUNTERS = 1 << 16
 EACH, BYTES = 3, 4
-"""Words of a stream: one for launches that deal tiles when those before them have ended, two for those that do before."""
+"""Words of a stream: one for launches that schedule after the previous launch ends, two for launches that schedule before (PDL)."""
 
 
 def captured_stream(stream: int, capturing: bool) -> tuple[int, int]:
-    """A stream, and what captures it, if anything does: the graph may run beside the stream it was captured on."""
+    """Key of a stream and of the capture on it, if any: a graph may run beside the stream it was captured on."""
     return stream, int(driver.cuStreamGetCaptureInfo(stream)[2]) if capturing else 0
 
 
 def outside_pools(make: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """A tensor that is kept.  A thread of its own makes it: what this thread allocates may be memory of a tree of CUDA graphs, all of which
-    torch takes back."""
+    """A long-lived tensor, made by a new thread: this thread may allocate from the pool of a CUDA graph tree, which torch frees."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(make).result()
 
 
 class TileCounters:
-    """Words of one device for up to `most` streams. A stream's words are zero, and every launch leaves them so."""
+    """Words of one device for up to `most` streams, zero before and after every launch."""
 
     def __init__(self, device: torch.device, most: int = COUNTERS) -> None:
         self.memory = outside_pools(partial(torch.zeros, most, EACH, dtype=torch.int32, device=device))
@@ -46,7 +44,7 @@ class TileCounters:
         return self.of(current_stream(self._index), torch.cuda.is_current_stream_capturing())
 
     def of(self, stream: int, capturing: bool) -> int:
-        """The same where it is known which stream that is, and whether a graph captures it."""
+        """As `address`, for a known current stream."""
         key = captured_stream(stream, capturing)
         if key not in self._slots:
             most = len(self.memory)
@@ -56,8 +54,8 @@ class TileCounters:
         return self._first + self.memory.stride(0) * BYTES * self._slots[key]
 
     def early(self, counter: int) -> int:
-        """Address of the words for a launch that takes tiles before the launch before it has ended, on the stream with this counter.
-        Launches take turns, so the launch before has other words; those before it have ended by then."""
+        """Address of the words for a launch that takes tiles before the previous launch on the stream of this counter ends.  Launches
+        alternate between two words; the launch before the previous one has ended by then."""
         turn = self._turns[counter] = EACH - self._turns.get(counter, EACH - 1)
         return counter + turn * BYTES
 
@@ -67,8 +65,8 @@ tile_counters = lru_cache(TileCounters)
 
 
 class DecodeMemory:
-    """Memory between CTAs of decode kernels on one device (kernels/decode/config.py): one tensor a stream, made for its first launch. A
-    call outside of captures leaves a spare tensor for the next capture; a further capture makes its own in the graph."""
+    """Memory between CTAs of decode kernels on one device (kernels/decode/config.py): one tensor per stream, made for its first launch.  A
+    call outside of captures leaves a spare tensor for the next capture; further captures allocate within the graph."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._words, self._device = size // BYTES, device
@@ -76,7 +74,7 @@ class DecodeMemory:
         self._spare: list[torch.Tensor] = []
 
     def of(self, stream: int, capturing: bool) -> int:
-        """Address of that of torch's current stream."""
+        """Address of the memory of torch's current stream."""
         key = captured_stream(stream, capturing)
         if not capturing:
             while len(self._spare) < 1 + (key not in self.kept):
@@ -97,5 +95,4 @@ class DecodeMemory:
 
 
 decode_memory = lru_cache(DecodeMemory)
-"""That all kernels share that take so many bytes: launches of a stream follow one another, and how a launch leaves the memory for the next
-one depends on its size alone."""
+"""Memory of a device, shared by all decode kernels with the same size: launches of a stream run one after another."""

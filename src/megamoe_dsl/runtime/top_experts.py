@@ -1,4 +1,4 @@
-"""Experts of each token from its router's logits, in one launch; an operator that torch.compile takes as one node."""
+"""Chooses each token's experts from logits in one launch; an operator that torch.compile takes as one node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .device_gemm import check_current, loaded_kernel
 
 DTYPES = {torch.float32: F32, torch.bfloat16: BF16}
 PARTS, MANY_TOKENS = 3, 1024
-"""BF16 matrices that make an FP32 router, and from how many tokens on it is cut into them."""
+"""Number of BF16 matrices whose sum is an FP32 router, and the tokens from which on the router is split into them."""
 RouterTensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 """Logits, bias, token_ids, hash_table and replicas."""
 Choice = tuple[int, str, int, int, float, int]
@@ -43,23 +43,22 @@ def top_experts(
     replicas: torch.Tensor | None = None,
     replica_shift: int = 0,
 ) -> Chosen:
-    """The `topk` experts of each token with the highest scores, int64 [tokens, topk], and their weights, float32.
+    """The `topk` experts of each token with the highest scores, int64 [tokens, topk], and their weights, float32 [tokens, topk].
 
     logits       float32 or bfloat16 [tokens, experts]
-    scores       softmax: weights are a softmax over the logits of those chosen; sigmoid, or sqrtsoftplus, the root of log(1 + exp(logit)):
-                 of each, divided by their sum
-    bias         float32 [experts], added to sigmoids or roots to choose by; None: no bias
-    groups       experts are that many groups, of which the `topk_groups` with the highest sums of two scores have a chance
-    scale        that weights are multiplied with
-    token_ids    int64 [tokens], with hash_table, int32 [ids, topk]: the experts of a token are those of its id in the table (DeepSeek-V4's
-                 first layers); an id past the table, or an entry that is no expert, masks slots: -1, with weight 0
-    replicas     int32 [experts, most]: the places of each expert, then -1 (SGLang's logical_to_all_physical_map).  What is returned are
-                 places: token t takes number (t + replica_shift) modulo the expert's places, so the choice is the same in every run
-    replica_shift  0 or more; a rank's number, so that ranks with few tokens do not all take the first places
+    scores       softmax: weights are a softmax over the chosen logits.  sigmoid, or sqrtsoftplus (the root of log(1 + exp(logit))): weights
+                 are the chosen scores, divided by their sum
+    bias         float32 [experts], added to sigmoid or sqrtsoftplus scores for the choice only
+    groups       number of expert groups; only experts of the `topk_groups` groups with the highest sums of two scores are chosen
+    scale        factor of the weights
+    token_ids    int64 [tokens], with hash_table, int32 [ids, topk]: row token_ids[t] of the table lists token t's experts (DeepSeek-V4's
+                 first layers); an id out of range, or an entry of no expert, gives -1 with weight 0
+    replicas     int32 [experts, most]: the places of each expert, then -1 (SGLang's logical_to_all_physical_map).  Places are returned in
+                 place of experts: token t takes replica (t + replica_shift) modulo their number
+    replica_shift  0 or more, for example the rank, so that ranks with few tokens do not all take the first replicas
 
-    Of equal scores the expert with the lower number comes first; -0.0 equals 0.0, and a NaN is the highest.  Threads may call at once, as
-    they may `moe`.  Logits have a gradient, though not beside replicas.  Raises `ProblemError` before anything is launched, also for a
-    bias that requires grad.
+    Ties go to the lower index; -0.0 equals 0.0, and NaN is the highest score.  Threads may call at once.  Logits have a gradient unless
+    there are replicas.  Raises `ProblemError` before any launch, also for a bias that requires grad.
     """
     check_no_gradient(("bias",), (bias,))
     if replicas is not None:
@@ -70,7 +69,7 @@ def top_experts(
 
 
 class TopExpertsPlan:
-    """The kernel of all calls with logits of one layout."""
+    """The kernel for logits of one layout."""
 
     def __init__(self, problem: TopExpertsProblem, device: torch.device, shift: int) -> None:
         self._problem, self._device, self._shift = problem, device, shift
@@ -88,7 +87,7 @@ class TopExpertsPlan:
         return idx, weights
 
     def launch(self, *given: Any) -> None:
-        """The same, with what is chosen to the addresses that follow a router's tensors."""
+        """Launches with a router's tensors, then the addresses of both results."""
         logits, bias, token_ids, hash_table, replicas, topk_idx, topk_weights = given
         values = self._kernel.arguments.values
         with LAUNCHES:
@@ -105,8 +104,8 @@ class TopExpertsPlan:
 def router_logits_of(x: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
     """x router^T in FP32, [tokens, experts], of bfloat16 x [tokens, H] and a router, bfloat16 or float32 [experts, H].
 
-    By torch: on a GPU tensor cores multiply a bfloat16 router, and a float32 one in parts where tokens are many; else numbers are FP32, as
-    those of a router that trains."""
+    torch computes it: on a GPU with tensor cores for a bfloat16 router, and for a float32 one with many tokens, split into BF16 parts;
+    else, and when it trains, in FP32."""
     trains = torch.is_grad_enabled() and (x.requires_grad or router.requires_grad)
     if router.dim() != 2 or router.shape[1:] != x.shape[1:]:
         raise ProblemError("router.shape", tuple(router.shape), f"(experts, {x.shape[-1]})")
@@ -120,7 +119,7 @@ def router_logits_of(x: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
 
 
 def cut(router: torch.Tensor) -> torch.Tensor:
-    """bfloat16 [3 experts, H]: matrices below one another, whose sum is the float32 one."""
+    """Splits a float32 router into three BF16 matrices that add up to it: bfloat16 [3 experts, H]."""
     parts, rest = list[torch.Tensor](), router
     for _ in range(PARTS):
         parts.append(rest.bfloat16())
@@ -129,7 +128,7 @@ def cut(router: torch.Tensor) -> torch.Tensor:
 
 
 def problem_of(router: RouterTensors, choice: Choice) -> TopExpertsProblem:
-    """Checks the tensors and makes the problem that they pose.  Raises `ProblemError`."""
+    """The problem of these tensors, after checking them.  Raises `ProblemError`."""
     logits, bias, token_ids, hash_table, replicas = router
     topk, scores, groups, topk_groups, scale, shift = choice
     check_dims("logits", logits, 2, "(tokens, experts)")
