@@ -152,16 +152,8 @@ def _preactivations(*given: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _row_gradients(
-    dy: torch.Tensor,
-    dy_sf: torch.Tensor,
-    topk_weights: torch.Tensor,
-    w2: torch.Tensor,
-    w2_sf: torch.Tensor,
-    stored: torch.Tensor,
-    *routed: Any,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    ends, sources, positions, gate_up, activation = routed
+def _row_gradients(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dy, dy_sf, topk_weights, w2, w2_sf, stored, ends, sources, positions, gate_up, activation = given
     routing, raw = _sums(dy, dy_sf, w2, w2_sf, ends, sources)
     columns = (lambda rows: gate_then_up(rows, gate_up)), (lambda rows: rows_of_w1(rows, gate_up))
     routing = replace(routing, positions=positions)
@@ -171,22 +163,14 @@ def _row_gradients(
     return rows, weighted, found.topk_weights
 
 
-def _token_gradients(
-    rows: torch.Tensor, rows_sf: torch.Tensor, w1: torch.Tensor, w1_sf: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor
-) -> torch.Tensor:
+def _token_gradients(*given: torch.Tensor) -> torch.Tensor:
+    rows, rows_sf, w1, w1_sf, ends, positions = given
     routing, sums = _sums(rows, rows_sf, w1, w1_sf, ends, torch.arange(len(rows), device=rows.device))
     return reference.token_gradients(sums.bfloat16(), replace(routing, positions=positions))
 
 
-def _weight_gradients(
-    total: torch.Tensor,
-    rows: torch.Tensor,
-    tokens: torch.Tensor,
-    ends: torch.Tensor,
-    sources: torch.Tensor,
-    tokens_first: bool,
-    kind: str = PACKED,
-) -> None:
+def _weight_gradients(total: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, *others: Any) -> None:
+    ends, sources, tokens_first, kind = others if len(others) == 4 else (*others, PACKED)
     step = ROW_BLOCK if kind == ALIGNED else 1
     begins = -(-torch.nn.functional.pad(ends[:-1], (1, 0)) // step) * step
     kept = torch.cat([torch.arange(*one) for one in zip(begins.tolist(), ends.tolist(), strict=True)])

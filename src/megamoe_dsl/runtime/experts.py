@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from ..blocks.gemm.problem import F32, I32
+from ..blocks.gemm.problem import F32, I32, I64
 from ..kernels.expert_layer import ExpertLayer
 from ..kernels.expert_routing.problem import SOFTMAX
 from ..problem import ProblemError
@@ -209,26 +209,6 @@ def check_rows(x: torch.Tensor, router_logits: torch.Tensor) -> None:
         raise ProblemError("router_logits.shape", tuple(router_logits.shape), f"({len(x)}, experts)")
 
 
-def layer_of(
-    x: torch.Tensor,
-    topk_idx: torch.Tensor,
-    w1: torch.Tensor,
-    gate_up: str,
-    activation: str,
-    preactivations: bool = False,
-    factors: bool = False,
-    recipe: str | None = None,
-    **fields: Any,
-) -> ExpertLayer:
-    """The layer that tensors of these shapes and dtypes describe; `fields` are further fields of `ExpertLayer`.  The dtype of the weights
-    gives the default recipe.  Raises `ProblemError`."""
-    for name, tensor, shape, dims in (("w1", w1, "(experts, 2 * intermediate, hidden)", 3), ("topk_idx", topk_idx, "(tokens, topk)", 2)):
-        check_dims(name, tensor, dims, shape)
-    recipe = recipe or (NVFP4 if factors and w1.dtype == torch.uint8 else RECIPE_BY_DTYPE.get(w1.dtype, FP8))
-    hidden = 2 * w1.shape[2] if w1.dtype == torch.uint8 else w1.shape[2]
-    return ExpertLayer(hidden, w1.shape[1] // 2, w1.shape[0], topk_idx.shape[1], gate_up, activation, recipe, preactivations, **fields)
-
-
 def launch(
     x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, *given: Any, routed: Sequence[torch.Tensor] = ()
 ) -> torch.Tensor:
@@ -245,15 +225,27 @@ def launch(
 def call_of(
     x: torch.Tensor, routing: Chosen, own: LayerOperands, gate_up: str, activation: str, activation_clamp: float | None, recipe: str | None
 ) -> ExpertCall:
-    """The call of these tensors, checked.  Raises `ProblemError`."""
-    idx, topk_weights = routing
-    fields = {"activation_clamp": activation_clamp, "biases": name_of(own.w1_bias), "weights": name_of(topk_weights, F32)}
+    """The call of these tensors, checked.  The dtype of the weights gives the default recipe.  Raises `ProblemError`."""
+    (idx, topk_weights), w1 = routing, own.w1
     if idx.dtype not in INDEX_DTYPES.values():
         raise ProblemError("topk_idx.dtype", idx.dtype, " or ".join(map(str, INDEX_DTYPES.values())))
-    if idx.dtype == torch.int32:
-        fields["indices"] = I32
-    stored, factors = own.preactivations is not None, own.factors is not None
-    layer = layer_of(x, idx, own.w1, gate_up, activation, stored, factors, recipe, **fields)
+    check_dims("w1", w1, 3, "(experts, 2 * intermediate, hidden)")
+    check_dims("topk_idx", idx, 2, "(tokens, topk)")
+    packed = w1.dtype == torch.uint8
+    layer = ExpertLayer(
+        w1.shape[2] * (2 if packed else 1),
+        w1.shape[1] // 2,
+        w1.shape[0],
+        idx.shape[1],
+        gate_up,
+        activation,
+        recipe or (NVFP4 if packed and own.factors is not None else RECIPE_BY_DTYPE.get(w1.dtype, FP8)),
+        preactivations=own.preactivations is not None,
+        activation_clamp=activation_clamp,
+        biases=name_of(own.w1_bias),
+        indices=I32 if idx.dtype == torch.int32 else I64,
+        weights=name_of(topk_weights, F32),
+    )
     call = ExpertCall(layer, x, *routing, own.with_scales())
     call.check()
     return call

@@ -263,16 +263,8 @@ class MegaMoE(torch.nn.Module):
         weights = self.memory.checkpoint_weights()
         destination.update({f"{prefix}{name}": getattr(weights, name) for name in weight_names(self.problem)})
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+        _, strict, missing_keys, unexpected_keys, error_msgs = others
         names = weight_names(self.problem)
         keys = [f"{prefix}{name}" for name in names]
         missing = [key for key in keys if key not in state_dict]
