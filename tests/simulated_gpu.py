@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
@@ -19,6 +20,12 @@ from megamoe_dsl.sim import GlobalMemory, Launch, Simulator
 from megamoe_dsl.target import Target
 
 NUM_SMS = 4
+
+
+def values_of(arguments: ArgumentBlock) -> tuple[int | bytes, ...]:
+    """What a launch passes with these arguments as they are now."""
+    values = [getattr(arguments.values, name) for name in arguments.names]
+    return tuple(bytes(value) if isinstance(value, ctypes.Array) else value for value in values)
 
 
 class SimulatedKernel:
@@ -43,7 +50,7 @@ class SimulatedKernel:
             if tensor.numel():
                 memory.add(tensor, name=name, rank=0)
         shape = {"grid": (config.num_sms, 1, 1), "block": (config.num_threads, 1, 1), "cluster": (config.cluster, 1, 1)}
-        launch = Launch(**shape, dynamic_smem=self.artifact.dynamic_smem, args=self.arguments.read(), rank=0)
+        launch = Launch(**shape, dynamic_smem=self.artifact.dynamic_smem, args=values_of(self.arguments), rank=0)
         assert not Simulator(self.artifact.ptx, memory).run([launch]).findings
 
 

@@ -30,6 +30,7 @@ from megamoe_dsl.runtime.device_gemm import LoadedGemm
 from megamoe_dsl.runtime.preparation import grid_target
 from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from simulated_gpu import values_of
 
 MOE = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8")
 CONFIG = choose(MOE, Target.typical("sm_90a", 2), 8)
@@ -138,7 +139,7 @@ def test_saved_arguments_come_back_after_others_were_filled_in() -> None:
     block.restore(saved)
     block.fill((5, 7))
     block.restore(saved)
-    assert block.read() == (3, 1 << 40)
+    assert values_of(block) == (3, 1 << 40)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -147,7 +148,7 @@ def test_an_address_that_moved_is_moved_for_one_launch(fails: bool) -> None:
     seen: list[tuple[int | bytes, ...]] = []
 
     def launch() -> None:
-        seen.append(block.read())
+        seen.append(values_of(block))
         if fails and len(seen) == 1:
             raise cuda_kernel.CudaError("cuLaunchKernelEx")
 

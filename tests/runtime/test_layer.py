@@ -22,7 +22,7 @@ from megamoe_dsl.runtime.custom_op import is_plain_call, layer_of
 from megamoe_dsl.runtime.layer import MegaMoE, mega_moe
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
-from simulated_gpu import NUM_SMS, SimulatedKernel, visible
+from simulated_gpu import NUM_SMS, SimulatedKernel, values_of, visible
 from sweep import sample
 
 PROBLEM = Problem(512, 256, 4, 2, max_tokens_per_rank=64, recipe="fp8xfp8", activation_clamp=10.0)
@@ -364,7 +364,7 @@ def test_torch_compile_makes_every_call(moe: MegaMoE, case: Case, gpu: type[Simu
 
     launches = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "launch", lambda kernel: launches.append(kernel.arguments.read()))
+        patch.setattr(gpu, "launch", lambda kernel: launches.append(values_of(kernel.arguments)))
         torch.compile(step, backend="aot_eager", fullgraph=True)()
     assert len(launches) == 6, "two kernels a call"
 

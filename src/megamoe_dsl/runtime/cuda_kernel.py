@@ -56,10 +56,6 @@ class ArgumentBlock:
         """Makes the next `restore` write all arguments."""
         self._restored = b""
 
-    def read(self) -> tuple[int | bytes, ...]:
-        values = [getattr(self.values, name) for name in self.names]
-        return tuple(bytes(value) if isinstance(value, ctypes.Array) else value for value in values)
-
 
 LAUNCHES = RLock()
 """Held by a call of `moe`, `top_experts` or a GEMM while it writes arguments and launches: threads share arguments and workspace."""

@@ -115,7 +115,14 @@ class GemmTensors:
 
     def _of_rows(self, p: GemmProblem) -> dict[str, Wanted]:
         """Checks for a dense or grouped problem.  Raises `ProblemError` for a wrong shape of rows."""
-        lead = self.rows_shape(p)
+        dims = 3 if p.kind == MASKED else 2
+        check_dims("a", self.a, dims, "[num_groups, capacity, k]" if dims == 3 else "[m, k]")
+        lead = tuple(self.a.shape[:-1])
+        if dims == 3 and lead[0] != p.num_groups:
+            raise ProblemError("a.shape[0]", lead[0], f"num_groups = {p.num_groups}")
+        step = capacity_step(p)
+        if dims == 3 and lead[1] % step:
+            raise ProblemError("a.shape[1]", lead[1], f"a multiple of {step}: TMA fetches the scales of so many rows at least")
         entries = self.rows // ROW_BLOCK if p.kind == CONTIGUOUS else p.num_groups
         return {
             **self._operands(p, lead),
@@ -213,18 +220,6 @@ class GemmTensors:
         for name, sf in (("a_sf", self.a_sf), ("b_sf", self.b_sf)):
             if sf.dtype == torch.int32:  # other scales are copied
                 check_aligned(name, sf, TMA_ALIGNMENT)
-
-    def rows_shape(self, problem: GemmProblem) -> tuple[int, ...]:
-        """Shape of the rows of A and D.  Raises `ProblemError` for a wrong shape of A."""
-        dims = 3 if problem.kind == MASKED else 2
-        check_dims("a", self.a, dims, "[num_groups, capacity, k]" if dims == 3 else "[m, k]")
-        lead = tuple(self.a.shape[:-1])
-        if dims == 3 and lead[0] != problem.num_groups:
-            raise ProblemError("a.shape[0]", lead[0], f"num_groups = {problem.num_groups}")
-        step = capacity_step(problem)
-        if dims == 3 and lead[1] % step:
-            raise ProblemError("a.shape[1]", lead[1], f"a multiple of {step}: TMA fetches the scales of so many rows at least")
-        return lead
 
     @property
     def rows(self) -> int:

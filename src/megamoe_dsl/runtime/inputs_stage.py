@@ -29,16 +29,15 @@ class InputsStage:
 
         def kernel(quantized: bool) -> CudaKernel:
             fields = {"quantized": quantized, "shared": shared.count, "pool_rows": memory.config.pool_rows}
-            return CudaKernel(store.get(PreDispatchKernel().choose(shared.whole, target, 0, **fields)))
+            made = CudaKernel(store.get(PreDispatchKernel().choose(shared.whole, target, 0, **fields)))
+            made.arguments.values.sym = memory.sym.data_ptr()
+            if self.problem.formats.activations.factor and not quantized:
+                made.arguments.values.factors = memory.address("factors")
+            if shared.count:
+                made.arguments.values.first_shared = shared.first_of(rank)
+            return made
 
         self._copy, self._quantize = kernel(True), kernel(False) if bf16 else None
-        for one in (self._copy, self._quantize):
-            if one is not None:
-                one.arguments.values.sym = memory.sym.data_ptr()
-                if one is self._quantize and self.problem.formats.activations.factor:
-                    one.arguments.values.factors = memory.address("factors")
-                if shared.count:
-                    one.arguments.values.first_shared = shared.first_of(rank)
 
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
         """Raises `ProblemError` for a dtype, shape, stride, device or address; reads no tensor."""
