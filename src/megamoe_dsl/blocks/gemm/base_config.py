@@ -1,4 +1,4 @@
-"""What the configurations of a GEMM have in common on every architecture: what the order of tiles and the scheduler ask for."""
+"""What the configurations of a GEMM share on every architecture: properties that the tile order and the scheduler read, and checks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from .problem import CONTIGUOUS, ROW_BLOCK, GemmProblem
 
 
 class BaseGemmConfig(CheckedConfig):
-    """A frozen dataclass of JSON values, and the parts that they choose: who brings rows of A (rows.py) and of B (weights.py), what
-    becomes of sums (epilogue.py).  map_names: tensor maps, in the order of the kernel's parameters; blocks_per_fetch: tiles that a
-    cluster takes at a time.
+    """A frozen dataclass of JSON values, which select the row source of A (rows.py), the weight source of B (weights.py) and the epilogue
+    (epilogue.py).  map_names: tensor maps, in the order of the kernel's parameters; blocks_per_fetch: tiles that a cluster takes at a time.
     """
 
     smem = PLAN_OF_RING
@@ -42,22 +41,22 @@ class BaseGemmConfig(CheckedConfig):
 
     @property
     def n_blocks(self) -> int:
-        """The tile's columns, `n` rows of B, make so many blocks of `block_n`, of which the last may be partial."""
+        """Column blocks of D: blocks of `block_n` rows of B, of which the last may be partial."""
         return -(-self.tile_columns // int(self.block_n))
 
     @property
     def first_fetch(self) -> int:
-        """The first number of a tile that is fetched: those before it are the first of each cluster."""
+        """Number of the first tile that a cluster fetches at run time; the tiles before it are each cluster's first ones."""
         return self.num_clusters * self.blocks_per_fetch
 
     @property
     def table_entries(self) -> int:
-        """The table of groups in shared memory has an entry for each expert and one for the end; a problem without a table has 0."""
+        """Entries of the table of groups in shared memory: one per expert and one for the end; 0 without a table."""
         return self.num_experts + 1 if self.problem.has_table else 0
 
     @property
     def has_own_table(self) -> bool:
-        """Whether every CTA fills a table of groups before its roles begin, because others than the scheduler read it."""
+        """Whether every CTA fills its table of groups before the roles begin, because not only the scheduler reads it."""
         return self.brings_rows or (self.problem.sums_rows and self.cluster > 1)
 
     @property
@@ -69,12 +68,12 @@ class BaseGemmConfig(CheckedConfig):
 
     # --- checks
     def check_problem(self) -> None:
-        """A problem of the architecture's recipes, and declared types of fields.  Raises `ConfigError`."""
+        """Checks the types of the fields, and that the architecture has the problem's recipe.  Raises `ConfigError`."""
         self.check_declared(GemmProblem)
         self.require_any("problem.recipe", self.recipes, f" for {self.arch}")
 
     def check_grid(self) -> None:
-        """The grid, and the order of its tiles.  Raises `ConfigError`."""
+        """Checks the grid and the order of its tiles.  Raises `ConfigError`."""
         kind = self.problem.kind
         divides = kind != CONTIGUOUS or ROW_BLOCK % self.block_m == 0
         self.require("block_m", divides, f"a divisor of {ROW_BLOCK} for a {kind} problem")
@@ -83,5 +82,5 @@ class BaseGemmConfig(CheckedConfig):
         self.only_where("trace", self.problem.of_experts, "but over the rows of experts")
 
     def check_stages(self, field: str) -> None:
-        """As many as fit, which `num_stages` of 0 asks for.  Raises `ConfigError`; `field` is what a tile is too large by."""
+        """Checks `num_stages` and replaces 0 by the deepest ring that fits.  Raises `ConfigError`; it names `field` if two do not fit."""
         self.check_depth(most_that_fit(lambda stages: int(self.smem_plan(stages).region.size), self.arch.smem_bytes), field)

@@ -1,6 +1,6 @@
-"""Which tile, and how it is computed: what was measured on the GPU (tuned/), else what a rough estimate finds best.
+"""Chooses a GEMM's configuration on SM90: the measured one of the tuned table (tuned/), else the one with the lowest estimate.
 
-The estimate counts clocks of an SM: waves of tiles, each as long as multiplying or fetching its operands takes, and its epilogue.  Its
+The estimate counts clocks of an SM: waves of tiles, each as long as multiplying or fetching its operands takes, plus its epilogue.  The
 constants are those of an H200 at its power cap.
 """
 
@@ -48,16 +48,16 @@ COLUMNS = (256, 192, 128)  # of a tile where K are rows: those that waste the fe
 
 
 def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> GemmConfig:
-    """The configuration for `rows` rows of A; `fields` replace what is chosen.  `batch_invariant`: a row of D does not depend on how many
-    there are, because no tile splits K.  Raises `ConfigError`."""
+    """The configuration for `rows` rows of A; `fields` override chosen values.  `batch_invariant`: no tile splits K, so a row of D does not
+    depend on the number of rows.  Raises `ConfigError`."""
     problem.check_rows(rows)
     return GemmConfig(problem, num_sms=target.num_sms, **{**choose_fields(problem, target, rows, batch_invariant), **fields})
 
 
 def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool = False) -> Choice:
-    """Fields of a configuration for `rows` rows of A, equally many of each group; `whole_k`: a CTA adds up all of K.
+    """Fields of a configuration for `rows` rows of A, spread evenly over the groups; `whole_k`: no tile splits K.
 
-    What was measured does not count for the rows of experts: that was of pairs, and of rows that TMA loads."""
+    The tuned table is not used for rows of experts: it was measured with CTA pairs and with rows that TMA loads."""
     expected = max(rows, 1) / problem.num_groups
     if problem.gradient and problem.formats.scaled:
         tile = {"block_n": 256, "cluster": target.pair} if problem.k >= DEEP_K else {"block_n": 128, "k_in_flight": 2}
@@ -101,7 +101,7 @@ def choose_fields(problem: GemmProblem, target: Target, rows: int, whole_k: bool
 
 
 def unscaled(choice: Choice) -> Choice:
-    """The same tile where sums stay in the tensor core, two K blocks at a time without being asked to."""
+    """The same tile for unscaled operands, whose sums stay in the tensor core: two K blocks are always in flight."""
     return {name: value for name, value in choice.items() if name != "k_in_flight"}
 
 
@@ -111,7 +111,7 @@ def burst_of(problem: GemmProblem) -> int:
 
 
 def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) -> GemmEntry | None:
-    """The measured point that speaks for so many rows of a group: one with as many or up to twice as many, or both with many."""
+    """The measured point for `expected` rows of a group: one with as many or up to twice as many rows, or both with `MANY_ROWS` or more."""
     found = tuned_table(gpu, GemmEntry).by_share.get(GemmEntry.share_of(problem, num_sms=num_sms), [])
     above = [one for one in found if expected <= one.expected <= 2 * expected]
     many = [one for one in found if min(one.expected, expected) >= MANY_ROWS and expected <= 4 * one.expected]
@@ -119,7 +119,7 @@ def find_entry(problem: GemmProblem, num_sms: int, expected: float, gpu: str) ->
 
 
 def cost(problem: GemmProblem, counts: list[int], choice: Choice, num_sms: int) -> float:
-    """The estimate for these rows of each group; `choice` has fields of a configuration, or is one's."""
+    """Estimated clocks for groups with these `counts` of rows; `choice` has fields of a configuration."""
     block_m, block_n, split = choice["block_m"], choice["block_n"], bool(choice.get("split_k"))
     tiles = (1 + split) * sum(-(-count // block_m) for count in counts) * -(-problem.n // block_n)
     multiply, epilogue = block_m * block_n * ROW_BYTES / MULTIPLY_RATE, EPILOGUE + block_m * block_n / STORE_RATE
@@ -150,7 +150,7 @@ DECODED: tuple[Choice, ...] = ({"block_m": 128, "block_n": 256, "epilogue_buffer
 
 
 def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
-    """All that can be chosen for so many rows of each group."""
+    """Candidate tiles with decoded weights for `expected` rows of each group."""
     split, allowed = expected <= MOST_COLUMNS and problem.k_blocks > 1, range(8, MOST_COLUMNS + 1, 8)
     whole = [m for m in allowed if problem.kind != CONTIGUOUS or ROW_BLOCK % m == 0]
     block_m = next((m for m in whole if expected <= m), whole[-1])
@@ -163,7 +163,7 @@ def decoding_tiles(problem: GemmProblem, expected: float) -> list[Choice]:
 
 
 def issue_clocks(choice: Choice) -> float:
-    """A scheduler takes so many clocks to issue a K block of math warps that decode, with instructions as `megamoe inspect` counts them."""
+    """Clocks in which a warp scheduler issues a K block of math warps that decode; `megamoe inspect` has counted the instructions."""
     block_m, warps = choice["block_m"], choice["warpgroups"]
     blocks = choice["block_n"] // BLOCK_ROWS // warps
     return float(warps * (40 + 0.7 * block_m + blocks * (75 + 0.45 * block_m)) / ISSUE_RATE)

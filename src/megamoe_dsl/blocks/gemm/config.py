@@ -1,4 +1,4 @@
-"""How a GEMM is computed on SM90: the tile, who multiplies it, in which order tiles come and who deals them."""
+"""How a GEMM is computed on SM90: tile, warpgroups, cluster, tile order and schedule."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ GATHERING_REGISTERS = {1: {"loader": 40, "math": 232, "gather": 56}, 2: {"loader
 """The same where rows of A are gathered: a thread that gathers keeps up to 8 of them."""
 DECODE_REGISTERS = {"loader": 24, "math": 216, "decode": 56}
 DECODED_TILES = ((128, 256), (256, 128))
-"""Rows of A by rows of B, decoded into shared memory; of the second a thread has as many sums, and half as much is decoded."""
+"""Rows of A by rows of B of tiles with B decoded into shared memory: both have as many sums a thread, the second decodes half as much."""
 
 
 def pairs_tiles(problem: Any, block_m: int, block_n: int) -> bool:
-    """Whether K are the rows of groups, and tiles of one come in pairs with the same columns, so each CTA of a cluster can fetch half."""
+    """Whether K runs over rows of groups and a group's tiles pair up with equal columns, of which each CTA of a cluster fetches half."""
     return bool(problem.sums_rows and -(-problem.tile_rows // block_m) % 2 == 0 and block_n % (2 * K_ROWS) == 0)
 
 
@@ -184,12 +184,12 @@ class GemmConfig(BaseGemmConfig):
 
     @property
     def most_k_blocks(self) -> int:
-        """K blocks of a tile that a CTA multiplies; with `split_k` the second CTA has one less where they are odd."""
+        """K blocks of a tile that a CTA multiplies; with `split_k` and an odd number the second CTA multiplies one less."""
         return -(-self.problem.k_blocks // self.cluster) if self.split_k else self.problem.k_blocks
 
     @property
     def is_tall(self) -> bool:
-        """Whether a warpgroup has two chunks of 64 rows of A, decoded B being the same for both."""
+        """Whether a warpgroup multiplies two chunks of 64 rows of A with the same decoded B."""
         return self.problem.decodes and not self.swap_ab and self.block_m > self.block_n
 
     # --- parts

@@ -1,4 +1,4 @@
-"""What every role of a GEMM needs: the tile of D that it works on, the configuration, this CTA's place, and addresses."""
+"""What every role of a GEMM reads: the current tile of D, the configuration, the CTA's place in the grid and cluster, and addresses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..tiles import TileContext
 from .tile import SCALE_STEP
 
 APART, SAME_TOKENS, SAME_WEIGHTS, ALONE = range(4)
-"""What the tiles of a cluster have in common; `ALONE`: there is one only."""
-LAST = -1  # n_block of what says that nothing is left
+"""What the two tiles of a cluster share; `ALONE`: there is only one tile."""
+LAST = -1  # n_block of the work tile that ends a queue
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GemmTile:
 
 @cute.jit
 def next_tile(queue: TileQueue) -> tuple[GemmTile, TileQueue]:
-    """A warp that works on tiles: its next one, and the place of the one after it."""
+    """The warp's next tile, and the queue advanced by one."""
     (which, n_block, row, valid_m), following = read_tile(queue)
     return GemmTile(which >> 2, which & 3, n_block, row, valid_m), following
 
@@ -49,8 +49,8 @@ def next_tile(queue: TileQueue) -> tuple[GemmTile, TileQueue]:
 class GemmStage(Stage):
     """A stage as the math warps read it for a tile.
 
-    A CTA whose partner has no tile gives a stage back to itself as often as there are CTAs, so that one count of arrivals serves both.
-    Where a tile may begin at `any_row` its scales lie a few further on in the stage, because TMA fetches them from a multiple of four on.
+    A CTA whose partner has no tile arrives at its own barrier once for each CTA, so the barrier always expects the same arrivals.
+    If a tile may begin at `any_row`, its scales begin up to three places into the stage: TMA fetches scales from a multiple of four on.
     """
 
     any_row: cutlass.Constexpr[bool]
@@ -68,7 +68,7 @@ class GemmStage(Stage):
         return not self.any_row
 
     def reader_releases(self, lane: Any) -> Any:
-        """Each lane another CTA's, or all this one's."""
+        """Each lane releases another CTA's stage, or all lanes this CTA's."""
         return select(self.alone != 0, self.cta_rank, lane)
 
 
@@ -93,7 +93,7 @@ class GemmContext(TileContext):
         return self.cta_rank * self.config.most_k_blocks if self.config.split_k else 0
 
     def rows_of_group(self, tile: GemmTile) -> tuple[Int32, Int32]:
-        """How many rows the tile's group has, and the first of them."""
+        """Number of rows of the tile's group, and its first row."""
         rows, first = load_shared_v2(self.shared("group_table", tile.group))
         return Int32(rows), Int32(first)
 
@@ -108,7 +108,7 @@ class GemmContext(TileContext):
         return cutlass.max(ceil_div(rows, config.problem.k_block), Int32(1))
 
     def first_k_block_of(self, tile: GemmTile) -> Any:
-        """The first of them.  Of a group without rows it lies beyond all, where TMA reads zeros."""
+        """The first of these K blocks.  For a group without rows it lies past the end of K, where TMA reads zeros."""
         if not self.config.problem.sums_rows:
             return self.first_k_block
         rows, first = load_shared_v2(self.shared("group_table", tile.group))
@@ -125,7 +125,7 @@ class GemmContext(TileContext):
         return rows.read_stage(GemmStage(first.plan, first.cluster, first.smem, first.ring, rows.any_row, self.cta_rank, zero, zero))
 
     def source_row(self, tile: GemmTile) -> Any:
-        """Row of A that a tile begins at, or of the list that says which rows of A are the tile's."""
+        """First row of a tile in A, or in the list of gathered rows."""
         if self.config.problem.sums_rows:
             return tile.row - tile.group * self.config.problem.tile_rows
         if not self.config.problem.places_rows:
@@ -151,14 +151,14 @@ class GemmContext(TileContext):
 
     @cute.jit
     def read_end(self, tile: GemmTile, queue: TileQueue):
-        """Where the cluster's other CTA had one more tile, that CTA's end is published after it, to both: it is read before this CTA
-        leaves, so that nothing is on its way to shared memory that is given up."""
+        """If the cluster's other CTA had one more tile, the end of the queue is published after it, to both CTAs.  This CTA reads it before
+        it exits, so that no write to its shared memory is in flight."""
         if cutlass.const_expr(self.config.blocks_per_fetch > 1):
             if tile.sharing == ALONE:
                 next_tile(queue)
 
     def wait_rows(self, tile: GemmTile) -> None:
-        """Until a tile's rows of A and their scales are there, visible to TMA: for a kernel that they arrive in."""
+        """Waits until the rows of A of a tile and their scales are visible to TMA; only kernels that receive rows override this."""
 
     def detail(self, tile: GemmTile) -> Any:
         return tile_detail(div(tile.row, self.config.block_m), tile.n_block, 0)
@@ -169,7 +169,7 @@ class GemmContext(TileContext):
 
 @cute.jit
 def prefetch_maps(ctx: Any):
-    """Tensor maps into the descriptor cache, but for those of parts of a tile."""
+    """Prefetches the tensor maps, except those of parts of a tile, into the descriptor cache."""
     if elect():
         for name in ctx.config.map_names:
             if cutlass.const_expr(not name.endswith("_part")):

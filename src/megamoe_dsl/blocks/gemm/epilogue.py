@@ -1,4 +1,4 @@
-"""Epilogues: what becomes of the sums of a tile, on SM90 and on SM100."""
+"""Epilogues of GEMMs on SM90 and SM100: how a tile's FP32 sums reach D."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_rows_of_warpgroups(config: Any, what: str) -> None:
 
 
 class Epilogue:
-    """What becomes of the sums of a tile."""
+    """Takes the FP32 sums of a tile from registers or tensor memory to D."""
 
     def check(self, config: Any) -> None:
         """Accepts every configuration, because sums of any tile can be stored."""
@@ -31,15 +31,15 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Store(Epilogue):
-    """Sums go to D.  buffers: staging buffers that a warp has in SMEM; 0 where FP32 goes from registers to memory."""
+    """Stores sums to D.  buffers: SMEM staging buffers of a warp; 0 if FP32 goes from registers to memory."""
 
     buffers: int
 
     idles: ClassVar[bool] = False
-    """Whether a warpgroup whose rows of a tile are not there leaves out what they would be multiplied with."""
+    """Whether a warpgroup without valid rows in a tile skips its MMAs."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
-        """D's; it is there and not used where FP32, or what is activated, leaves from registers."""
+        """The tensor map of D; unused if FP32 or activated values leave from registers."""
         problem, tile = config.problem, config.tile
         kind = {F32: TensorMapDtype.F32, BF16: TensorMapDtype.BF16}.get(problem.output, TensorMapDtype.U8)
         dims, pitch = (problem.d_columns, args.d_rows if problem.of_experts else args.m), (problem.d_columns * problem.output_bytes,)
@@ -51,14 +51,14 @@ class Store(Epilogue):
 
 @dataclass(frozen=True)
 class StoreTransposed(Store):
-    """Sums go to D, whose columns are the wgmma's rows."""
+    """Stores sums to D, whose columns are the wgmma's rows."""
 
     finish = late("blocks.gemm.varlen_k.finish_transposed")
 
 
 @dataclass(frozen=True)
 class AddSums(Store):
-    """TMA adds FP32 sums to D, each once.  transposes: D's columns are the wgmma's rows."""
+    """Adds FP32 sums to D with TMA.  transposes: D's columns are the wgmma's rows."""
 
     transposes: bool
 
@@ -79,14 +79,14 @@ class AddSums(Store):
 
 @dataclass(frozen=True)
 class ActivateGateUp(Store):
-    """Gate and up are activated, and quantized unless D is BF16; TMA does not read the staging buffer.  idles: where warpgroups have rows
-    of their own, which those of a last tile of an expert need not fill."""
+    """Activates gate and up, and quantizes unless D is BF16; TMA does not read the staging buffer.  idles: with several warpgroups, whose
+    rows an expert's last tile may leave empty."""
 
     buffers: int = 1
     idles: bool = False  # type: ignore[misc]
 
     def check(self, config: Any) -> None:
-        """Gate and up of a row lie in one thread: a warpgroup has all columns of a tile of 128 channels.  Raises `ConfigError`."""
+        """Requires gate and up of a row in one thread: a warpgroup has all columns of a tile of 128 channels.  Raises `ConfigError`."""
         config.require("block_n", config.block_n == GATE_UP_ROWS, f"{GATE_UP_ROWS} for gate and up")
         check_rows_of_warpgroups(config, "gate and up")
 
@@ -96,12 +96,12 @@ class ActivateGateUp(Store):
 
 @dataclass(frozen=True)
 class GateUpGradient(Store):
-    """Sums are gradients of activated gate and up, and become those of gate and up."""
+    """Turns sums, gradients of the activated product, into gradients of gate and up."""
 
     buffers: int = 1
 
     def check(self, config: Any) -> None:
-        """All columns of a row of a tile lie in one quad.  Raises `ConfigError`."""
+        """Requires all columns of a row of a tile in one quad.  Raises `ConfigError`."""
         check_rows_of_warpgroups(config, "a gradient")
         config.require("block_n", config.block_n % DOT_COLUMNS == 0, f"a multiple of {DOT_COLUMNS} for a gradient")
 
@@ -110,7 +110,7 @@ class GateUpGradient(Store):
 
 @dataclass(frozen=True)
 class StorePasses(Epilogue):
-    """Sums go to D, whose rows follow those of A.  staged: BF16, by way of SMEM; FP32 goes from registers to memory."""
+    """Stores sums to D, row for row of A.  staged: BF16 through SMEM; FP32 goes from registers to memory."""
 
     staged: bool
 
@@ -119,7 +119,7 @@ class StorePasses(Epilogue):
 
     @property
     def function(self) -> str:
-        """The function that reads sums, or its file, as a listing names it."""
+        """The function, or file, that reads sums, as a SASS listing names it."""
         return "results." if self.staged else "epilogue."
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
@@ -130,7 +130,7 @@ class StorePasses(Epilogue):
 
 @dataclass(frozen=True)
 class ScatterPasses(Epilogue):
-    """BF16, wherever rows of experts lie: scatter4 takes them from SMEM."""
+    """Stores BF16 rows of experts from SMEM with scatter4."""
 
     staged: ClassVar[bool] = True
     shares_maxima: ClassVar[bool] = False
@@ -147,7 +147,7 @@ class ScatterPasses(Epilogue):
 
 @dataclass(frozen=True)
 class ScatterGateUp(ScatterPasses):
-    """Gate and up are activated, and quantized to `hidden` unless that is BF16."""
+    """Activates gate and up, and quantizes to `hidden` unless that is BF16."""
 
     hidden: Format
 
@@ -155,7 +155,7 @@ class ScatterGateUp(ScatterPasses):
     function: ClassVar[str] = "outputs."
 
     def check(self, config: Any) -> None:
-        """Raises `ConfigError` where a tile is partial: its rows of gate would lack some of up."""
+        """Raises `ConfigError` if the last tile were partial: some of its rows of gate would lack their rows of up."""
         whole = config.problem.n % config.block_n == 0
         tile = f"gate and up with consumers = {config.consumers} and pairs = {config.pairs}"
         config.require("problem.n", whole, f"a multiple of {config.block_n} for {tile}")
@@ -170,7 +170,7 @@ class ScatterGateUp(ScatterPasses):
 
 @dataclass(frozen=True)
 class GradientPasses(ScatterPasses):
-    """Sums are gradients of activated gate and up, and become those of gate and up; all leaves from registers."""
+    """Turns sums, gradients of the activated product, into gradients of gate and up; everything leaves from registers."""
 
     function: ClassVar[str] = "gradient."
     map_names: ClassVar[tuple[str, ...]] = ()

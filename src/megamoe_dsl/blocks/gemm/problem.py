@@ -1,5 +1,5 @@
-"""What is computed: D[M, N] = A[M, K] x B[N, K], of one matrix B or of one for each group of rows, or over the rows of experts.  Every
-constraint is checked here."""
+"""What a GEMM computes: D[M, N] = A[M, K] x B[N, K] with one matrix B (dense) or one for each group of rows (grouped), also over gathered
+rows of experts.  Every constraint on a problem is checked here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_ROWS = 1 << 30  # counted in 32 bits with room for a tile
 
 @dataclass(frozen=True)
 class GemmProblem(CheckedProblem):
-    """Everything of a GEMM but M, which every launch says anew.  Raises `ProblemError`."""
+    """A GEMM without M, which each launch passes.  Raises `ProblemError` for a field out of range."""
 
     n: int  # columns of D, rows of B; a multiple of 16
     k: int  # a multiple of 128; for BF16 of 32 on SM90 and of 64 on SM100
@@ -54,9 +54,9 @@ class GemmProblem(CheckedProblem):
     of_experts: ClassVar[bool] = False  # whether rows of A and of D are counted on their own, and may lie apart
     gathers: ClassVar[bool] = False  # whether a list says where rows of A lie
     places_rows: ClassVar[bool] = False
-    """Whether a group's rows begin elsewhere in A, in the list or in D than at the number of rows of those before it."""
+    """Whether a group's first row in A, in the list of sources or in D differs from the number of rows of the groups before it."""
     sums_rows: ClassVar[bool] = False
-    """Whether K of the product are the rows of a group, which then has a D of its own."""
+    """Whether K runs over the rows of a group (varlen-K); each group then has its own D."""
     transposes: ClassVar[bool] = False  # whether the wgmma's rows, columns of A, are columns of D
     gate_up: ClassVar[str] = ""
     preactivations: ClassVar[bool] = False
@@ -86,12 +86,12 @@ class GemmProblem(CheckedProblem):
 
     @property
     def k_block(self) -> int:
-        """Values of K that are counted together: those of a scale, where rows of a stage have as many or more, else those of such a row."""
+        """Values of K in a K block: as many as share a scale, or as a row of a pipeline stage holds if those are fewer."""
         return min(SCALE_BLOCK, 8 * ROW_BYTES // self.formats.activations.element_bits)
 
     @property
     def k_blocks(self) -> int:
-        """Blocks of `k_block` of K, of which the last may be partial: what lies beyond K counts as zero."""
+        """K blocks, of which the last may be partial: TMA fills it up with zeros."""
         return -(-self.k // self.k_block)
 
     @property
@@ -114,7 +114,7 @@ class GemmProblem(CheckedProblem):
 
     @property
     def b_lead(self) -> tuple[int, ...]:
-        """Shape of B, but for K: rows of all groups together where some of each are multiplied."""
+        """Leading dimensions of B, without K; with `b_rows` the rows of all groups in one dimension."""
         groups = (self.num_groups,) if self.has_groups else ()
         return (self.all_rows,) if self.b_rows else (*groups, self.n)
 
@@ -131,7 +131,7 @@ class GemmProblem(CheckedProblem):
 
     @property
     def row_step(self) -> int:
-        """Rows to which each group's are filled up in A."""
+        """Each group is padded to a multiple of this many rows of A."""
         return ROW_BLOCK if self.kind in (CONTIGUOUS, ALIGNED) else 1
 
     @property
@@ -141,7 +141,7 @@ class GemmProblem(CheckedProblem):
 
     @property
     def scales_at_once(self) -> int:
-        """Scales of a row of A that follow one another and can be copied together: of 1, 2 or 4 K blocks."""
+        """K blocks whose scales of a row of A are adjacent and can be copied at once: 1, 2 or 4."""
         return gcd(self.k_blocks, MOST_SCALES) if self.formats.promoted else 1
 
     @property
@@ -150,12 +150,12 @@ class GemmProblem(CheckedProblem):
 
     @property
     def has_table(self) -> bool:
-        """Whether a CTA has a table of where each group's rows lie.  Rows that follow a tile's may then belong to another group, so that
-        the store must leave them alone."""
+        """Whether a CTA keeps a table of each group's rows.  Rows after a tile may then belong to another group, so the store must not
+        touch them."""
         return self.kind in (PACKED, ALIGNED, MASKED)
 
     def check_rows(self, rows: object, field: str = "m") -> int:
-        """M as an int.  Raises `ProblemError` for one that no launch takes."""
+        """M as an int.  Raises `ProblemError` unless a launch accepts it."""
         number = integer_between(field, rows, 0, MOST_ROWS, f"between 0 and {MOST_ROWS}")
         if self.kind == CONTIGUOUS and number % ROW_BLOCK:
             raise ProblemError(field, number, f"a multiple of {ROW_BLOCK} for a {self.kind} problem")
@@ -174,7 +174,7 @@ DOT_COLUMNS = 128  # columns of sums of which a gradient's product with activate
 
 @dataclass(frozen=True)
 class GatherGemmProblem(ActivatingProblem, GemmProblem):
-    """A `GemmProblem` of `num_groups` experts, whose rows every launch says anew (kernel_cases/gather.py).  Raises `ProblemError`."""
+    """A grouped GEMM over the rows of `num_groups` experts, which each launch passes (kernel_cases/gather.py).  Raises `ProblemError`."""
 
     kind: str = PACKED
     # order of the rows of A:
@@ -223,7 +223,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
     @property
     def hidden(self) -> Format:
-        """Activated gate and up have the format that Linear2 takes, or BF16 where that has a factor, which must be known before."""
+        """Format of activated gate and up: that of Linear2's input, or BF16 if that format needs a factor that is not known yet."""
         return UNSCALED if self.formats.weights.factor and self.output == BF16 else self.formats.hidden
 
     @property
@@ -245,7 +245,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
 
 @dataclass(frozen=True)
 class PooledRowsProblem(GatherGemmProblem):
-    """The same of rows of a pool, where every expert's begin with a block of them: D has its rows where A has them."""
+    """The same over rows of a pool, in which each expert's rows begin at a block: row i of D belongs to row i of A."""
 
     kind: str = MASKED
     source: str = SORTED_PACKED
@@ -261,8 +261,8 @@ SUMMED_RECIPES = ("bf16xbf16", "fp8xfp8", "mxfp8xmxfp8")
 
 @dataclass(frozen=True)
 class VarlenKProblem(GemmProblem):
-    """Gradients of weights [num_groups, n, k] of a packed or aligned GEMM: K of the product are a group's rows, of which there may be none.
-    Raises `ProblemError`.  D is BF16, or FP32 that adds to what is there.
+    """Gradients of weights [num_groups, n, k] of a packed or aligned GEMM (varlen-K): K runs over a group's rows, perhaps none.
+    D is BF16, or FP32 to which the kernel adds.  Raises `ProblemError`.
 
     n         columns of `left`, rows of D
     k         columns of `right` and of D
@@ -300,7 +300,7 @@ class VarlenKProblem(GemmProblem):
 
     @property
     def tile_rows(self) -> int:
-        """Rows of a group's tiles: columns of the side that is gathered, or of `left`."""
+        """Rows of a group's D as tiles see it: the columns of the gathered side, or of `left`."""
         return self.k if self.transposes else self.n
 
     @property
@@ -311,5 +311,5 @@ class VarlenKProblem(GemmProblem):
 
     @property
     def k_blocks(self) -> int:
-        """K is known on the device alone."""
+        """K is known on the device only."""
         return 1

@@ -1,8 +1,7 @@
-"""Row sources: which warps bring rows of A, and what these need of shared memory and of tensor maps, on SM90 and, of CTA pairs, on
-SM100.
+"""Row sources: which warps load rows of A, and the shared memory and tensor maps that they need, on SM90 and for CTA pairs on SM100.
 
-Where threads copy scales on SM100, a stage is *copied* when scales of rows have arrived, thread by thread, and *full* when the odd CTA has
-announced its own to the even one, whose MMA warp sees both.
+If threads copy scales on SM100, the barrier *copied* of a stage counts each thread's copies in its own CTA; the odd CTA then announces its
+scales on *full* of the even CTA, whose MMA warp waits for both.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .weights import side_maps, transposed_pair_side
 
 
 class RowSource:
-    """Brings rows of A to a stage, and has no tables, lists or maps of its own unless it says so."""
+    """Loads rows of A into a stage; by default without barriers, lists or tensor maps of its own."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return {}
@@ -34,7 +33,7 @@ class RowSource:
         return first
 
     def read_stage(self, first: Any) -> Any:
-        """The same, as math warps read it."""
+        """The first stage as the math warps read it."""
         return first
 
 
@@ -51,7 +50,7 @@ class LoadedRows(RowSource):
     words: ClassVar[str] = "TMA"
 
     def scale_rows(self, tile: TileShape) -> int:
-        """Scales that a stage holds: those of the tile's rows, and of up to three before them or behind; 0 without scales."""
+        """Scales that a stage holds: those of the tile's rows and of up to three neighboring rows; 0 without scales."""
         return tile.m + (SCALE_STEP if self.any_row else 0) if tile.scaled else 0
 
     def scales(self, tile: TileShape, num_stages: int) -> Field:
@@ -73,7 +72,7 @@ class LoadedRows(RowSource):
 
 @dataclass(frozen=True)
 class SummedRows(LoadedRows):
-    """The same of the left side of sums over rows, which lies transposed: K blocks begin where a group's rows do."""
+    """The transposed left operand of a varlen-K GEMM: K blocks begin at a group's first row."""
 
     any_row: bool = False
 
@@ -83,7 +82,7 @@ class SummedRows(LoadedRows):
 
 @dataclass(frozen=True)
 class ListedRows(RowSource):
-    """A warpgroup gathers rows, each lane 16 bytes at a time.  at_once: K blocks of which a row's scales come with one copy."""
+    """A warpgroup gathers rows with `cp.async`, 16 bytes a lane.  at_once: K blocks whose scales of a row come with one copy."""
 
     at_once: int
 
@@ -98,12 +97,12 @@ class ListedRows(RowSource):
         return tile.m if tile.scaled else 0
 
     def scale_places(self, num_stages: int) -> int:
-        """Places of the ring of scales, a power of two: a place is written again when the K blocks that it held are read."""
+        """Places of the ring of scales, a power of two; a place is written again once its K blocks have been read."""
         needed = -(-(num_stages + self.at_once - 1) // self.at_once)
         return 1 << (needed - 1).bit_length()
 
     def scales(self, tile: TileShape, num_stages: int) -> Field:
-        """Scales of one K block lie with their stage; those of several, read after the first of their stages is free, have a ring."""
+        """Scales of a single K block lie in its stage.  Scales of several outlive the first of their stages, so they have a ring."""
         rows = self.scale_rows(tile)
         if self.at_once == 1:
             return Field("sfa", (num_stages, align(4 * rows, 128) // 4), F32, 128)
@@ -121,7 +120,7 @@ class ListedRows(RowSource):
 
 @dataclass(frozen=True)
 class GatheredColumns(ListedRows):
-    """Two warps beside the loaders gather rows of K, each half warp 256 bytes of one."""
+    """Two loader warps gather rows of K; each half warp copies 256 bytes of a row."""
 
     warps: ClassVar[int] = 2
     own_warps: ClassVar[int] = 0
@@ -142,7 +141,7 @@ class PairRows(RowSource):
     words: ClassVar[str] = "TMA"
 
     def sums(self, groups: int) -> tuple[Field, ...]:
-        """What the scheduler finds a tile's group by, beside the table of groups."""
+        """Tables by which the scheduler finds a tile's group, besides the table of groups."""
         return ()
 
     def listed(self, stage: PairStage) -> tuple[Field, ...]:
@@ -159,13 +158,13 @@ class PairRows(RowSource):
     load = late("blocks.gemm.sm100.load.load_tokens")
 
     def row_in_atom(self, ctx: Any, tile: Any) -> Any:
-        """Where the scales of a tile's first row are in a stage, which has whole atoms of them."""
+        """Place of the first row's scales in a stage, which holds whole atoms of 128 scales."""
         return ctx.source_row(tile) & (SF_ATOM_ROWS - 1)
 
 
 @dataclass(frozen=True)
 class PairSummedRows(PairRows):
-    """The left side of sums over rows, which lies transposed: K blocks begin where a group's rows do."""
+    """The transposed left operand of a varlen-K GEMM: K blocks begin at a group's first row."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         boxes = config.block_m // CLUSTER, config.block_m
@@ -174,7 +173,7 @@ class PairSummedRows(PairRows):
 
 @dataclass(frozen=True)
 class PairColumns(PairSummedRows):
-    """The same MN-major, of BF16.  listed_side: whether a list says where its rows lie."""
+    """The MN-major left operand of a varlen-K GEMM in BF16.  listed_side: whether its rows are gathered by a list."""
 
     listed_side: bool
 
@@ -189,7 +188,7 @@ class PairColumns(PairSummedRows):
 
 @dataclass(frozen=True)
 class BroughtRows(RowSource):
-    """Four warps bring rows of experts, by gather4 or by one box where they are sorted, and copy their scales."""
+    """Four warps load rows of experts, by gather4 or, if the rows are sorted, by one box, and copy their scales."""
 
     gathers: bool  # whether a list says which rows are a tile's
     copies: bool  # whether rows have scales, which threads copy and the odd CTA announces
@@ -204,7 +203,7 @@ class BroughtRows(RowSource):
 
     @property
     def readers(self) -> int:
-        """The odd CTA has an announcing warp where the even one multiplies and there are scales; a token loader reads only lists."""
+        """With scales a warp of the odd CTA announces them, in place of the even CTA's MMA warp; the index warp exists only for lists."""
         return self.copies + CLUSTER * (GATHER_WARPS - 1 + self.gathers)
 
     @property
@@ -214,7 +213,7 @@ class BroughtRows(RowSource):
         return f"{rows}; {GATHER_WARPS} warps copy their scales, a word at a time" if self.copies else rows
 
     def barriers(self, num_stages: int) -> tuple[MBarrier, ...]:
-        """Without lists where rows are sorted, or where threads copy no scales."""
+        """Barriers of lists only if rows are gathered, of copied scales only if threads copy them."""
         threads, copying = 32 * GATHER_WARPS, "every thread that gathers, once it has copied"
         copied = MBarrier("copied", num_stages, threads, copying, "", "MMA warp, announcing warp")
         lists = (
@@ -224,7 +223,7 @@ class BroughtRows(RowSource):
         return (*((copied,) if self.copies else ()), *(lists if self.gathers else ()))
 
     def sums(self, groups: int) -> tuple[Field, ...]:
-        """Row blocks of the experts up to each, and up to each 32."""
+        """Running sums of the experts' row blocks: after each expert, and after each 32 experts."""
         experts = align(groups - 1, LANES)
         return Field("tile_ends", (experts,), U16, 4), Field("run_ends", (experts // LANES,), U16, 4)
 
@@ -246,6 +245,6 @@ class BroughtRows(RowSource):
 
 
 def token_rows(config: Any, address: Any, count: Any, box: int) -> MapFields:
-    """The tensor map of A, which has `count` rows."""
+    """The tensor map of A with `count` rows."""
     problem = config.problem
     return byte_rows(address, problem.formats.activations.row_bytes(problem.k), count, box, config.k_block.row_bytes)

@@ -1,4 +1,4 @@
-"""Shared memory of one CTA of a GEMM, on SM90 and on SM100, for a configuration with so many stages."""
+"""Shared memory of one CTA of a GEMM on SM90 and on SM100, as a function of the number of stages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Fields = tuple[Field, ...]
 
 
 def plan_of(config: Any, barriers: tuple[MBarrier, ...], ring: Fields, tables: Fields, lists: Fields = (), end: Fields = ()) -> SharedPlan:
-    """The ring and what else holds operands or results; published tiles, where rows of groups lie, and further `tables`; where rows of
-    groups begin in A, if that is elsewhere than in D, and further `lists`; mbarriers."""
+    """The plan, in this order: `ring` (operands and staged results), published work tiles, the table of groups and further `tables`, first
+    rows of groups in A if they differ from those in D, further `lists`, stamp counters, mbarriers, `end`."""
     published, groups = Field("work_tiles", (WORK_TILES, 4), U32, 16), Field("group_table", (config.table_entries, 2), U32, 8)
     sources = (Field("source_rows", (config.table_entries,), U32, 4),) if config.problem.places_rows else ()
     counts = (Field("trace_count", (config.num_threads // 32,), U32),) if config.trace else ()
@@ -43,7 +43,7 @@ def gemm_barriers(config: Any, stages: int) -> tuple[MBarrier, ...]:
 
 
 def gemm_plan(config: Any, num_stages: int) -> SharedPlan:
-    """SM90's.  cd: boxes of D of each warp that stores them.  exchange: sums that the other CTA's threads send, four at a time."""
+    """The plan on SM90.  cd: staging boxes of D of each warp.  exchange: sums that the other CTA's threads send, four at a time."""
     tile, weights, buffers = config.tile, config.weights, config.epilogue.buffers
     warps, box_bytes = WARPS_PER_GROUP if config.split_k else config.math_warps, 2 * tile.store_rows * tile.store_columns
     boxes = Field("cd", (warps, buffers, box_bytes), U8, OPERAND_ALIGNMENT)
@@ -80,8 +80,8 @@ def pair_gemm_barriers(config: Any, stages: int) -> tuple[MBarrier, ...]:
 
 
 def pair_gemm_plan(config: Any, num_stages: int) -> SharedPlan:
-    """SM100's, and the column that tensor memory begins at.  cd: a tile of a pass of D for each warpgroup of the epilogue.  amax: maxima
-    of rows that warps exchange."""
+    """The plan on SM100.  cd: staging tile of a pass of D of each epilogue warpgroup.  amax: row maxima that warps exchange.  tmem_address:
+    first allocated column of tensor memory."""
     stage, rows, epilogue = config.stage, config.rows, config.epilogue
     passes = Field("cd", (PASS_WARPGROUPS, result_bytes(PASS_ROWS)), U8, OPERAND_ALIGNMENT)
     maxima = Field("amax", (PASS_WARPGROUPS, WARPS_PER_GROUP, PASS_ROWS), U32, 16)

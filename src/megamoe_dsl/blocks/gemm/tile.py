@@ -1,4 +1,4 @@
-"""The tile of a GEMM on SM90: how warpgroups share it, and the boxes of tensor maps that bring its operands and take its results."""
+"""The tile of a GEMM on SM90: how warpgroups share it, and the TMA boxes of its operands and results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LISTS = 2  # lists of rows in shared memory: of the tile that is gathered, and o
 
 
 def room(mean: float) -> float:
-    """Rows that nearly every group has no more than, if so many on average are dealt at random: 2.5 standard deviations more."""
+    """Rows that almost no group exceeds if routing is random with this mean: 2.5 standard deviations above it."""
     return mean + 2.5 * sqrt(mean)
 
 
@@ -54,7 +54,7 @@ class TileShape:
         return self.n // self.warpgroups if self.shares_rows(half) else self.n
 
     def chunks(self, half: bool) -> int:
-        """Parts of them that the tensor core computes one after another."""
+        """Parts of a warpgroup's columns (with swap_ab, blocks of 64) that the tensor core computes one after another."""
         if self.swap_ab:
             return self.columns(half) // GROUP_ROWS
         return -(-self.columns(half) // (MOST_CHUNK if self.scaled else self.most_columns))
@@ -64,11 +64,11 @@ class TileShape:
         return self.chunks(False) * (self.m if self.swap_ab else self.columns(False) // self.chunks(False)) // 2
 
     def scale_step(self, half: bool) -> int:
-        """What the first of a warpgroup's rows of B is a multiple of, counted within 128."""
+        """A warpgroup's first row of B is a multiple of this, counted within 128."""
         return gcd(self.n, self.columns(half), SCALE_BLOCK)
 
     def splits(self, half: bool) -> tuple[int, ...]:
-        """How many of a warpgroup's columns can lie before the next row of scales; all of them first."""
+        """Possible numbers of a warpgroup's columns before the next row of scales begins, in descending order."""
         columns, firsts = self.columns(half), range(0, SCALE_BLOCK, self.scale_step(half))
         if not self.scaled:
             return (columns,)
@@ -81,7 +81,7 @@ class TileShape:
 
     @property
     def store_columns(self) -> int:
-        """Columns of D in a box that a warp stores as BF16: of those that it has, as many as a swizzle spans."""
+        """Columns of a BF16 box of D that a warp stores: as many of its columns as a swizzle spans."""
         if self.swap_ab:
             return SWAPPED_COLUMNS
         row = 2 * gcd(self.columns(False), self.columns(self.half_tiles))
@@ -89,7 +89,7 @@ class TileShape:
 
     @property
     def store_swizzle(self) -> int:
-        """Swizzle of that box in bytes; 0 for rows that are an odd number of 16 bytes long, which meet in no bank without."""
+        """Swizzle of that box in bytes; 0 if a row is an odd number of 16-byte chunks, which has no bank conflicts anyway."""
         return 2 * self.store_columns if 2 * self.store_columns in STORE_SPANS else 0
 
     @property
@@ -118,18 +118,18 @@ PARTS = 2  # of a tile that a CTA fetches: for both CTAs of a cluster, or becaus
 
 
 def promotion(problem: GemmProblem, width: int) -> int:
-    """Bytes that L2 fetches at a time, of an operand whose rows are so many bytes."""
+    """L2 promotion in bytes for an operand with rows of `width` bytes."""
     short = problem.has_groups and not problem.of_experts and width <= SHORT_ROW
     return SHORT_PROMOTION if short else L2_PROMOTION
 
 
 def operand_rows(address: Any, width: int, count: Any, box: int, swizzle: int = 128, l2: int = L2_PROMOTION) -> MapFields:
-    """A matrix of bytes, whose boxes are so many rows of 128."""
+    """Tensor map of a byte matrix with boxes of `box` rows by 128 bytes."""
     return MapFields(address, TensorMapDtype.U8, (width, count), (width,), (ROW_BYTES, box), swizzle, l2)
 
 
 def transposed_side(names: tuple[str, ...], codes: Any, scales: Any, columns: int, rows: Any, box: int) -> dict[str, MapFields]:
-    """Maps of a side that lies transposed, by `names`: of `box` of its columns, a part of them, and their FP32 scales, each of 128 rows."""
+    """Tensor maps, by `names`, of a transposed operand: `box` of its columns, a part of them, and their FP32 scales, one per 128 rows."""
     of_scales = MapFields(scales, TensorMapDtype.F32, (columns, rows // SCALE_BLOCK), (4 * columns,), (box, 1), 0, L2_PROMOTION)
     whole, some = (operand_rows(codes, rows, columns, one) for one in (box, part(box)))
     return dict(zip(names, (whole, some, of_scales), strict=True))

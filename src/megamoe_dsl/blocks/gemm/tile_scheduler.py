@@ -1,11 +1,11 @@
-"""Which tile comes next: one warp of a cluster fills the tables that say where each group's rows lie, walks the sequence of tiles and
-publishes them in the SMEM of its CTAs: it waits for work_tile_empty and signals work_tile_full.
+"""The tile scheduler: one warp of a cluster fills the tables of groups, walks the tile order and publishes work tiles in the SMEM of the
+cluster's CTAs.  It waits for work_tile_empty and signals work_tile_full.
 
-Tiles go round robin, or are dealt at run time from a counter that the last fetch of a launch sets back to 0.  A cluster takes two tiles
-that follow one another; what they have in common they fetch together, and where nothing is left for the second the first works alone.
+Clusters take tiles round-robin, or dynamically from a counter that the last fetch of a launch resets to 0.  A cluster of two takes two
+adjacent tiles and fetches together what they share; if only one tile is left, the first CTA works alone.
 
-Over the rows of experts on SM100 the warp finds a tile's expert by two ballots (AsteroMoE, "Tile Scheduler"): every expert has its row
-blocks added to those before it, as 16 bits; of every 32 experts the last sum is kept again.
+Over the rows of experts on SM100 the warp finds a tile's expert by two ballots (AsteroMoE, "Tile Scheduler"), over 16-bit running sums of
+the experts' row blocks: one sum per expert, and one per 32 experts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .tile import LANES
 
 @dataclass(frozen=True)
 class EqualGroups(SharedTable):
-    """Where K are the rows of a group: all `groups` have as many `rows` of tiles; those that would add nothing have none."""
+    """Varlen-K: each of `groups` has tiles of the same `rows`; if D is added to (`adds`), a group without rows has no tiles."""
 
     rows: cutlass.Constexpr[int]
     groups: cutlass.Constexpr[int]
@@ -56,9 +56,9 @@ class EqualGroups(SharedTable):
 
 @cute.jit
 def fill_table(ctx: GemmContext):
-    """The scheduler warp: lane l for groups l, l + 32, ...  What a bad table would say is cut to the rows that are there."""
+    """Fills the table of groups; lane l has groups l, l + 32, ...  Entries are clamped to the rows that exist."""
     config, lane = ctx.config, cute.arch.lane_idx()
-    # Before it waits a launch may run where an older launch of the same kernels has left an older table in L1.
+    # A launch that does not wait may find an older launch's table in the L1 of its SM.
     load = load_relaxed_u32 if config.prefetch_weights else load_u32
     count = config.problem.num_groups
     room = div(ctx.args.m, count)  # of a group of a masked problem
@@ -82,7 +82,7 @@ def fill_table(ctx: GemmContext):
 
 @cute.jit
 def fill_tables(ctx: GemmContext):
-    """The scheduler warp: (rows, first row of D) of each group, if there is a table, and its first row of A where that is another."""
+    """Fills, if the problem has tables, (rows, first row of D) of each group, and its first row of A if that differs."""
     if cutlass.const_expr(ctx.config.problem.has_table):
         fill_table(ctx)
     if cutlass.const_expr(ctx.config.problem.places_rows):
@@ -91,7 +91,7 @@ def fill_tables(ctx: GemmContext):
 
 @cute.jit
 def place_rows(ctx: GemmContext):
-    """Blocks of the experts before each, 32 experts at a time; rows that do not fit into D are cut off."""
+    """Places of experts in whole blocks of rows, 32 experts at a time; rows that do not fit into D are dropped."""
     config, lane = ctx.config, cute.arch.lane_idx()
     problem, blocks_before = config.problem, Int32(0)
     for base in cutlass.range_constexpr(0, config.table_entries, LANES):
@@ -114,7 +114,7 @@ def place_rows(ctx: GemmContext):
 
 
 def table_of(ctx: GemmContext) -> SharedTable:
-    """Rows of tiles of each group, which count one by one."""
+    """Rows and first row of each group, as the tile order sees them."""
     problem, address = ctx.config.problem, ctx.shared("group_table")
     if problem.sums_rows:
         return EqualGroups(address, ctx.config.tile_rows, problem.num_groups, problem.accumulate)
@@ -122,7 +122,7 @@ def table_of(ctx: GemmContext) -> SharedTable:
 
 
 def order_of(ctx: GemmContext) -> Any:
-    """Packed and masked problems take their tiles in the order of the group table in shared memory, others as one matrix of `m` rows."""
+    """Tile order: by the table of groups in shared memory if there is one, else that of one matrix of `m` rows."""
     if ctx.config.problem.has_table:
         return traced(GroupedOrder)(ctx.config, table_of(ctx))
     return traced(DenseOrder)(ctx.config, ctx.args.m)
@@ -142,7 +142,7 @@ def schedule_tiles(ctx: GemmContext):
 
 @cute.jit
 def walk_tiles(ctx: GemmContext):
-    """Publishes tiles, once the table of groups is there.  The first of a CTA, or of a pair that has one together, has its number."""
+    """Publishes the cluster's tiles in order, beginning with the tile of the cluster's number."""
     config = ctx.config
     number = first_number(ctx.sm, config)
     blocks = advance_to_valid(Walk.start(order_of(ctx), number, config.first_fetch, Int32))
@@ -162,9 +162,9 @@ def walk_tiles(ctx: GemmContext):
 
 @cute.jit
 def reset_counter(ctx: GemmContext, number: Int32, total: Int32):
-    """Of `total` tiles each cluster that had one has now fetched a number past the last; who has the highest of them sets the counter
-    back.  As many numbers are fetched as there are clusters' worth of tiles: each of those, beyond the first of each cluster, and one past
-    the last for each cluster that had any."""
+    """Resets the counter if this is the last fetch of the launch.  Every cluster that had a tile fetches one number past the last of
+    `total` tiles; the cluster with the highest such number resets.  There are as many fetches as tiles (or pairs of tiles): one for each
+    after a cluster's first, and one past the end for each cluster."""
     taken = ctx.config.blocks_per_fetch
     fetches = div(total + (taken - 1), taken)
     if number == (fetches - 1) * taken + ctx.config.first_fetch:
@@ -174,7 +174,7 @@ def reset_counter(ctx: GemmContext, number: Int32, total: Int32):
 
 @cute.jit
 def publish_tiles(ctx: GemmContext, blocks: Walk, queue: TileQueue):
-    """A tile for each CTA of the cluster, or one for a pair; none where all belong to no group.  The queue's next place."""
+    """Publishes a tile for each CTA of the cluster, or one for a pair, unless none belongs to a group.  Returns the advanced queue."""
     mine = [tile_of(ctx, blocks)]
     sharing = Int32(ALONE)
     if cutlass.const_expr(ctx.config.blocks_per_fetch > 1):
@@ -217,7 +217,7 @@ def tile_of(ctx: GemmContext, blocks: Walk) -> tuple[Int32, Int32, Int32, Int32]
 
 @cute.jit
 def add_up_tiles(ctx: GemmContext) -> Int32:
-    """Fills both tables, 32 experts at a time; returns the row blocks of all experts."""
+    """Fills both tables of running sums, 32 experts at a time; returns the row blocks of all experts."""
     config, lane, total = ctx.config, cute.arch.lane_idx(), Int32(0)
     for first in cutlass.range_constexpr(0, align(config.num_experts, LANES), LANES):
         expert, rows = lane + first, Int32(0)
@@ -234,7 +234,7 @@ def add_up_tiles(ctx: GemmContext) -> Int32:
 
 @cute.jit
 def find_expert(ctx: GemmContext, row_block: Int32) -> tuple[Int32, Int32]:
-    """The expert that has this row block of all, and the row blocks before it."""
+    """The expert of a row block, and the row blocks of the experts before it."""
     lane, runs = cute.arch.lane_idx(), align(ctx.config.num_experts, LANES) // LANES
     end = Int32(load_shared_u16(ctx.shared("run_ends", minimum(lane, runs - 1))))
     run = popc(ballot(Int32(end <= row_block)))
@@ -248,7 +248,7 @@ def find_expert(ctx: GemmContext, row_block: Int32) -> tuple[Int32, Int32]:
 
 @cute.jit
 def tile_words(ctx: GemmContext, number: Int32) -> tuple[Any, Any, Any, Any]:
-    """The tile with this number, as others read it."""
+    """The four words of the tile with this number."""
     config = ctx.config
     expert, before = find_expert(ctx, div(number, config.n_blocks))
     rows, first_row = (Int32(word) for word in load_shared_v2(ctx.shared("group_table", expert)))
@@ -259,7 +259,7 @@ def tile_words(ctx: GemmContext, number: Int32) -> tuple[Any, Any, Any, Any]:
 
 @cute.jit
 def find_tiles(ctx: GemmContext):
-    """As `walk_tiles`, by two ballots a tile."""
+    """As `walk_tiles`, but finds each tile's expert by two ballots."""
     config, queue = ctx.config, ctx.first_tile
     total = add_up_tiles(ctx) * config.n_blocks
     number = first_number(ctx.sm, config)
@@ -277,6 +277,6 @@ def find_tiles(ctx: GemmContext):
 
 @cute.jit
 def publish_tile(queue: TileQueue, words: cutlass.Constexpr[tuple[Any, ...]]):
-    """The same tile for both CTAs, once all have read what is in its place."""
+    """Publishes the same tile for both CTAs, once all have read the previous tile in its place."""
     queue.wait_empty()
     publish(queue, lambda cta: words)

@@ -1,4 +1,4 @@
-"""Weight sources: how rows of B come to shared memory, who decodes them, what multiplies them; on SM100, which a CTA of a pair has."""
+"""Weight sources: how rows of B reach shared memory and which warps decode them, on SM90 and for CTA pairs on SM100."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tile import BURST_PROMOTION, WARPS_PER_GROUP, TileShape, operand_rows, par
 
 @dataclass(frozen=True)
 class WholeRows:
-    """B as it is: one box has the rows of a tile."""
+    """B as it lies in memory: one TMA box holds the rows of a tile."""
 
     map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part")
     decode_warps: ClassVar[int] = 0
@@ -41,20 +41,20 @@ class WholeRows:
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         problem, columns = config.problem, config.block_n // self.boxes
         width = problem.formats.weights.row_bytes(problem.k)
-        # In bursts blocks that follow one another are asked for anyway, and promoted would be read twice.
+        # A burst requests adjacent blocks anyway; with L2 promotion they would be read twice.
         l2 = BURST_PROMOTION if config.burst > 1 else promotion(problem, width)
         boxes = zip(self.map_names, (columns, part(columns)), strict=True)
         return {name: operand_rows(args.b, width, problem.all_rows, box, l2=l2) for name, box in boxes}
 
     def scale_row(self, problem: GemmProblem, first: Any, index: int) -> Any:
-        """Row of a matrix B's scales: number `index` of those that a warpgroup's columns have, which lie from row `first` of B / 128 on."""
+        """Row of B's scales for block `index` of 128 columns of a warpgroup, which begin at row block `first` of B."""
         return minimum(first + index, problem.scale_rows - 1)
 
     def scale_rows(self, tile: TileShape) -> int:
         return max(tile.scale_rows(half) for half in {False, tile.half_tiles})
 
     def thread_scales(self, columns: int) -> int:
-        """Registers for scales of so many columns that a thread loads for a K block."""
+        """Registers of a thread for the scales of so many columns, loaded for every K block."""
         return 0
 
     def share(self, share: Any) -> Any:
@@ -65,7 +65,7 @@ class WholeRows:
 
 @dataclass(frozen=True)
 class TransposedWeights(WholeRows):
-    """B whose rows are K, also in shared memory: a box for every 64 columns."""
+    """MN-major B: rows are K in memory and in shared memory, one box for every 64 columns."""
 
     boxes: int  # type: ignore[misc]
     map_names: ClassVar[tuple[str, ...]] = ("weights",)
@@ -81,8 +81,8 @@ class TransposedWeights(WholeRows):
 
 @dataclass(frozen=True)
 class SortedColumns(WholeRows):
-    """One warp loads rows of K with TMA, a box for every 64 columns; of a last stage with fewer rows it copies them, so that rows of
-    the next group stay out."""
+    """One warp loads rows of K with TMA, one box for every 64 columns.  If a group's last stage has fewer rows, the warp copies them
+    instead, so that it does not read rows of the next group."""
 
     map_names: ClassVar[tuple[str, ...]] = ("weights",)
     arrivals: ClassVar[int] = 32  # every lane's
@@ -96,7 +96,7 @@ class SortedColumns(WholeRows):
 
 @dataclass(frozen=True)
 class ScaledColumns(WholeRows):
-    """Columns of the right side of sums over rows, which lies transposed: each has a scale for 128 rows."""
+    """The transposed right operand of a varlen-K GEMM in FP8: each column has a scale for 128 rows."""
 
     map_names: ClassVar[tuple[str, ...]] = ("weights", "weights_part", "sfb")
 
@@ -120,7 +120,7 @@ class ScaledColumns(WholeRows):
 
 @dataclass(frozen=True)
 class GateUpRows(WholeRows):
-    """Rows of gate and of up, which lie half of B apart, in a box each.  up_first: up lies in the first half."""
+    """Rows of gate and of up, half of B apart, one box each.  up_first: up lies in the first half."""
 
     up_first: bool
 
@@ -134,13 +134,13 @@ class GateUpRows(WholeRows):
 
 
 def packed_maps(address: Any, part: PackedPart, lines: int) -> list[MapFields]:
-    """Maps of codes and of records of all packed tiles, which have so many lines; a box has those of a part."""
+    """Tensor maps of the codes and of the records of packed tiles, `lines` in all; a box holds those of one part."""
     return [operand_rows(address, LINE_BYTES, lines, box, swizzle=0) for box in (part.code_lines, part.record_lines)]
 
 
 @dataclass(frozen=True)
 class PackedWeights(WholeRows):
-    """Codes and records of packed FP4 tiles, which math warps decode in registers, with a table of decoded values (device/e2m1.py)."""
+    """Codes and records of packed FP4 tiles; math warps decode them in registers by a table of values (device/e2m1.py)."""
 
     map_names: ClassVar[tuple[str, ...]] = ("codes", "records")
     boxes: ClassVar[int] = 2
@@ -162,8 +162,8 @@ class PackedWeights(WholeRows):
 
 @dataclass(frozen=True)
 class DecodedWeights(PackedWeights):
-    """The same, decoded by warps of their own: a ring of packed tiles, as deep, in front of that of operands.  tall: a warpgroup has two
-    chunks of 64 rows of A."""
+    """Packed FP4 tiles that separate warps decode: a ring of packed tiles, as deep, feeds the ring of operands.  tall: a warpgroup has
+    two chunks of 64 rows of A."""
 
     tall: bool
 
@@ -175,7 +175,7 @@ class DecodedWeights(PackedWeights):
         return columns * BLOCK_K
 
     def operands(self, columns: int, num_stages: int) -> tuple[Field, ...]:
-        """codes: of packed tiles, not yet decoded.  row_exponents: UE8M0 of four rows a word, as in the records.  sfb: the tile's scale."""
+        """codes: packed tiles before decoding.  row_exponents: UE8M0 of four rows a word, as in the records.  sfb: the tile's scale."""
         packed = PackedPart(columns)
         return (
             Field("codes", (num_stages, packed.num_bytes), U8, OPERAND_ALIGNMENT),
@@ -184,7 +184,7 @@ class DecodedWeights(PackedWeights):
         )
 
     def barriers(self, ring: Sequence[MBarrier], num_stages: int) -> tuple[MBarrier, ...]:
-        """Decode warps take the place of the weight loader, which has barriers of its own in front."""
+        """The decode warps arrive and wait in place of the weight loader, which gets a ring of barriers of its own."""
         full, empty, *others = ring
         return (
             replace(full, who="token loader and every decode warp", transaction="rows of A and their scales"),
@@ -201,7 +201,7 @@ class DecodedWeights(PackedWeights):
 
 
 def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, MapFields]:
-    """Maps of a side of BF16 whose rows are K, 64 columns a box: of one row for gather4, and as `name` of a stage's if they are sorted."""
+    """Tensor maps of an MN-major BF16 operand, 64 columns a box: boxes of one row for gather4, and of a stage's rows if it is sorted."""
     if gathers:
         return {name: operand_rows(args.a, 2 * columns, args.a_rows, 1)}
     whole, row = (operand_rows(args.b, 2 * columns, args.m, rows) for rows in (K_ROWS, 1))
@@ -211,8 +211,8 @@ def side_maps(name: str, gathers: bool, columns: int, args: Any) -> dict[str, Ma
 def transposed_pair_side(
     names: tuple[str, str], codes: Any, words: Any, shape: tuple[int, Any], boxes: tuple[int, int], k_block: Any
 ) -> dict[str, MapFields]:
-    """Maps of a side of so many columns and rows, by `names`: of its codes, and of its words of scales, a line of all columns for 128 rows;
-    `boxes` are columns whose codes, and whose scales, a stage has."""
+    """Tensor maps, by `names`, of a transposed operand of `shape` (columns, rows): its codes, and its words of scales, one line of all
+    columns for 128 rows.  `boxes`: columns of a stage's codes and of its scales."""
     (columns, rows), (box, scaled) = shape, boxes
     of_scales = scale_words(words, align(columns, SF_ATOM_ROWS), rows // SF_ATOM_ROWS, align(scaled, SF_ATOM_ROWS), k_block)
     return dict(zip(names, (weight_rows(codes, rows, columns, k_block, box), of_scales), strict=True))
@@ -222,8 +222,8 @@ RUN = 8  # rows of gate, then of up
 
 
 def runs_of_gate_and_up(flat: MapFields, n: int, groups: int, interleaved: bool, runs: int) -> MapFields:
-    """A map of `n` rows of each group, with boxes of so many runs of 8 rows of one half of B and the 8 rows of the other that belong to
-    them, in place of `flat`'s.  Its dimensions: K, eight rows, halves, eights of channels, groups."""
+    """The map `flat` with five dimensions: K, eight rows, gate or up, eights of channels, groups.  A box holds `runs` runs of 8 rows of
+    gate and the 8 rows of up of the same channels; each group has `n` rows."""
     (row,) = flat.strides
     strides = (2 * row, row, 2 * RUN * row, n * row) if interleaved else (row, n // 2 * row, RUN * row, n * row)
     return flat._replace(dims=(flat.dims[0], RUN, 2, n // (2 * RUN), groups), strides=strides, box=(flat.box[0], RUN, 2, runs, 1))
@@ -231,7 +231,7 @@ def runs_of_gate_and_up(flat: MapFields, n: int, groups: int, interleaved: bool,
 
 @dataclass(frozen=True)
 class PairWeights:
-    """Rows that follow one another in B."""
+    """Rows of B that follow one another."""
 
     mn_major: ClassVar[bool] = False  # whether rows of shared memory are K
 
@@ -253,7 +253,7 @@ class PairWeights:
 
 @dataclass(frozen=True)
 class PairTransposedWeights(PairWeights):
-    """B whose rows are K, also in shared memory: a box for every 64 columns."""
+    """MN-major B: rows are K in memory and in shared memory, one box for every 64 columns."""
 
     mn_major: ClassVar[bool] = True
 
@@ -266,7 +266,7 @@ class PairTransposedWeights(PairWeights):
 
 @dataclass(frozen=True)
 class PairSummedColumns(PairWeights):
-    """The right side of sums over rows, which lies transposed."""
+    """The transposed right operand of a varlen-K GEMM."""
 
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         boxes = (config.stage.weight_rows,) * 2
@@ -277,7 +277,7 @@ class PairSummedColumns(PairWeights):
 
 @dataclass(frozen=True)
 class PairSortedColumns(PairWeights):
-    """The right side of sums over rows, MN-major.  gathers: whether a list says where its rows lie."""
+    """The MN-major right operand of a varlen-K GEMM.  gathers: whether its rows are gathered by a list."""
 
     gathers: bool
 
@@ -300,7 +300,7 @@ class PairGateUpWeights(PairWeights):
     order: str
 
     def runs(self, config: Any) -> int:
-        """A CTA's part of a tile has so many runs of `RUN` rows of gate, and as many of up."""
+        """Runs of `RUN` rows of gate in a CTA's part of a tile; as many of up follow."""
         count: int = config.stage.weight_rows // (2 * RUN)
         return count
 
