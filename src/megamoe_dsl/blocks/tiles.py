@@ -30,14 +30,14 @@ class Walk(Scheduler):
 
 @cache
 def traced(order: type[Any]) -> Any:
-    """The class of an order of tiles in a kernel: the DSL is told that its configuration is compile-time."""
+    """The tile order as a kernel uses it: a subclass that declares the configuration compile-time for the DSL."""
     return make_dataclass(f"Traced{order.__name__}", [("config", cutlass.Constexpr[Any])], bases=(order,), frozen=True)  # type: ignore[misc]
 
 
 @cute.jit
 def fill_shared_table(entry: Callable[..., Any], count: cutlass.Constexpr[int], tokens_of: Callable[..., Any], places: Callable[..., Any]):
-    """A warp writes the entries of `count` experts and one more, lane l those of experts l, l + 32, ...: the tokens of an expert, 0 past
-    the last, and the places of all experts before it."""
+    """A warp writes the entries of `count` experts and one more; lane l has experts l, l + 32, ...  An entry holds the expert's tokens (0
+    past the last expert) and the places of all experts before it."""
     lane, first = cute.arch.lane_idx(), Int32(0)
     for base in cutlass.range_constexpr(0, count + 1, 32):
         expert = lane + base
@@ -63,13 +63,13 @@ def next_block(walk: Walk) -> Walk:
 
 
 def first_number(sm: Int32, config: Any) -> Int32:
-    """Number of the first block that a cluster, whose first CTA is this one, takes before it fetches any."""
+    """Number of the first block of the cluster whose first CTA is `sm`; later ones are fetched."""
     return sm if config.blocks_per_fetch == config.cluster else div(sm, config.cluster) * config.blocks_per_fetch
 
 
 @dataclass(frozen=True)
 class SharedTable:
-    """In SMEM: (tokens, first pool block) of each local expert, or (rows, first row) of each group, then an entry without any."""
+    """Table in SMEM: (tokens, first pool block) of each local expert, or (rows, first row) of each group, then one empty entry."""
 
     address: Int32
 
@@ -100,24 +100,24 @@ class TileContext(CtaContext):
         return TileQueue.first(region, self.smem, region["work_tiles"].field.shape[0], self.config.cluster)
 
     def take_first(self, role: Role | None) -> tuple[Any, TileQueue]:
-        """The same at the beginning of a role, None for one that leaves no stamps."""
+        """The first tile, and the queue after it; begins the stamps of `role`, unless that is None."""
         if role is not None:
             self.begin(role)
         return self.next_tile(self.first_tile)
 
     def read_end(self, tile: Any, queue: TileQueue) -> None:
-        """What a warp still reads that has no tile left."""
+        """Reads what the scheduler publishes after the warp's last tile; by default nothing."""
 
     @property
     def stamped(self) -> Any:
-        """The context of which stamps are."""
+        """The context that holds the trace buffer."""
         return self
 
     def begin(self, role: Role) -> None:
         begin(self.stamped, role)
 
     def stamp(self, activity: Activity, tile: Any) -> None:
-        """What a warp's time since its last stamp went into, with the tile."""
+        """Stamps the activity that took the warp's time since its last stamp, with the tile."""
         if self.stamped.config.trace:
             stamp(self.stamped, activity, self.detail(tile))
 
@@ -127,7 +127,7 @@ Work = Callable[[Any, Any, Any], Any]  # (context, tile, state) to the state of 
 
 @cute.jit
 def each_tile(ctx: TileContext, role: cutlass.Constexpr[Role | None], state: Any, work: Work):
-    """A warp's role: `work` on every tile; `state` is the first one's, say the ring's first stage."""
+    """A warp's role: runs `work` on every tile; `state` (the first stage, say) is passed from tile to tile."""
     tile, tiles = ctx.take_first(role)
     while tile.valid():
         state = work(ctx, tile, state)
@@ -137,7 +137,7 @@ def each_tile(ctx: TileContext, role: cutlass.Constexpr[Role | None], state: Any
 
 @cute.jit
 def load_tile(ctx: TileContext, tile: Any, stage: Any, load: Work, waits: Callable[[Any, Any], None] | None = None):
-    """A loader's work: `load` fills a tile's stages, when what it `waits` for is there."""
+    """A loader's work on a tile: `waits` for its inputs, then `load` fills its stages.  Returns the next stage."""
     if cutlass.const_expr(waits is not None):
         waits(ctx, tile)  # type: ignore[misc]
         ctx.stamp(Activity.WAIT_TOKENS, tile)

@@ -45,7 +45,7 @@ def fill_tokens(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
 
 
 def fetch_weights(ctx: GemmContext, tile: GemmTile, rows: int) -> Fetch:
-    """How a box of `rows` rows of B is fetched; CTAs that work alone have no map of a part, and need none."""
+    """How a box of `rows` rows of B is fetched; a CTA alone in its cluster has no map of a part and needs none."""
     maps = OperandMaps(getattr(ctx.maps, "weights_part", ctx.maps.weights), ctx.maps.weights, part(rows))
     return Fetch.of(maps, ctx.place, False, tile.sharing == SAME_WEIGHTS)
 
@@ -60,7 +60,7 @@ def weight_tile(ctx: GemmContext, tile: GemmTile) -> WeightTile:
 
 @dataclass(frozen=True)
 class ScaledRows(WeightTile):
-    """Rows that have a scale each for 128 of K, by map `scales`."""
+    """Rows with one scale each for 128 of K, fetched by map `scales`."""
 
     scales: Int64
 
@@ -69,7 +69,7 @@ class ScaledRows(WeightTile):
 
 
 def summed_tile(ctx: GemmContext, tile: GemmTile) -> ScaledRows:
-    """A tile's rows of the right side, which lies transposed."""
+    """A tile's rows of the transposed right operand."""
     columns = ctx.config.block_n
     num_bytes = columns * (ROW_BYTES + SCALE_BYTES)
     return ScaledRows(fetch_weights(ctx, tile, columns), tile.n_block * columns, 0, num_bytes, ctx.maps.sfb)
@@ -77,8 +77,8 @@ def summed_tile(ctx: GemmContext, tile: GemmTile) -> ScaledRows:
 
 @dataclass(frozen=True)
 class ColumnTile(WeightTile):
-    """64 rows of K a stage, of an MN-major matrix: a box for every 64 columns, from byte `column` of a row on.  Where two CTAs have the
-    same, each fetches half of the boxes for both, from number `weights.first` on."""
+    """An MN-major operand: 64 rows of K a stage, one box for every 64 columns from byte `column` of a row on.  If two CTAs share the
+    columns, each fetches half of the boxes for both, from box `weights.first` on."""
 
     column: Int32
 
@@ -95,7 +95,7 @@ class ColumnTile(WeightTile):
 
 @dataclass(frozen=True)
 class SharedColumnTile(ColumnTile):
-    """The same where the CTAs of a cluster may have other columns: one that is `apart` fetches all boxes for itself."""
+    """As `ColumnTile`, if the cluster's CTAs may have different columns: a CTA `apart` fetches all boxes for itself."""
 
     apart: Boolean
 
@@ -109,7 +109,7 @@ class SharedColumnTile(ColumnTile):
 
 
 def column_tile(ctx: GemmContext, tile: GemmTile, row: Any, shared: Any = True) -> ColumnTile:
-    """A tile's columns of B, from this row on; `shared`: whether the other CTA of a cluster has the same."""
+    """A tile's columns of B from `row` on; `shared`: whether the cluster's other CTA has the same columns."""
     columns, maps = ctx.config.block_n, ctx.maps
     fetch = Fetch.of(OperandMaps(maps.weights, maps.weights, columns // K_ROWS // 2), ctx.place, False, shared)
     fields = fetch, row, 0, columns * ROW_BYTES, tile.n_block * (columns * 2)
@@ -121,7 +121,7 @@ def transposed_tile(ctx: GemmContext, tile: GemmTile) -> ColumnTile:
 
 
 def load_weights(ctx: GemmContext, rows_of: Callable[..., WeightTile] = weight_tile) -> None:
-    """Rows of B, which `rows_of` says of a tile; into the ring of codes where warps of their own decode them."""
+    """Loads the rows of B that `rows_of` names for each tile; into the ring of codes if separate warps decode them."""
     first = CodeStage.of(ctx.first_stage) if ctx.config.weights.decode_warps else ctx.first_stage
 
     def fill(ctx: GemmContext, tile: GemmTile, stage: Stage) -> Any:
@@ -138,7 +138,7 @@ def decode_weights(ctx: GemmContext, warp: Int32) -> None:
 
 @dataclass(frozen=True)
 class PackedLines(WeightTile):
-    """Rows of packed tiles, whose codes begin at line `row`; records at line `record_row` of map `records`, behind the codes in a stage."""
+    """Packed tiles: codes from line `row` on, records from line `record_row` of map `records`, placed after the codes in a stage."""
 
     records: Int64
     record_row: Int32
@@ -150,7 +150,7 @@ class PackedLines(WeightTile):
 
 
 def packed_lines(part: PackedPart, maps: tuple[Any, Any], base: Any, number: Any, k_blocks: int) -> PackedLines:
-    """Part `number` of the rows of a matrix that begins at line `base`; `maps` of codes and of records."""
+    """Part `number` of a packed matrix that begins at line `base`; `maps` are those of codes and of records."""
     codes, records = part.first_lines(number, k_blocks)
     return PackedLines(Fetch.alone(maps[0]), base + codes, TILE_LINES, part.num_bytes, maps[1], base + records, part.code_bytes)
 
@@ -164,7 +164,7 @@ def packed_tile(ctx: GemmContext, tile: GemmTile) -> PackedLines:
 
 @dataclass(frozen=True)
 class GateUpFetch(Fetch):
-    """Rows of gate, then the `rows` of up that lie `apart` rows further on in B, or before."""
+    """Rows of gate, then `rows` rows of up, which lie `apart` rows away in B (negative: before gate)."""
 
     rows: cutlass.Constexpr[int]
     apart: cutlass.Constexpr[int]

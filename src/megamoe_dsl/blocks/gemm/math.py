@@ -1,6 +1,6 @@
-"""The math warpgroups of the GEMM kernel: tile by tile the main loop of a share (blocks/sm90) and an epilogue.
+"""The math warpgroups of the GEMM kernel: for each tile the main loop of a share (blocks/sm90) and an epilogue.
 
-The next tile is read, and its scales of B are on their way, before the epilogue begins; after it where tiles may be half ones.
+The next tile is read, and its scales of B requested, before the epilogue begins; after it if tiles may be half tiles.
 
 waits     work_tile_full, per tile; full, per stage
 signals   work_tile_empty and empty, per warp, per tile and per stage
@@ -31,8 +31,8 @@ from .store import with_bias
 
 @cute.jit
 def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.finish_rows):
-    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers.  `finish_rows` makes D of the
-    sums of tiles whose rows of A are the wgmma's rows."""
+    """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers.  `finish_rows` is the
+    epilogue of tiles without swap_ab."""
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     ctx.begin(Role.MATH)
     tile, tiles = next_tile(ctx.first_tile)
@@ -45,20 +45,20 @@ def math(ctx: GemmContext, warp: Int32, finish_rows: Callable[..., Any] = store.
                 stage = compute_rows(ctx, tile, scales, me, stage, True, finish_rows)
             else:
                 stage = compute_rows(ctx, tile, scales, me, stage, False, finish_rows)
-            # Read after the branches: where these have the next tile too, the place in the ring is not in uniform registers, and every
-            # wgmma needs its descriptors moved there.
+            # Read after the branches: if each branch read the next tile, the ring position would leave the uniform registers, and every
+            # wgmma would need its descriptors moved back.
             tile, tiles = next_tile(tiles)
             scales = load_scales(ctx, tile, me)
         else:
             stage, tile, tiles, scales = compute(ctx, tile, tiles, scales, me, stage, finish_rows)
     ctx.read_end(tile, tiles)
-    # What TMA still reads is this CTA's.
+    # TMA may still read shared memory of this CTA.
     wait_group_read(0)
 
 
 @cute.jit
 def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me: MathThread, stage: Stage, finish_rows: Callable[..., Any]):
-    """A warpgroup's share of a tile.  The ring's next stage; the next tile, the place of the one after it, and its scales."""
+    """Computes a warpgroup's share of a tile.  Returns the next stage, the next tile, the queue after it, and that tile's scales."""
     if cutlass.const_expr(ctx.config.swap_ab):
         share: Any = share_of(ctx, tile, me)
         sums, stage = multiply_all(ctx, tile, stage, share, WeightScales(scales[:1], Boolean(False)))
@@ -90,7 +90,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
 
 @cute.jit
 def compute_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: MathThread, stage: Stage, half: bool, finish_rows: Callable[..., Any]):
-    """The same of a tile that may be a half one.  The ring's next stage."""
+    """Computes a share of a tile that may be a half tile.  Returns the next stage."""
     rows = rows_of(ctx.config, me, half)
     sums, stage = multiply_rows(ctx, tile, scales, rows, stage)
     ctx.stamp(Activity.MULTIPLY, tile)
@@ -106,7 +106,7 @@ def finish_parts(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any, fini
 
 @cute.jit
 def leave_out(ctx: GemmContext, tile: GemmTile, stage: Stage, me: MathThread) -> Stage:
-    """A warpgroup none of whose rows of a tile are there: gives every stage back.  The ring's next stage."""
+    """Releases every stage of a tile in which the warpgroup has no valid rows.  Returns the next stage."""
     for _ in cutlass.range(ctx.k_blocks_of(tile), unroll=1):
         stage.wait_full()
         release_stage(stage, me.lane)
@@ -116,7 +116,7 @@ def leave_out(ctx: GemmContext, tile: GemmTile, stage: Stage, me: MathThread) ->
 
 @cute.jit
 def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, stage: Stage):
-    """The sums of a share, and the ring's next stage; with code of its own for each place where a row of scales can begin."""
+    """The sums of a share, and the next stage; specialized for each column at which a row of scales can begin."""
     splits = ctx.config.tile.splits(me.half)
     if cutlass.const_expr(len(splits) == 1):
         return multiply_all(ctx, tile, stage, replace(me, split=splits[0]), scales_of(me, splits[0], scales))
@@ -131,7 +131,7 @@ def multiply_rows(ctx: GemmContext, tile: GemmTile, scales: Any, me: RowShare, s
 
 @cute.jit
 def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share | PackedShare, scales: WeightScales):
-    """All K blocks of a tile that this CTA has."""
+    """Multiplies all K blocks of a tile that this CTA has.  Returns the sums and the next stage."""
     if cutlass.const_expr(not ctx.config.tile.scaled):
         return accumulate_tile(stage, me, ctx.k_blocks_of(tile), ctx.config.problem.formats.activations.element)
     if cutlass.const_expr(ctx.config.k_in_flight > 1):
@@ -142,16 +142,15 @@ def multiply_all(ctx: GemmContext, tile: GemmTile, stage: Stage, me: Share | Pac
 
 
 def rows_of(config: Any, me: MathThread, half: bool) -> RowShare:
-    """What a thread's warpgroup has of a tile whose rows of A are the wgmma's rows."""
-    tile = config.tile
-    chunks = tile.chunks(half)
-    whole = RowShare.of(me, tile.shares_rows(half), tile.columns(half) // chunks, chunks, 0, config.weights.mn_major)
-    share: RowShare = config.weights.share(whole)
+    """A warpgroup's share of a tile without swap_ab."""
+    tile, chunks = config.tile, config.tile.chunks(half)
+    shape = tile.shares_rows(half), chunks, tile.columns(half) // chunks, 0, config.weights.mn_major
+    share: RowShare = config.weights.share(RowShare(me.group, me.warp, me.lane, *shape))
     return share
 
 
 def share_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> ColumnShare | PackedShare:
-    """What a thread's warpgroup has of a tile whose rows of A are the wgmma's columns: two blocks of 64 rows of B, or one."""
+    """A warpgroup's share of a tile with swap_ab: one or two blocks of 64 rows of B."""
     config, blocks = ctx.config, ctx.config.tile.chunks(False)
     if not config.problem.decodes:
         return ColumnShare.of(me, config.block_m, blocks)
@@ -163,19 +162,19 @@ def share_of(ctx: GemmContext, tile: GemmTile, me: MathThread) -> ColumnShare | 
 
 
 def scales_of(me: RowShare, split: int, scales: Any) -> WeightScales:
-    """One row of scales, where all columns lie before the next, or two; none where each column has its own."""
+    """One row of scales if all columns lie before the next row's, else two; none if each column has its own scale."""
     return WeightScales(scales[:1] if split == me.chunks * me.chunk_rows else scales, Boolean(False))
 
 
 def first_column(config: Any, n_block: Any, me: MathThread, half: bool) -> Any:
-    """A warpgroup's share of a tile begins at this column of the sums, which is a row of its group's B."""
+    """First column of a warpgroup's share of a tile, counted as a row of the group's B."""
     own = me.group * config.tile.columns(half) if config.tile.shares_rows(half) else 0
     return n_block * config.block_n + own
 
 
 @cute.jit
 def load_scales(ctx: GemmContext, tile: GemmTile, me: MathThread):
-    """The rows of B's scales that a warpgroup's columns of a tile have, over the lanes; the last row where there is no other."""
+    """Rows of B's scales for a warpgroup's columns of a tile, spread over the lanes; clamped to the last row."""
     config, problem, n_block = ctx.config, ctx.config.problem, cutlass.max(tile.n_block, Int32(0))
     column = first_column(config, n_block, me, False)
     if cutlass.const_expr(config.half_tiles):

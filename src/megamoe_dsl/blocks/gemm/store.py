@@ -1,10 +1,10 @@
-"""From a warp of SM90 to D: with biases, or with what the cluster's other CTA has of the sums.
+"""Stores a tile's sums to D on SM90, after adding biases or, with split K, the sums of the cluster's other CTA.
 
-BF16 goes through a box of SMEM that is the warp's: stmatrix, then TMA, which leaves out what lies beyond D; a box that is not full goes row
-by row where rows that follow belong to another group.  FP32 goes from registers to memory.
+BF16 goes through an SMEM box of the warp: stmatrix, then TMA, which skips what lies beyond D.  If the rows after a partial box belong to
+another group, the box is stored row by row.  FP32 goes from registers to memory.
 
-Where each CTA of a cluster has multiplied a half of K (`finish_split`), CTA r finishes what its warpgroup r has of the tile; its other
-warpgroup waits for exchange_empty and sends its sums to the same warpgroup of the other CTA, which waits for exchange_full.
+With split K (`finish_split`) CTA r finishes the part of its warpgroup r.  Its other warpgroup waits for exchange_empty and sends its sums
+to the same warpgroup of the other CTA, which waits for exchange_full.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ MATRIX = 8  # rows and columns of what stmatrix writes
 
 @cute.jit
 def empty_box(ctx: GemmContext, tile: GemmTile, me: MathThread, row: Any, box: cutlass.Constexpr[int]):
-    """Shared address of a warp's next box, once TMA has read what was in it; `box` counts in a tile, whose rows begin at `row`."""
+    """Shared address of the warp's box number `box` of a tile, once TMA has read its previous contents; its rows begin at `row`."""
     boxes = ctx.config.epilogue_buffers
     pending = boxes - 1 if box else pending_of_last_tile(ctx.config)
     if is_whole(ctx.config, tile, row):
         wait_group_read(pending)
     else:
-        wait_group_read(0)  # what follows is no group of TMA's, by which boxes are counted
+        wait_group_read(0)  # this box is stored by threads, not in a TMA group, so groups do not count boxes
     sync_warp()
     group = 0 if ctx.config.split_k else me.group
     return ctx.shared("cd", group * WARPS_PER_GROUP + me.warp, box % boxes)
 
 
 def is_whole(config: Any, tile: GemmTile, row: Any) -> Any:
-    """Whether TMA stores a warp's boxes of a tile, whose rows begin at `row`: all rows are to be written, or none belong to others."""
+    """Whether TMA stores a warp's boxes from `row` on: all their rows are valid, or the rows after them belong to no other group."""
     if not config.problem.has_groups:
         return True
     return tile.valid_m - row >= (config.tile.store_rows if config.problem.has_table else 1)
 
 
 def pending_of_last_tile(config: Any) -> int:
-    """Boxes of the last tile that TMA may still read when this one's first is filled: its other one, unless they came in odd numbers."""
+    """Boxes of the previous tile that TMA may still read when this tile's first is filled: the other buffer, if tiles have even numbers."""
     odd = any(config.tile.boxes(half) % config.epilogue_buffers for half in {False, config.half_tiles})
     return 0 if odd else config.epilogue_buffers - 1
 
 
 @cute.jit
 def store_box(ctx: GemmContext, tile: GemmTile, me: MathThread, staging: Int32, column: Int32, row: Int32):
-    """A box that lies in SMEM to D, from this column and row of the tile on; a whole one by TMA, once all lanes have written."""
+    """Stores an SMEM box to D at this column and row of the tile; a whole box with TMA, once all lanes have written it."""
     config = ctx.config
     x, y = tile.n_block * config.block_n + column, tile.row + row
     if is_whole(config, tile, row):
@@ -90,7 +90,7 @@ def store_box(ctx: GemmContext, tile: GemmTile, me: MathThread, staging: Int32, 
 
 @cute.jit
 def store_box_rows(ctx: GemmContext, staging: Int32, x: Int32, y: Int32, rows: Int32, lane: Int32, ordered: Callable[..., Any] = tuple):
-    """The first `rows` rows, 16 bytes a lane, `ordered`; D has a multiple of 16 columns, so that 8 of them are all there or not."""
+    """Stores the first `rows` rows of a box, 16 bytes a lane; D has a multiple of 16 columns, so all 8 columns of a lane exist or none."""
     config, tile = ctx.config, ctx.config.tile
     per_row = tile.store_columns // MATRIX
     swizzle = Swizzle(tile.store_swizzle)
@@ -105,7 +105,7 @@ def store_box_rows(ctx: GemmContext, staging: Int32, x: Int32, y: Int32, rows: I
 
 
 def place(ctx: GemmContext, tile: GemmTile, row: Any, column: Any) -> tuple[Any, Any]:
-    """Address of an element of D, FP32, at a place of a tile, and whether it is there."""
+    """Address of an FP32 element of D at a place of a tile, and whether it exists."""
     n = ctx.config.problem.d_columns
     x = tile.n_block * ctx.config.block_n + column
     return ctx.args.d + (Int64(tile.row + row) * n + x) * 4, (row < tile.valid_m) & (x < n)
@@ -209,7 +209,7 @@ def finish_split(ctx: GemmContext, tile: GemmTile, me: MathThread, sums: Any, af
 
 @cute.jit
 def add_theirs(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
-    """The sums with the other CTA's added, whose place is given back."""
+    """The sums plus those of the other CTA, whose exchange buffer is then released."""
     full, exchange = ctx.barrier("exchange_full"), ctx.config.smem.region["exchange"].field
     if thread_of(me) == 0:
         arrive_expect(full, exchange.num_bytes)
@@ -227,7 +227,7 @@ def add_theirs(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
 
 @cute.jit
 def send(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
-    """The sums to the other CTA, once it has read those of the tile before."""
+    """Sends the sums to the other CTA, once it has read those of the previous tile."""
     other = 1 - ctx.cta_rank
     full = in_cta(ctx.barrier("exchange_full"), other)
     values = [one for part in sums for one in part]
@@ -242,7 +242,7 @@ def thread_of(me: MathThread) -> Any:
 
 
 def column_of(config: Any, tile: GemmTile, column: int) -> Any:
-    """The row of B that is a tile's number `column`: gate comes before up in a stage."""
+    """Row of B of a tile's column number `column`; in a stage gate comes before up."""
     problem = config.problem
     if problem.gate_up == INTERLEAVED:
         return tile.n_block * config.block_n + column
@@ -253,15 +253,15 @@ def column_of(config: Any, tile: GemmTile, column: int) -> Any:
 
 
 def with_bias(ctx: GemmContext, tile: GemmTile, me: MathThread, sums: Any) -> Any:
-    """The sums as they are where the problem has no biases."""
+    """Adds biases, if the problem has any."""
     if not ctx.config.problem.biases:
         return sums
     return (columns_with_bias if ctx.config.swap_ab else rows_with_bias)(ctx, tile, me, sums)
 
 
 def bias_address(ctx: GemmContext, tile: GemmTile, column: int, first: Any, together: int) -> Any:
-    """Address of the biases of columns `column + first` of a tile and the next, `together` in all; past the last column that of the last
-    ones, whose sums nobody stores."""
+    """Address of `together` adjacent biases from column `column + first` of a tile on, clamped to the last columns: sums beyond them are
+    not stored."""
     config, problem = ctx.config, ctx.config.problem
     row = (column_of(config, tile, column) if problem.gate_up else tile.n_block * config.block_n + column) + first
     if problem.n % config.block_n:

@@ -1,8 +1,8 @@
-"""Roles of SM90 where K are the rows of a group, 64 rows a stage, of 64 columns after another, as TMA swizzles them; and what leaves a
-warp: BF16 whose columns are the wgmma's rows, or FP32 that TMA adds to what is there.
+"""Varlen-K on SM90: loaders of operands whose K runs over a group's rows (64 rows a stage, boxes of 64 columns, swizzled as by TMA), and
+epilogues: BF16 whose columns are the wgmma's rows, or FP32 that TMA adds to D.
 
-Both roles wait for work_tile_full per tile and empty per stage; every thread signals full once it has copied, or with the bytes that TMA
-brings.  Rows beyond a group's, and columns that are not there, become zero.  A group without rows has one stage of zeros.
+Both loaders wait for work_tile_full per tile and empty per stage; every thread signals full once its copies are done, or with the bytes of
+TMA.  Rows beyond a group's and columns beyond the matrix become zero.  A group without rows has one stage of zeros.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ HALF = 16  # lanes that copy 256 bytes of a row
 
 
 def copy_chunk(ctx: GemmContext, address: Any, row: Any, chunk: Any, source: Any, there: Any) -> None:
-    """16 bytes of a row of K into its operand at `address`: chunk `chunk` of the tile's, from `source`, or zeros."""
+    """Copies 16 bytes of a row of K, chunk `chunk` of the tile's row, from `source` into the operand at `address`; zeros unless `there`."""
     place = (chunk >> 3) * BOX_BYTES + row * ROW_BYTES + SW128.chunk(chunk, row)
     copy_vector(address + place, source, select(there, Int32(VECTOR), Int32(0)))
 
 
 @cute.jit
 def gather_columns(ctx: GemmContext, number: Int32):
-    """Gathered rows, by the warp with this number of two: lane l copies chunk l % 16 of row l / 16 of every two, and every second two are
-    this warp's.  A lane knows the source of one row of a stage; it is on its way from memory while the stage before is copied."""
+    """Gathers rows in warp `number` of two: lane l copies chunk l % 16 of row l / 16 of a pair of rows, and the warps take pairs in turn.
+    Each lane loads the source of one row of the next stage while the current stage is copied."""
     config, lane = ctx.config, cute.arch.lane_idx()
     problem, half, chunk = config.problem, lane // HALF, lane % HALF
     row_bytes = 2 * problem.tile_rows
@@ -74,7 +74,7 @@ def gather_columns(ctx: GemmContext, number: Int32):
 
 
 def source_in(ctx: GemmContext, rows: Any, number: Any, listed: Any) -> Any:
-    """Row of the gathered matrix of what the list has for a group's row; -1 beyond the group's."""
+    """Row of the gathered matrix for row `number` of a group; -1 beyond the group's rows."""
     return select(number < rows, source_of(ctx, listed), Int32(-1))
 
 
@@ -105,7 +105,7 @@ def load_columns(ctx: GemmContext):
 
 @cute.jit
 def copy_rows(ctx: GemmContext, stage: Stage, lane: Int32, rows: Int32, first: Int32, column: Int32):
-    """A last stage with fewer than 64 rows: a lane copies one chunk of each."""
+    """Copies a last stage of fewer than 64 rows; each lane copies one chunk of every row."""
     whole, row_bytes = rows // K_ROWS * K_ROWS, 2 * ctx.config.problem.tile_columns
     at, chunks = column + lane * VECTOR, ctx.config.block_n // 8
     source = ctx.args.b + Int64(first + whole) * row_bytes + at
@@ -117,7 +117,7 @@ def copy_rows(ctx: GemmContext, stage: Stage, lane: Int32, rows: Int32, first: I
 
 @cute.jit
 def finish_transposed(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
-    """A warp's part of a tile, 16 columns of D, to D."""
+    """Stores a warp's part of a tile, 16 columns of D."""
     config, problem = ctx.config, ctx.config.problem
     first = tile.row - tile.group * problem.tile_rows + me.warp_token
     before = tile.n_block * config.block_n
@@ -131,8 +131,8 @@ def finish_transposed(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any)
 
 @cute.jit
 def add_sums(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
-    """A warp's part of a tile to an FP32 D, to which TMA adds it, 32 sorted columns after another.  Columns of D are a multiple of 32, so
-    that all rows of a box are the group's, or none; D has no columns beyond."""
+    """Adds a warp's part of a tile to an FP32 D with TMA, 32 columns of the sorted operand at a time.  D has a multiple of 32 columns, so
+    either all rows of a box are the group's or none."""
     config, problem, transposes = ctx.config, ctx.config.problem, ctx.config.problem.transposes
     gathered = tile.row - tile.group * problem.tile_rows + me.warp_token
     first_row, buffers = tile.group * problem.n, config.epilogue_buffers
@@ -152,7 +152,7 @@ def add_sums(ctx: GemmContext, tile: GemmTile, me: RowShare, sums: Any):
 
 
 def stage_floats(epilogue: Any, staging: Any, me: RowShare, sums: Any) -> None:
-    """A thread's sums of 32 columns of the tile: two of each eight in each of its two rows."""
+    """Stages a thread's sums of 32 columns of the tile: two of every eight in each of its two rows."""
     swizzle = Swizzle(epilogue.swizzle)
     for i in range(0, len(sums), 2):
         row, column = me.row + 8 * (i // 2 % 2), 8 * (i // 4) + me.pair

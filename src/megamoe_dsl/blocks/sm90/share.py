@@ -127,16 +127,9 @@ class RowShare(MathThread):
     mn_major: cutlass.Constexpr[wgmma.MnMajor]  # operands that are: 64 columns of one take as many bytes as 64 rows of a K-major one
 
     @staticmethod
-    def of(
-        me: MathThread,
-        half: bool,
-        chunk_rows: int = CHUNK_ROWS,
-        chunks: int | None = None,
-        split: int | None = None,
-        mn_major: wgmma.MnMajor = wgmma.K_MAJOR,
-    ) -> RowShare:
-        """The share of a thread; by default of two chunks of 128, or one of a half tile."""
-        return RowShare(me.group, me.warp, me.lane, half, chunks or (1 if half else CHUNKS), chunk_rows, split, mn_major)
+    def of(me: MathThread, half: bool) -> RowShare:
+        """A thread's share of two chunks of 128 weight rows, or of one in a half tile; both have scales of their own."""
+        return RowShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, None, wgmma.K_MAJOR)
 
     @property
     def has_own_weights(self) -> bool:
