@@ -141,7 +141,7 @@ def test_scales_that_are_refused() -> None:
         transform_sf_into_required_layout(torch.full((1, 128, 4), 1.5), 128, 128, (1, 32), 1)
     with pytest.raises(ProblemError, match="recipe"):
         transform_sf_into_required_layout(torch.ones(1, 128, 4), 128, 128, (1, 16), 1)
-    with pytest.raises(ProblemError, match=r"sf = .*: must be float32 \(1, 128, 4\)"):
+    with pytest.raises(ProblemError, match=r"sf = .*: must be torch.float32 \(1, 128, 4\)"):
         transform_sf_into_required_layout(torch.ones(1, 128, 3), 128, 128, (1, 32), 1)
     blocks = torch.rand(2, 4, 3)
     assert torch.equal(transform_sf_into_required_layout(blocks, 512, 384, (128, 128), 2, disable_ue8m0_cast=True), blocks)

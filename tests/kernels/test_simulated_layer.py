@@ -10,7 +10,7 @@ from mega_moe_runs import problem
 
 from megamoe_dsl.arch import ARCHES
 from megamoe_dsl.cases import Case, random_case
-from megamoe_dsl.cases.common import NORMAL_FACTOR
+from megamoe_dsl.cases.generators import NORMAL_FACTOR
 from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError

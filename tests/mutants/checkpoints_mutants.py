@@ -155,8 +155,8 @@ READING = (
         "hidden and intermediate are those of the transposed Linear2",
         "wrong order",
         "PublishedExperts.shape",
-        "return rows, math.prod(k) * _DTYPES[stored.element].itemsize * 8 // stored.element_bits",
-        "return math.prod(k) * _DTYPES[stored.element].itemsize * 8 // stored.element_bits, rows",
+        "return rows, math.prod(k) * TORCH_DTYPES[stored.element].itemsize * 8 // stored.element_bits",
+        "return math.prod(k) * TORCH_DTYPES[stored.element].itemsize * 8 // stored.element_bits, rows",
         (f"{LOAD}::test_what_is_there_is_found",),
     ),
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megamoe_dsl import Problem, ProblemError, random_inputs
-from megamoe_dsl.cases import Case, TokenInputs, common, generators, random_case
+from megamoe_dsl.cases import Case, TokenInputs, generators, random_case
 from megamoe_dsl.quant import dequantize_nvfp4, quantize_nvfp4
 from megamoe_dsl.recipe import RECIPES
 from megamoe_dsl.reference import linear1, route
@@ -60,7 +60,7 @@ def test_each_argument_does_what_it_names() -> None:
 def test_gate_and_up_have_their_size(recipe: str, exact: bool, least: float, most: float) -> None:
     """About 4 of exact data, 1 of normal data."""
     problem, generator = Problem(1024, 512, 1, 1, recipe=recipe), torch.Generator().manual_seed(0)
-    x, x_sf = (generators.exact_x if exact else common.normal_x)(problem, 64, generator)
+    x, x_sf = (generators.exact_x if exact else generators.normal_x)(problem, 64, generator)
     weights = (generators.exact_weights if exact else generators.normal_weights)(problem, generator)
     one = Case(problem, [x], [x_sf], [torch.zeros(64, 1, dtype=torch.int64)], [torch.ones(64, 1)], [weights], exact)
     (job,) = one.jobs(route(problem, one.topk_idx))
@@ -71,9 +71,9 @@ def test_gate_and_up_have_their_size(recipe: str, exact: bool, least: float, mos
 @pytest.mark.parametrize(("value", "kept"), [(21.0, 21.0), (-21.0, -21.0), (22.0, 21.0)])
 def test_normal_tokens_of_nvfp4_are_not_saturated_up_to_21(value: float, kept: float) -> None:
     """Far beyond unit variance, by the factor of all tokens."""
-    codes, sf = quantize_nvfp4(torch.full((1, 16), value), torch.tensor(common.NORMAL_FACTOR))
+    codes, sf = quantize_nvfp4(torch.full((1, 16), value), torch.tensor(generators.NORMAL_FACTOR))
     assert (dequantize_nvfp4(codes, sf) * 2.0**-7).unique().tolist() == [kept]
-    x, x_sf = common.normal_x(Problem(256, 128, 1, 1, recipe="nvfp4xnvfp4"), 500, torch.Generator().manual_seed(0))
+    x, x_sf = generators.normal_x(Problem(256, 128, 1, 1, recipe="nvfp4xnvfp4"), 500, torch.Generator().manual_seed(0))
     assert 0.8 < (dequantize_nvfp4(x, x_sf) * 2.0**-7).std() < 1.2
 
 
@@ -161,11 +161,11 @@ def test_tokens_of_ranks_that_do_not_fit_are_named(tokens: tuple[int, ...], mask
 @pytest.mark.parametrize("at_once", [0, 1 << 20])
 def test_a_row_loses_half_of_its_entries_until_its_sums_are_exact(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are looked at one by one, or all together; a token of zeros asks for nothing."""
-    monkeypatch.setattr(common, "_AT_ONCE", at_once)
+    monkeypatch.setattr(generators, "_AT_ONCE", at_once)
     place, weight = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1], [2, 0, 1, 1]]), torch.ones(3, 4, dtype=torch.float64)
     values = torch.tensor([[1, 1, 2.0**30, 1], [0, 0, 0, 0]], dtype=torch.float64)
-    assert common.thin(place, weight, values).sum(dim=1).tolist() == [2, 4, 1]
-    assert common.thin(place, weight, values[1:]).all() and common.thin(place, weight, values[:0]).all()
+    assert generators.thin(place, weight, values).sum(dim=1).tolist() == [2, 4, 1]
+    assert generators.thin(place, weight, values[1:]).all() and generators.thin(place, weight, values[:0]).all()
 
 
 def test_a_case_moves_as_a_whole() -> None:
@@ -181,7 +181,7 @@ def test_sums_that_fp32_does_not_count_are_refused() -> None:
     """By the norms of rows, in units of the products."""
     job: Any = SimpleNamespace(expert=3)
     rows = torch.full((1, 4), 3000.0)  # of norm 6000: 2^24 is less than its square
-    with pytest.raises(common.CaseError, match=r"expert 3.*sums of Linear1 reach 3\.6e\+07 units"):
-        common.assert_sums_exact(job, rows, rows, 1.0)
-    common.assert_sums_exact(job, rows, rows, 4.0)
-    common.assert_sums_exact(job, rows / 2, rows, 2.0)
+    with pytest.raises(generators.CaseError, match=r"expert 3.*sums of Linear1 reach 3\.6e\+07 units"):
+        generators.assert_sums_exact(job, rows, rows, 1.0)
+    generators.assert_sums_exact(job, rows, rows, 4.0)
+    generators.assert_sums_exact(job, rows / 2, rows, 2.0)

@@ -321,7 +321,7 @@ def test_errors_name_the_field():
         with pytest.raises(ValueError, match=match):
             dataclasses.replace(case, **change).reference()
     own = case.weights[0]
-    with pytest.raises(ValueError, match=r"x_sf: torch.float32 \(2, 1\), allowed: torch.float32 \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"x_sf = 'torch.float32 \(2, 1\)': must be torch.float32 \(2, 2\)"):
         reference.promoted_matmul(case.x[0], case.x_sf[0][:, :1], own.fc1[0], own.fc1_sf[0])
     with pytest.raises(ProblemError, match="rank = 2: must be between 0 and num_ranks - 1 = 1"):
         random_weights(SMALL, 2, seed=0)

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
-from megamoe_dsl.cases.common import CaseError, fragile, normal_x
-from megamoe_dsl.cases.generators import check_linear1, exact_weights, exact_x, normal_weights, thin_linear2
+from megamoe_dsl.cases.generators import CaseError, check_linear1, exact_weights, exact_x, normal_weights, normal_x, thin_linear2
 from megamoe_dsl.cases.routing import bias_of_rank, check_mask, check_tokens, draw_experts, random_routing, routing_bias
 from megamoe_dsl.problem import Problem, integer_between
 from megamoe_dsl.quant import BIAS_NAMES, ExpertWeights, checkpoint_layout
@@ -19,6 +18,7 @@ from megamoe_dsl.reference.moe import ExpertInputs
 from ..cuda_device import require_usable
 
 _MAX_REDRAWS = 200
+_MARGIN = 2.0**-20  # of a relative error, beside rounding boundaries
 _LOWEST_SEED, _HIGHEST_SEED = -(1 << 63), (1 << 64) - 1  # what a torch generator takes
 _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
@@ -128,6 +128,12 @@ def _settle_topk_weights(case: Case, job: ExpertInputs, generator: torch.Generat
     for (rank, token, slot), value in zip(job.rows.tolist(), weight, strict=True):
         case.topk_weights[rank][token, slot] = value
     return requantize(values, p.recipe, job.hidden_factor)
+
+
+def fragile(values: torch.Tensor, recipe: str, factor: torch.Tensor | None = None) -> torch.Tensor:
+    """Rows of `values` (float32 [n, I]) whose codes or scales (`requantize`) change when the values move by a relative 2^-20: bool [n]."""
+    ends = zip(*(requantize(values * end, recipe, factor) for end in (1 - _MARGIN, 1 + _MARGIN)), strict=True)
+    return torch.stack([(low.view(torch.uint8) != high.view(torch.uint8)).any(dim=1) for low, high in ends]).any(dim=0)
 
 
 class TokenInputs(NamedTuple):

@@ -11,7 +11,7 @@ from rich.console import Console
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..blocks.gemm.problem import GatherGemmProblem, GemmProblem, VarlenKProblem
 from ..cases import Case, random_case, random_routing
-from ..cases.common import normal
+from ..cases.generators import normal
 from ..kernel_cases.gather import GatherCase, gather_case
 from ..kernel_cases.gemm import GemmCase, gemm_case
 from ..kernel_cases.gradients import GradientCase, VarlenKCase, gradient_case, varlen_k_case

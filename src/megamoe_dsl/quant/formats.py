@@ -25,6 +25,12 @@ def _require_dtype(name: str, tensor: torch.Tensor, *allowed: torch.dtype) -> No
         raise ProblemError(f"{name}.dtype", tensor.dtype, " or ".join(map(str, allowed)))
 
 
+def require_tensor(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Raises `ProblemError` for a tensor of another dtype or shape."""
+    if tensor.dtype != dtype or tuple(tensor.shape) != shape:
+        raise ProblemError(name, f"{tensor.dtype} {tuple(tensor.shape)}", f"{dtype} {shape}")
+
+
 def _require_blocks(name: str, k: int, block: int) -> None:
     if block <= 0 or k % block:
         raise ProblemError(f"{name}.shape[-1]", k, f"a multiple of {block}")

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from megamoe_dsl.problem import Problem, ProblemError
+from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights, input_layout, input_row, ue8m0_bytes
+from megamoe_dsl.quant.formats import require_tensor
 from megamoe_dsl.recipe import ExpertFactors
 from megamoe_dsl.reference.activation import activate
 from megamoe_dsl.reference.promoted import Accumulate
@@ -47,9 +48,9 @@ class LayerInputs:
         scales = problem.formats.activations.scales_of(problem.hidden)
         for rank, idx in enumerate(self.topk_idx):
             tokens = idx.shape[0]
-            _require(f"x[{rank}]", self.x[rank], dtype, (tokens, width))
-            _require(f"x_sf[{rank}]", ue8m0_bytes(self.x_sf[rank]), sf_dtype, (tokens, scales))
-            _require(f"topk_weights[{rank}]", self.topk_weights[rank], torch.float32, (tokens, problem.topk))
+            require_tensor(f"x[{rank}]", self.x[rank], dtype, (tokens, width))
+            require_tensor(f"x_sf[{rank}]", ue8m0_bytes(self.x_sf[rank]), sf_dtype, (tokens, scales))
+            require_tensor(f"topk_weights[{rank}]", self.topk_weights[rank], torch.float32, (tokens, problem.topk))
             self.weights[rank].validate(problem)
         return routing
 
@@ -69,11 +70,6 @@ class LayerInputs:
             own = self.weights[owner].map(lambda tensor, local=local: tensor[local])  # type: ignore[misc]
             hidden_weight = None if self.problem.weigh_results else weight
             yield ExpertInputs(expert, rows, all_x[source].view(self.x[0].dtype), all_sf[source], weight, hidden_weight, own)
-
-
-def _require(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if tensor.dtype != dtype or tuple(tensor.shape) != shape:
-        raise ProblemError(name, f"{tensor.dtype} {tuple(tensor.shape)}", f"{dtype} {shape}")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from megamoe_dsl.quant import FP32_SCALE_BLOCK, SCALE_BLOCK, blocks_of, decode_ue8m0, dequantize_e2m1, weight_scale_rows
+from megamoe_dsl.quant.formats import require_tensor
 
 
 @dataclass(frozen=True)
@@ -123,21 +124,17 @@ def promoted_matmul(
     with `accumulate="hopper"`.  E2M1 weights are taken as E4M3 numbers over the largest scale of their row and block: a kernel that
     splits scales differently gives another sum only where an E4M3 number or a product of scales is subnormal.
 
-    Raises ValueError on a dtype or shape that does not fit.
+    Raises `ProblemError` for a dtype or shape that does not fit.
     """
     if w_sf.dtype == torch.uint8:
         element, (w, w_rows) = torch.float32, _over_the_largest_scale(w, w_sf)
     else:
         element, w_rows = torch.float8_e4m3fn, w_sf if len(w_sf) == len(w) else weight_scale_rows(w_sf, len(w), parts)
     (rows, k), blocks = w.shape, -(-w.shape[1] // FP32_SCALE_BLOCK)
-    for name, tensor, dtype, shape in (
-        ("w", w, element, (rows, k)),
-        ("w_sf", w_rows, torch.float32, (rows, blocks)),
-        ("x", x, torch.float8_e4m3fn, (x.shape[0], k)),
-        ("x_sf", x_sf, torch.float32, (x.shape[0], blocks)),
-    ):
-        if tensor.dtype != dtype or tuple(tensor.shape) != shape:
-            raise ValueError(f"{name}: {tensor.dtype} {tuple(tensor.shape)}, allowed: {dtype} {shape}")
+    require_tensor("w", w, element, (rows, k))
+    require_tensor("w_sf", w_rows, torch.float32, (rows, blocks))
+    require_tensor("x", x, torch.float8_e4m3fn, (len(x), k))
+    require_tensor("x_sf", x_sf, torch.float32, (len(x), blocks))
     total = torch.zeros(len(x), rows, dtype=torch.float32, device=x.device)
     for x_scale, w_scale, partial in zip(x_sf.T, w_rows.T, _partial_sums(x, w, accumulate), strict=False):  # without K nothing is added
         total = (partial.double() * (x_scale[:, None] * w_scale).double() + total.double()).float()

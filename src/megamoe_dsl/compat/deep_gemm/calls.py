@@ -15,10 +15,8 @@ from ...runtime.buffers import check_aligned, check_device, check_output, check_
 from ...runtime.gemm_scales import TMA_ALIGNMENT
 from .buffer import SymmBuffer
 from .names import MmaType, refuse
-from .weights import scale_words
+from .weights import Weights, scale_words
 
-Weights = tuple[torch.Tensor, ...]
-"""Codes and scales of one linear, and with biases its bias."""
 _PLACES = {"fc1": "l1_weights[0]", "fc1_sf": "l1_weights[1]", "fc1_bias": "l1_weights[2]"}
 _GIVEN_AS = _PLACES | {name.replace("fc1", "fc2"): place.replace("l1", "l2") for name, place in _PLACES.items()}
 _NO_NVFP4 = "no NVFP4 in the drop-in, MegaMoE has it"

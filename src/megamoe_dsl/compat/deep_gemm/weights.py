@@ -7,6 +7,7 @@ import torch
 from ...arch import SM100
 from ...problem import ProblemError
 from ...quant import interleave_gate_up, order_rows_sm90, pack_tiles, tile_sm90, tile_sm100, ue8m0_bytes, utccp_scale_order
+from ...quant.formats import require_tensor
 from ...recipe import E2M1, RECIPES
 from .names import activation_of, mma_type_of, refuse
 
@@ -100,12 +101,12 @@ def transform_sf_into_required_layout(
     recipe = (recipe[0 if is_sfa else 1], recipe[2]) if len(recipe) == 3 else tuple(recipe)
     lead = () if num_groups is None else (num_groups,)
     if recipe == (128, 128) and disable_ue8m0_cast:
-        _check_scales(sf, (*lead, -(-mn // 128), -(-k // 128)))
+        require_tensor("sf", sf, torch.float32, (*lead, -(-mn // 128), -(-k // 128)))
         _require_all(sf.isfinite() & (sf >= 0), sf, "finite and not negative")
         return sf.contiguous()
     if recipe != (1, 32) or disable_ue8m0_cast:
         raise ProblemError("recipe", recipe, "(1, 32), or (128, 128) with disable_ue8m0_cast")
-    _check_scales(sf, (*lead, mn, k // 32))
+    require_tensor("sf", sf, torch.float32, (*lead, mn, k // 32))
     bits = sf.contiguous().view(torch.int32)
     exponent, fraction = bits >> _MANTISSA, bits & ((1 << _MANTISSA) - 1)  # a sign makes the exponent negative
     whole = (fraction == 0) & (exponent > 0) & (exponent < 255)
@@ -126,11 +127,6 @@ def scale_words(sf: torch.Tensor) -> torch.Tensor:
     if sf.dtype != torch.int32 or sf.dim() != 3 or not sf.transpose(1, 2).is_contiguous():
         raise ProblemError("weight scales", f"{sf.dtype} {tuple(sf.shape)}, strides {sf.stride()}", "int32 [E, rows, K/128], M-major")
     return sf.transpose(1, 2).flatten(0, 1)
-
-
-def _check_scales(sf: torch.Tensor, shape: tuple[int, ...]) -> None:
-    if sf.dtype != torch.float32 or tuple(sf.shape) != shape:
-        raise ProblemError("sf", f"{sf.dtype} {tuple(sf.shape)}", f"float32 {shape}")
 
 
 def _require_all(right: torch.Tensor, sf: torch.Tensor, allowed: str) -> None:
