@@ -152,7 +152,8 @@ def test_experts_have_scales_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_p
     seen: list[list[list[float]]] = []
     with simulated_hopper(monkeypatch, tmp_path, SM100):
         buffer = deep_gemm.get_symm_buffer_for_mega_moe(OneRank(), *SHAPE)
-        monkeypatch.setattr("megamoe_dsl.compat.deep_gemm.pre_dispatch._run", lambda buffer, given, *others: seen.append(given[2].tolist()))
+        monkeypatch.setattr("megamoe_dsl.compat.deep_gemm.pre_dispatch.check_layout", lambda *given: seen.append(given[5].tolist()))
+        monkeypatch.setattr(buffer, "pre_dispatch", lambda: lambda given: None)
         x, _, weights = TOKENS
         idx, views = torch.tensor([[-1, 3], [0, 2]], dtype=torch.int32), (buffer.x, buffer.x_sf, buffer.topk_idx, buffer.topk_weights)
         scales = torch.tensor([2.0, 3.0, 5.0, 7.0])

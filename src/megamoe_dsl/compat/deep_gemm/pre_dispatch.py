@@ -7,7 +7,7 @@ import torch
 from ...problem import ProblemError, integer_between
 from ...recipe import RECIPES
 from ...runtime.buffers import check_layout, check_tensor
-from .buffer import SymmBuffer, buffer_of
+from .buffer import buffer_of
 from .names import mma_type_of, refuse
 
 
@@ -31,14 +31,9 @@ def mega_moe_pre_dispatch_sm90(
 
     Raises `ProblemError` before anything is launched.
     """
-    _run(
-        buffer_of(buf_x),
-        (x, topk_idx, topk_weights),
-        (buf_x_sf, buf_topk_idx, buf_topk_weights),
-        num_tokens,
-        group_size,
-        routed_scaling_factor,
-    )
+    weights = topk_weights if routed_scaling_factor == 1.0 else topk_weights * routed_scaling_factor
+    buffers = (buf_x, buf_x_sf, buf_topk_idx, buf_topk_weights)
+    mega_moe_pre_dispatch(x, topk_idx, weights, *buffers, num_tokens, group_size, buffer_of(buf_x).mma_type)
 
 
 def mega_moe_pre_dispatch(
@@ -64,43 +59,29 @@ def mega_moe_pre_dispatch(
     use_fp4_acts   None, or whether the buffer's tokens are E2M1: the argument in whose place older wheels have `mma_type`
     """
     buffer = buffer_of(buf_x)
+    problem = buffer.problem
     refuse("buf_x_scales", buf_x_scales, "None: it belongs to NVFP4, which the drop-in has not")
-    packed = buffer.problem.formats.packs_activations
+    packed = problem.formats.packs_activations
     if RECIPES[mma_type_of(mma_type, buffer.target.arch).recipe].packs_activations != packed:
         raise ProblemError("mma_type", mma_type, f"{buffer.mma_type}, as the buffer's")
     if use_fp4_acts is not None and use_fp4_acts != packed:
         raise ProblemError("use_fp4_acts", use_fp4_acts, f"None or {packed}, as the buffer's")
     if expert_scales is not None:
-        check_tensor("expert_scales", expert_scales, torch.float32, (buffer.problem.num_experts,))
+        check_tensor("expert_scales", expert_scales, torch.float32, (problem.num_experts,))
         chosen = expert_scales[topk_idx.clamp(min=0).long()]
         topk_weights = torch.where(topk_idx < 0, topk_weights, topk_weights * chosen)
-    _run(buffer, (x, topk_idx, topk_weights), (buf_x_sf, buf_topk_idx, buf_topk_weights), num_tokens, group_size, 1.0)
-
-
-def _run(
-    buffer: SymmBuffer,
-    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    others: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    num_tokens: int,
-    group_size: int,
-    factor: float,
-) -> None:
-    problem = buffer.problem
     buffer.check_current()
     channels = problem.formats.activations.channels
     if group_size != channels:
         raise ProblemError("group_size", group_size, f"{channels}, as in the buffer's scales")
-    for name, tensor, own in zip(
-        ("x_sf", "topk_idx", "topk_weights"), others, (buffer.x_sf, buffer.topk_idx, buffer.topk_weights), strict=True
-    ):
-        if tensor.data_ptr() != own.data_ptr():
+    for name, tensor in (("x_sf", buf_x_sf), ("topk_idx", buf_topk_idx), ("topk_weights", buf_topk_weights)):
+        if tensor.data_ptr() != getattr(buffer, name).data_ptr():
             raise ProblemError(f"buf_{name}", f"a tensor at {tensor.data_ptr():#x}", f"the {name} of the buffer that buf_x is of")
-    rows = others[1].shape[0]
+    rows = len(buf_topk_idx)
     tokens = integer_between("num_tokens", num_tokens, 0, rows, f"between 0 and buf_topk_idx.shape[0] = {rows}")
-    if tokens > len(given[0]):
-        raise ProblemError("num_tokens", tokens, f"at most x.shape[0] = {len(given[0])}")
-    x, indices, weights = (tensor[:tokens] for tensor in given)
-    weights = weights if factor == 1.0 else weights * factor
+    if tokens > len(x):
+        raise ProblemError("num_tokens", tokens, f"at most x.shape[0] = {len(x)}")
+    x, indices, weights = (tensor[:tokens] for tensor in (x, topk_idx, topk_weights))
     check_layout(problem, "", x, None, indices, weights, buffer.symmetric.sym.device)
     kept = indices.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
     pointers = (buffer.symmetric.sym.data_ptr(), x.data_ptr(), kept.data_ptr(), weights.data_ptr())
