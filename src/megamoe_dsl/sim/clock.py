@@ -20,7 +20,7 @@ from .geometry import Geometry
 
 
 class Clock:
-    """A vector clock; widens by itself as agents appear. `rows` is for reading; who writes asks `own` for it."""
+    """A vector clock; it widens as agents appear. Read `rows`; call `own` before writing to them."""
 
     __slots__ = ("_shared", "rows")
 
@@ -29,7 +29,7 @@ class Clock:
         self._shared = False
 
     def own(self) -> NDArray[np.int32]:
-        """The entries, which no other clock has now."""
+        """The entries, copied first if another clock shares them."""
         if self._shared:
             self.rows, self._shared = self.rows.copy(), False
         return self.rows
@@ -62,7 +62,7 @@ class Clock:
         return out
 
     def raise_to(self, rows: Sequence[int], known: list[tuple[NDArray[np.int64], int]]) -> None:
-        """Let rows know these agents up to a time at least, each their own."""
+        """Raise the entries of agents in these rows to at least a time; `known` lists (agents, time)."""
         QUICK.raise_to(self.own(), rows, known)
 
     def at(self, agent: int) -> int:

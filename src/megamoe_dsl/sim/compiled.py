@@ -21,23 +21,18 @@ from .errors import SimError
 FOLDER = Path(__file__).parent
 
 
-def command(source: Path, fields: Mapping[str, int], target: Path) -> list[str]:
-    """What compiles a file; `fields` become macros."""
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    folders = [f"-I{folder}" for folder in (sysconfig.get_path("include"), np.get_include())]
-    macros = [f"-D{name}={value}" for name, value in fields.items()]
-    return [*compiler, "-O2", "-ffp-contract=off", "-shared", "-fPIC", *folders, *macros, str(source), "-o", str(target)]
-
-
 def build(source: Path, fields: Mapping[str, int], folder: Path) -> Path:
-    """The compiled file in a folder, made if it is not there. Raises OSError or `subprocess.SubprocessError` when it cannot be."""
+    """The compiled file in a folder, with `fields` as macros, made if it is not there. Raises OSError or `subprocess.SubprocessError`."""
+    flags = ["-O2", "-ffp-contract=off", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", f"-I{np.get_include()}"]
+    flags += [f"-D{name}={value}" for name, value in fields.items()]
     of = hashlib.sha256(source.read_bytes() + repr((fields, np.__version__)).encode()).hexdigest()[:16]
     target = folder / f"{source.stem}-{of}{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not target.exists():
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as own:  # other processes may be at it
             made = Path(own) / target.name
-            subprocess.run(command(source, fields, made), check=True, capture_output=True)
+            command = [*shlex.split(os.environ.get("CC") or "cc"), *flags, str(source), "-o", str(made)]
+            subprocess.run(command, check=True, capture_output=True)
             made.replace(target)
     return target
 

@@ -66,7 +66,7 @@ class Grid:
     # ---- launches that begin early
 
     def let_next(self, cta: Cta, waited: bool) -> None:
-        """A CTA lets the next launch begin; whether who does has waited for the launches before. Only its first time counts."""
+        """A CTA lets the next launch begin, in a thread that had `waited` for earlier launches or not. Only the first call counts."""
         if cta not in self._let:
             self._let.add(cta)
             self._after_waiting &= waited
@@ -76,7 +76,7 @@ class Grid:
         return self.before is None or not self.before._holding
 
     def begins_with(self) -> Clock | None:
-        """What its threads know at first. Of the launches before an early one those that the one before it had waited for, everywhere."""
+        """What its threads know at their start: of an early launch, the launches for which all CTAs of its predecessor had waited."""
         if self.before is None or not self.launch.early:
             return self.before.end if self.before else None
         earlier = self.before.before
@@ -87,7 +87,7 @@ class Grid:
         return self.launch.early and self.before is not None and not self.before.settled
 
     def waited(self, cta: Cta) -> Clock | None:
-        """Threads of a CTA have waited for the launches before; what they know then."""
+        """Notes that a CTA has waited for the launches before, and returns what it then knows."""
         self._waited.add(cta)
         return self.before.end if self.before else None
 
@@ -133,7 +133,7 @@ class Cta:
         return sum(32 for warp in self.warps if not warp.done)
 
     def forget(self) -> None:
-        """It has ended: give its memory back now, which is large, and not when somebody looks for circles of references."""
+        """Free its memory, which is large, now that it has ended; references in cycles would keep it until the next garbage collection."""
         for warp in self.warps:
             warp.forget()
         for kept in (self.warps, self.state, self.mbarriers, self.barriers, self.exit_checks):

@@ -18,15 +18,15 @@ from .race import Race
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What holds of the machine where PTX leaves it open, and what kernels may leave out.
+    """What a run assumes about the machine where PTX leaves it open, and which omissions of kernels it accepts.
 
-    The machine, where the first values are those of a GPU at ease:
+    The machine:
 
     leader               the lane that `elect.sync` elects
-    lockstep             lanes that execute an instruction together have executed what comes before it together too (`lane_order`)
+    lockstep             lanes that execute an instruction together have also executed the instructions before it together (`lane_order`)
     late_loads           loads take their values as late as PTX lets them, by the run's seed (`late_loads`)
 
-    Kernels, as many public ones are; without these it is a finding or an error:
+    Omissions, which many public kernels make; otherwise each is a finding or an error:
 
     tensor_fences        `tcgen05.fence` need not stand around tcgen05 operations
     tensor_waits         `tcgen05.ld` and `tcgen05.st` are done when they are issued, before `tcgen05.wait::ld` and `::st`

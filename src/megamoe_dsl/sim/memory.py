@@ -43,8 +43,8 @@ DTYPES: dict[str, type] = {
 
 
 class ByteStore:
-    """Bytes with an optional record of which were ever written, seen through views of several element sizes. `limit` is the end of them,
-    `name` says which kind of memory it is in findings, `label` which of them, whose bytes count from `origin`."""
+    """Bytes, with an optional record of which were ever written, seen in elements of several sizes. `limit` is their end. Findings name the
+    kind of memory (`name`) and the memory itself (`label`), with offsets that count from `origin`."""
 
     def __init__(
         self, data: Bytes, valid: NDArray[np.bool_] | None, name: str = "", label: str = "", origin: int = 0, space: int = GLOBAL

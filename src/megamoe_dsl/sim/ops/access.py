@@ -122,7 +122,7 @@ def _is_local(space: str, address: int) -> bool:
 
 
 def _uninitialized(w: Warp, store: ByteStore, offset: int, seen: bool) -> None:
-    """A load of a byte that nobody wrote: an error, or for shared memory, where the run asks for that, a warning the first time."""
+    """A load of a byte that nobody wrote raises SimError, or warns once if it is shared memory and the run has `load_uninitialized`."""
     if not isinstance(store, SharedMemory) or not w.world.assumptions.load_uninitialized:
         raise SimError(f"read of uninitialized {store.where(offset)}")
     if not seen:

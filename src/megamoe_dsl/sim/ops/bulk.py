@@ -63,12 +63,13 @@ def post_load(
     for target in targets:
         signalled = target if several and not pair else w.cta.cluster.ctas[target.cluster_rank & ~1 | other & 1]
         chunks, finished, actor_for = at(target, offset), mbarrier_at(signalled, barrier_offset), tma.load_actor(w, lane)
-        w.world.post(partial(_load, target, chunks, read, finished, count, actor_for), origin(w))
+        w.world.post(partial(finish_load, target, chunks, read, finished, count, actor_for), origin(w))
 
 
-def _load(
+def finish_load(
     target: Cta, chunks: Chunks, read: Callable[[Cta, Actor], Bytes], barrier: Mbarrier, count: int, actor_for: Callable[[Mbarrier], Actor]
 ) -> None:
+    """What `read` gives is written to the chunks, if there are any, and the barrier learns of `count` bytes."""
     actor = actor_for(barrier)
     if chunks:
         tma.write_shared_chunks(target, chunks, read(target, actor), actor)

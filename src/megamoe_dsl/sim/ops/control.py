@@ -18,10 +18,11 @@ from ..cta import EXIT, PARK
 from ..lanes import Lanes
 from ..memory import B128
 from ..sync import SCOPES
-from ..tma_engine import load_actor, write_shared_chunks
+from ..tma_engine import load_actor
 from ..values import apply
 from . import ADDRESS, YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Warp, converged, each_lane, plain, register, vector
 from .access import line_of, origin, scope, shared_target
+from .bulk import finish_load
 from .integer import part_of
 from .mbarrier import INIT, mbarrier_at
 
@@ -203,9 +204,7 @@ def try_cancel(ins: PtxInstruction, w: Warp, lane: int, where: int, barrier: int
         first = w.world.cancel(cta.cluster.grid)
         words = np.array([*(first or (0, 0, 0)), first is not None], np.uint32)
         for one in barriers:
-            actor = actor_for(one)
-            write_shared_chunks(one.cta, Chunks(np.array([offset])), words.view(np.uint8), actor)
-            one.finish(CHUNK, actor)
+            finish_load(one.cta, Chunks(np.array([offset])), lambda *_: words.view(np.uint8), one, CHUNK, actor_for)
 
     w.world.post(answer, origin(w))
 
