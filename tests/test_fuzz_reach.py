@@ -168,7 +168,7 @@ def test_elements_of_all_ranks_are_counted() -> None:
 
 def test_a_gpus_functions_are_approximate(tmp_path: Path) -> None:
     """Sums of exact data are known all the same."""
-    exact, heavy = (case_of(PROBLEM, FuzzedCall((3,), values=values)) for values in ("exact", "heavy"))
+    exact, heavy = (case_of(PROBLEM, FuzzedCall((3,), values=values, seed=2)) for values in ("exact", "heavy"))
     machine = GpuMachine(tmp_path)
     assert not machine.hopper_bound(exact)[0].any() and machine.hopper_bound(exact)[0].shape == (3, 256)
     (bound,), (wanted,) = machine.hopper_bound(heavy), error_bound(heavy, sums_exact=True, accumulate="hopper")
