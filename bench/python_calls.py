@@ -20,6 +20,7 @@ from megamoe_dsl.arch import SM90
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
 from megamoe_dsl.runtime import cuda_kernel, device_gemm, expert_plan, experts, layer, rank_kernel, top_experts
+from megamoe_dsl.runtime import gemm as gemms
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 
@@ -40,7 +41,7 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     others = {"check_current": nothing, "check_resident": nothing, "gpu_target": lambda _: Target(SM90, SMS), "device_arch": lambda _: SM90}
     others["encode_tensor_map"] = TensorMap.encode
-    for module in (cuda_kernel, device_gemm, expert_plan, experts, layer, rank_kernel, top_experts):
+    for module in (cuda_kernel, device_gemm, expert_plan, experts, gemms, layer, rank_kernel, top_experts):
         for name, value in others.items():
             if hasattr(module, name):
                 setattr(module, name, value)

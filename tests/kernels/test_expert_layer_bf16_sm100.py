@@ -10,9 +10,9 @@ import torch
 from megamoe_dsl.blocks.gemm.sm100.config import Sm100GemmConfig
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.quant import no_scales
+from megamoe_dsl.runtime import experts
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
-from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.target import Target
 from ptx_of import artifact
 from simulated_experts import simulate_experts
@@ -75,4 +75,5 @@ def test_layers_of_models_have_configurations(hidden: int, intermediate: int, ex
 
 def test_weights_in_bf16_say_the_recipe() -> None:
     call = call_of(LAYER, 4)
-    assert layer_of(call.x, call.topk_idx, call.operands.w1, "gate_first", "silu") == LAYER
+    chosen = call.topk_idx, call.topk_weights
+    assert experts.call_of(call.x, chosen, call.operands, "gate_first", "silu", None, None).layer == LAYER

@@ -18,7 +18,7 @@ from megamoe_dsl.quant.weights import TORCH_DTYPES
 from megamoe_dsl.recipe import E2M1, E4M3
 from megamoe_dsl.runtime.cpu_experts import layer_on_cpu
 from megamoe_dsl.runtime.expert_call import ExpertCall, LayerOperands
-from megamoe_dsl.runtime.experts import layer_of
+from megamoe_dsl.runtime.experts import call_of
 from megamoe_dsl.runtime.gemm_scales import gemm_weights
 from megamoe_dsl.target import Target
 from ptx_of import artifact
@@ -112,7 +112,7 @@ def test_layers_of_models_have_configurations() -> None:
 
 def test_weights_say_the_recipe_and_the_architecture_must_have_it() -> None:
     call = drawn(LAYER, 4)
-    assert layer_of(call.x, call.topk_idx, call.operands.w1, "gate_first", "silu") == LAYER
+    assert call_of(call.x, (call.topk_idx, call.topk_weights), call.operands, "gate_first", "silu", None, None).layer == LAYER
     with pytest.raises(ConfigError, match=r"problem.recipe = 'fp8xfp4': must be fp8xfp8 or fp8xmxfp4 or bf16xbf16 for sm_90a"):
         LAYER.configs(Target.typical("sm_90a"), 4)
     with pytest.raises(ProblemError, match=r"w2_sf.dtype = torch.uint8: must be torch.int32"):

@@ -13,12 +13,11 @@ from calls_in_a_row import Call
 from megamoe_dsl import MegaMoE, Problem, ProblemError, gemm, moe
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels import expert_layer
-from megamoe_dsl.kernels.expert_layer import chosen_experts, workspace
+from megamoe_dsl.kernels.expert_layer import ExpertLayer, chosen_experts, workspace
 from megamoe_dsl.kernels.expert_routing.config import RouteConfig
 from megamoe_dsl.kernels.expert_routing.problem import SumProblem
 from megamoe_dsl.kernels.registry import kernel_of
 from megamoe_dsl.runtime import call_plan, device_gradients, expert_plan, experts
-from megamoe_dsl.runtime.experts import layer_of
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.runtime.top_experts import top_experts
 from recorded_gpu import RecordedGpu, recorded_gpu
@@ -41,9 +40,15 @@ def at(place: int) -> str:
     return f"{STREAM} + {place}" if place else STREAM
 
 
+def layer_of(given: dict[str, Any], **fields: Any) -> ExpertLayer:
+    """A layer of these weights and two experts a token."""
+    experts, rows, hidden = given["w1"].shape
+    return ExpertLayer(hidden, rows // 2, experts, 2, **fields)
+
+
 def test_each_launch_gets_what_the_one_before_leaves() -> None:
     given, stored = chosen("fp8xfp8").arguments, torch.zeros(2 * TOKENS, 512, dtype=torch.bfloat16)
-    region = workspace(layer_of(given["x"], given["topk_idx"], given["w1"], "gate_first", "silu", True), TOKENS)
+    region = workspace(layer_of(given, preactivations=True), TOKENS)
     with recorded_gpu() as gpu:
         route, fc1, fc2, total = launches(gpu, preactivations=stored)
     places = {name: at(region.offset(name)) for name in ("x_q", "x_sf", "ends", "sources", "positions", "table", "h", "h_sf", "rows")}
@@ -299,7 +304,7 @@ def test_gate_and_up_go_where_a_call_says() -> None:
 
 def test_memory_holds_all_of_a_call() -> None:
     given = routed().arguments
-    size = workspace(layer_of(given["x"], torch.zeros(TOKENS, 2), given["w1"], "gate_first", "silu"), TOKENS).size
+    size = workspace(layer_of(given), TOKENS).size
     with recorded_gpu() as gpu:
         gpu.call(moe, **given)
         assert gpu.tensors[STREAM].numel() >= chosen_experts(TOKENS, 2).size + size
