@@ -57,8 +57,8 @@ class Operation:
         first = next(iter(self.parts.values()), part)
         if warp.line != self.line:
             raise SimError(f"wgmma.mma_async number {self.number} of the warpgroup is at PTX line {self.line} for its other warps")
-        a_alike = part.a == first.a if isinstance(part.a, SmemDescriptor) else True
-        if not a_alike or (part.b, part.accumulate) != (first.b, first.accumulate):
+        other_a = part.a is not first.a and isinstance(part.a, SmemDescriptor) and part.a != first.a
+        if other_a or (part.b, part.accumulate) != (first.b, first.accumulate):
             raise SimError("the warps of a warpgroup issue a wgmma.mma_async with different descriptors or predicates")
         self.parts[warp.index % WARPS] = part
 
