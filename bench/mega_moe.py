@@ -11,22 +11,21 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from baselines import find_baseline
 from baselines.layer import LayerBeside, baseline_option
-from megamoe_dsl.artifact.store import ArtifactStore
+from megamoe_dsl.artifact.store import ArtifactStore, dsl_version
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import Layer, Point, measure_point
-from megamoe_dsl.bench.results import POINT, Results, passed, timed_row
-from megamoe_dsl.bench.session import TRACES, Measurement, Session, alone, run_session
+from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, measure_point
+from megamoe_dsl.bench.results import POINT, Recorded, Results, passed, timed_row
+from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.options.option import naming_options, option
 from megamoe_dsl.options.points import BenchOptions
-from megamoe_dsl.problem import ProblemError
+from megamoe_dsl.problem import Problem, ProblemError
 from script_options import add_options, read_options
 from soak import soak_point, soak_row
 from unfused import UNFUSED, compare_point
@@ -57,18 +56,44 @@ class MegaMoeOptions(BenchOptions):
         if self.baseline is not None:
             find_baseline(Path(self.baseline))
 
-    @property
-    def measurement(self) -> Measurement[Any]:
-        """What is done at every point."""
-        needs = alone if self.check is None else stage_configs
+
+@dataclass(frozen=True)
+class ScriptSession(Session):
+    """Points that are timed beside a baseline, soaked, or traced; fields as of `MegaMoeOptions`.
+
+    unfused  compare with the layer in one launch per stage
+    """
+
+    baseline: str | None = None
+    soak: int = 0
+    unfused: bool = False
+
+    def layer(self, problem: Problem) -> Layer:
+        return super().layer(problem) if self.soak or self.trace else LayerBeside(problem, site=self.baseline)
+
+    def recorded(self, kind: str) -> Recorded:
         if self.soak:
-            soaked = partial(soak_point, launches=self.soak, unfused=self.check is not None)
-            return Measurement("soak", Layer, soaked, soak_row, needs)
+            return Recorded(self.out, f"{kind}-soak")
+        return super().recorded(kind) if self.trace else Recorded(self.out, f"{kind}-time", self.baseline)
+
+    def kernels(self, store: ArtifactStore, point: Point, host: Host) -> list[MegaMoeConfig]:
+        """Those of a session; with `unfused` the store then has the kernels of their stages too."""
+        found = super().kernels(store, point, host)
+        for stage in (one for config in found for one in stage_configs(config)) if self.unfused and dsl_version() is not None else ():
+            store.get(stage)
+        return found
+
+    def measure(self, job: Any, layers: CurrentLayer, store: ArtifactStore, host: Host) -> dict[str, Any]:
+        """The record of a point and its kernels: a soak, or a check and times beside the baseline."""
         if self.trace:
-            return TRACES
-        sites = () if self.baseline is None else (self.baseline,)
-        layer, timed = partial(LayerBeside, site=self.baseline), partial(time_beside, check=self.check is not None)
-        return Measurement("time", layer, timed, beside_row, needs, sites)
+            return super().measure(job, layers, store, host)
+        (point, configs), layer = job, layers.of(job[0])
+        if self.soak:
+            return soak_point(self, point, layer, store, configs, launches=self.soak, unfused=self.unfused)
+        return time_beside(self, point, layer, store, configs, check=self.unfused)
+
+    def row(self, record: dict[str, Any]) -> str:
+        return soak_row(record) if self.soak else super().row(record) if self.trace else beside_row(record)
 
 
 def time_beside(
@@ -101,7 +126,8 @@ def run_options(arguments: Sequence[str] | None, parser: ArgumentParser) -> Resu
     """Runs what the options ask for on this host's GPUs, which are looked at after all options.  Raises `ProblemError` in their words."""
     with naming_options(MegaMoeOptions):
         given = read_options(MegaMoeOptions, parser.parse_args(arguments))
-        return run_session(Session.given(given), Host.find(), given.measurement)
+        session = ScriptSession.given(given, baseline=given.baseline, soak=given.soak, unfused=given.check is not None)
+        return session.run(Host.find())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

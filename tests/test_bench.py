@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import failing_worker
 from megamoe_dsl.arch import SM90, SM100
-from megamoe_dsl.bench import host, session
+from megamoe_dsl.bench import host
 from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import Point, points_of, summarize
@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
         return Results("run.json", "none", ())
 
     monkeypatch.setattr(Host, "find", Host.typical)
-    monkeypatch.setattr(session, "run_session", run)
+    monkeypatch.setattr(Session, "run", run)
     return found
 
 

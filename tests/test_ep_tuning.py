@@ -113,7 +113,7 @@ def test_the_tables_entries_are_configurations(kernel: family.EpKernel) -> None:
         experts = 2 * one.experts_per_rank
         moe = Problem(one.hidden, one.intermediate, experts, one.topk, 2, one.tokens, recipe=one.recipe)
         config = kernel.choose(moe, Target(SM90, 132, DEFAULT_GPU), one.tokens)
-        fields = getattr(one, config.half)
+        fields = getattr(one, config.launch.name.lower())
         assert {name: getattr(config, name) for name in fields} == dict(fields)
 
 

@@ -9,47 +9,76 @@ from typing import Any
 import pytest
 
 import mega_moe
-from mega_moe import MegaMoeOptions, beside_row, main, right
+from mega_moe import ScriptSession, beside_row, main, right
 from megamoe_dsl.bench import host
+from megamoe_dsl.bench import session as session_module
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.results import Results
-from megamoe_dsl.bench.session import TRACES, Measurement, Session
-from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from soak import SETS, soak_row, token_counts
 from test_bench import record
 
 
 def test_a_soak_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Session, Measurement[Any]]] = []
-
-    def run(session: Session, host: Host, measurement: Measurement[Any]) -> Results:
-        asked.append((session, measurement))
-        return Results("run.json", "none", ())
-
+    asked: list[ScriptSession] = []
     monkeypatch.setattr(Host, "find", Host.typical)
-    monkeypatch.setattr(mega_moe, "run_session", run)
-    with pytest.raises(SystemExit) as done:
-        main(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9"])
-    ((session, measurement),) = asked
-    assert done.value.code == 0 and len(session.points) == 8
-    assert (measurement.kind, measurement.sites, measurement.record.keywords) == ("soak", (), {"launches": 9, "unfused": False})
+    monkeypatch.setattr(ScriptSession, "run", lambda session, host: asked.append(session) or Results("run.json", "none", ()))
+    for more in ((), ("--check", "unfused")):
+        with pytest.raises(SystemExit) as done:
+            main(["--preset", "flash,pro", "--tokens", "8,64", "--ranks", "2,8", "--artifacts", "kernels", "--soak", "9", *more])
+        assert done.value.code == 0 and len(asked[-1].points) == 8
+    assert [(one.soak, one.unfused, one.baseline, one.trace) for one in asked] == [(9, False, None, False), (9, True, None, False)]
 
 
-def test_what_is_done_at_a_point(tmp_path: Path) -> None:
-    """By the options that ask for it: a baseline is of the fused layer, whose records name it; a check needs the stages' kernels too."""
-    (tmp_path / "deep_gemm").mkdir()
-    site = str(tmp_path)
-    timed, beside, checked, soaked, checked_soak = (
-        MegaMoeOptions(**given).measurement
-        for given in ({}, {"baseline": site}, {"check": "unfused"}, {"soak": 4}, {"soak": 4, "check": "unfused"})
-    )
-    assert [one.kind for one in (timed, beside, checked, soaked)] == ["time", "time", "time", "soak"]
-    assert [one.sites for one in (timed, beside, checked, soaked)] == [(), (site,), (), ()]
-    assert [one.layer.keywords for one in (timed, beside, checked)] == [{"site": None}, {"site": site}, {"site": None}]
-    assert [one.record.keywords for one in (timed, beside, checked)] == [{"check": False}, {"check": False}, {"check": True}]
-    assert [one.record.keywords["unfused"] for one in (soaked, checked_soak)] == [False, True]
-    assert [one.needs is stage_configs for one in (timed, beside, checked, soaked, checked_soak)] == [False, False, True, False, True]
-    assert MegaMoeOptions(trace=True).measurement is TRACES
+def session_of(folder: Path, **fields: Any) -> ScriptSession:
+    return ScriptSession((), folder, folder, **fields)
+
+
+def test_what_is_done_at_a_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the options that ask for it: a baseline is of the fused layer, whose records name it; a soak has neither, a trace no script's."""
+    monkeypatch.setattr(mega_moe, "soak_point", lambda session, *given, **options: ("soak", given, options))
+    monkeypatch.setattr(mega_moe, "time_beside", lambda session, *given, **options: ("time", given, options))
+    monkeypatch.setattr(session_module, "trace_point", lambda session, *given: ("trace", given, {}))
+    layers: Any = SimpleNamespace(of=lambda point: "layer")
+    given = "point", "layer", "store", ["config"]
+    for fields, kind, options in (
+        ({}, "time", {"check": False}),
+        ({"unfused": True}, "time", {"check": True}),
+        ({"soak": 4}, "soak", {"launches": 4, "unfused": False}),
+        ({"soak": 4, "unfused": True}, "soak", {"launches": 4, "unfused": True}),
+        ({"trace": True}, "trace", {}),
+    ):
+        one: Any = session_of(tmp_path, **fields)
+        assert one.measure(("point", ["config"]), layers, "store", None) == (kind, given, options)
+        assert one.recorded("mega_moe_sm90").path.name.startswith(f"mega_moe_sm90-{kind}-")
+
+
+def test_a_baseline_is_named_in_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And shares the layer's weights, but not in a soak or a trace."""
+    named: list[Any] = []
+    for module in (mega_moe, session_module):
+        monkeypatch.setattr(module, "Recorded", lambda out, kind, *sites: named.append(sites))
+    monkeypatch.setattr(mega_moe, "LayerBeside", lambda problem, site: site)
+    monkeypatch.setattr(session_module, "Layer", lambda problem: "alone")
+    problem: Any = None
+    layers = []
+    for fields in ({}, {"soak": 4}, {"trace": True}):
+        one = session_of(tmp_path, baseline="site", **fields)
+        one.recorded("")
+        layers.append(one.layer(problem))
+    assert named == [("site",), (), ()] and layers == ["site", "alone", "alone"]
+
+
+def test_a_comparison_with_the_unfused_layer_needs_its_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are compiled where the DSL is."""
+    needed: list[Any] = []
+    monkeypatch.setattr(session_module, "configs_of", lambda *_: ["a", "b"])
+    monkeypatch.setattr(mega_moe, "stage_configs", lambda config: [f"{config}1", f"{config}2"])
+    store: Any = SimpleNamespace(get=needed.append)
+    given: Any = store, "point", "host"
+    for unfused, dsl, stages in ((False, "4", []), (True, None, []), (True, "4", ["a1", "a2", "b1", "b2"])):
+        monkeypatch.setattr(mega_moe, "dsl_version", lambda dsl=dsl: dsl)
+        assert session_of(tmp_path, unfused=unfused).kernels(*given) == ["a", "b"]
+        assert needed == stages
 
 
 def test_a_baseline_is_timed_beside_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:

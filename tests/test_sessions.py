@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from megamoe_dsl.bench.ep import EpRun
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.point import CurrentLayer, Point, name_of, slowest_rank
 from megamoe_dsl.bench.process_group import RankWorker
-from megamoe_dsl.bench.session import Measurement, Session, alike, run_session
+from megamoe_dsl.bench.session import Session, alike
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.target import Target
@@ -46,8 +45,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
         started.append((worker.ranks, watchdog_s))
         worker.work(0, jobs, lambda index, record: keep(jobs[index], record))
 
-    for module in (ep, session):
-        monkeypatch.setattr(module, "run_jobs", run_jobs)
+    monkeypatch.setattr(session, "run_jobs", run_jobs)
     return started
 
 
@@ -55,23 +53,22 @@ def test_points_of_one_shape_share_weights_and_one_without_a_kernel_costs_no_oth
     in_process: list[tuple[int, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Problem] = []
-    needed: list[Any] = []
 
     def configs(store: Any, point: Point, *_: Any) -> list[Any]:
         if point == MANY:
             raise ValueError("no kernel")
         return [point.name]
 
-    def record(session: Session, point: Point, layer: Any, store: ArtifactStore, configs: list[Any]) -> dict[str, Any]:
-        assert store.folder == session.artifacts
-        return {"layer": layer, "configs": configs, "point": point.name, "watchdog": session.watchdog_ns}
+    def record(point: Point, layer: Any, store: ArtifactStore, configs: list[Any], *limits: Any) -> dict[str, Any]:
+        assert store.folder == tmp_path
+        return {"layer": layer, "configs": configs, "point": point.name, "watchdog": limits[0]}
 
     monkeypatch.setattr(session, "configs_of", configs)
-    monkeypatch.setattr(session, "dsl_version", lambda: "4")
-    monkeypatch.setattr(ArtifactStore, "get", lambda store, config: needed.append(config))
-    kind = Measurement("time", lambda problem: made.append(problem) or len(made), record, lambda one: "", lambda config: [config, "twin"])
+    monkeypatch.setattr(session, "measure_point", record)
+    monkeypatch.setattr(session, "timed_row", lambda one: "")
+    monkeypatch.setattr(session, "Layer", lambda problem: made.append(problem) or len(made))
     points = FEW, replace(FEW, tokens=16), MANY, WIDE, FOUR
-    found = run_session(Session(points, tmp_path, tmp_path, watchdog_ms=7), HOST, kind)
+    found = Session(points, tmp_path, tmp_path, watchdog_ms=7).run(HOST)
     assert in_process == [(2, 0.007), (4, 0.007)]
     records = {one["name"]: one for one in found.records}
     assert len(records) == 5 and records[MANY.name]["error"] == "ValueError: no kernel"
@@ -79,7 +76,7 @@ def test_points_of_one_shape_share_weights_and_one_without_a_kernel_costs_no_oth
     assert {(one["point"], one["watchdog"]) for one in records.values() if "layer" in one} == {
         (name, 7_000_000) for name in records.keys() - {MANY.name}
     }
-    assert records[WIDE.name]["configs"] == [WIDE.name] and needed[:2] == [FEW.name, "twin"] and len(needed) == 8
+    assert records[WIDE.name]["configs"] == [WIDE.name]
     assert found.name.startswith("mega_moe_sm90-time") and len(json.loads((tmp_path / found.name).read_text())["records"]) == 5
 
 
@@ -93,7 +90,7 @@ def test_a_run_of_halves_times_or_traces(
     of_times = {"us": {"dispatch": {"median": 7.4}}, "differing": {"combine": 1}, "dispatch_alone_us": {"median": 3.2}}
     layers: list[Any] = []
     compiled: list[Any] = []
-    monkeypatch.setattr(ep, "Layer", lambda problem: problem)
+    monkeypatch.setattr(session, "Layer", lambda problem: problem)
     monkeypatch.setattr(ep, "dsl_version", lambda: "4")
     monkeypatch.setattr(ep, "compile_ahead", lambda configs, *_: compiled.extend(configs))
     monkeypatch.setattr(ep, "ep_point", lambda point, layer, *_: layers.append((point, layer)) or of_times)
@@ -274,13 +271,14 @@ def test_kernels_of_other_sources_are_named_and_left_out(
 
 def test_what_is_timed_at_a_point_is_what_the_session_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "measure_point", lambda *given: given)
-    asked: Any = Session((FEW,), tmp_path, tmp_path, graphs=False, watchdog_ms=1), FEW, "layer", "store", ["config"]
-    assert session.time_kernels(*asked) == (FEW, "layer", "store", ["config"], 1_000_000, False)
+    one, layers = Session((FEW,), tmp_path, tmp_path, graphs=False, watchdog_ms=1), SimpleNamespace(of=lambda point: "layer")
+    asked: Any = (FEW, ["config"]), layers, "store", HOST
+    assert one.measure(*asked) == (FEW, "layer", "store", ["config"], 1_000_000, False)
 
 
 def test_too_few_gpus_are_told_before_anything_is_made(in_process: list[tuple[int, float]], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for run in (partial(run_session, Session((FOUR,), tmp_path, out)), EpRun((FOUR,), tmp_path, out).run):
+    for run in (Session((FOUR,), tmp_path, out).run, EpRun((FOUR,), tmp_path, out).run):
         with pytest.raises(HostError, match="ranks = 4: must be at most 2"):
             run(TWO_GPUS)
     assert in_process == [] and list(tmp_path.iterdir()) == []

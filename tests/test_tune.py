@@ -372,7 +372,7 @@ def test_a_run_ends_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return Results("run.json", "NVIDIA H100", (record({FIRST: times(100), LESS: times(95)}), *failed))
 
     monkeypatch.setattr(artifact_store, "dsl_version", lambda: None)
-    monkeypatch.setattr(session, "run_session", run)
+    monkeypatch.setattr(session.Session, "run", run)
     monkeypatch.setattr(Host, "find", Host.typical)
     result = runner.invoke(app, ["tune", "--preset", "flash", "--tokens", "512", "--tables", str(tmp_path)])
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.output

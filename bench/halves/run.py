@@ -13,7 +13,7 @@ from halves.unscaled import point_configs, unscaled_point
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import EpRun, Variant
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import CurrentLayer, Layer, Point
+from megamoe_dsl.bench.point import CurrentLayer, Point
 from megamoe_dsl.kernels.moe.halves.config import EpConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.problem import Problem, ProblemError
@@ -63,7 +63,7 @@ class ComparedRun(EpRun):
             return point_configs(point, host.target, self.kernels).values()
         return super().configs_of(point, host)
 
-    def measure(self, job: Any, layers: CurrentLayer[Layer], store: ArtifactStore, host: Host) -> dict[str, Any]:
+    def measure(self, job: Any, layers: CurrentLayer, store: ArtifactStore, host: Host) -> dict[str, Any]:
         """The record of a job; all ranks together."""
         if isinstance(job, BitsJob):
             return check_bits(store, self.small, *(Variant(name).fields for name in BITS[job.name]))
@@ -76,7 +76,7 @@ class ComparedRun(EpRun):
         rates = {name: algorithm_bandwidth(job.problem, record["rows"], one["median"]) for name, one in times.items()}
         return record | {"gb_per_s": rates}
 
-    def line_of(self, record: dict[str, Any]) -> str:
+    def row(self, record: dict[str, Any]) -> str:
         """A record in a line, or the table of a trace."""
         if record["name"] in BITS:
             equal = record["elements"] - record["unequal"]
@@ -84,10 +84,10 @@ class ComparedRun(EpRun):
         if "differences" in record:
             return unscaled_line(record)
         if "traced" in record:
-            return super().line_of(record)
+            return super().row(record)
         stages = ", ".join(f"{name.removeprefix('moe_')} {us:.0f}" for name, us in record["stages_us"].items())
         bandwidth = "".join(f"; {name} {one:.0f} GB/s" for name, one in record["gb_per_s"].items())
-        return f"{super().line_of(record)} ({stages}){bandwidth}; y {record['difference']:.3f} away from the fused kernel's"
+        return f"{super().row(record)} ({stages}){bandwidth}; y {record['difference']:.3f} away from the fused kernel's"
 
 
 def algorithm_bandwidth(problem: Problem, rows: Mapping[str, int], us: float) -> float:

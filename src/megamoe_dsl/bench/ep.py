@@ -24,9 +24,8 @@ from ..runtime.symmetric_memory import SymmetricBuffer
 from ..target import Target
 from .host import Host
 from .point import SEED, CurrentLayer, Layer, Point
-from .process_group import RankWorker, run_jobs
 from .results import Recorded, Results, trace_row
-from .session import LAUNCHES, LayerRun, traced
+from .session import LAUNCHES, LayerRun, run_ranks, traced
 from .timing import Times, launches_of, synchronize, time_back_to_back
 
 VARIANT_REPEATS = 5
@@ -205,9 +204,6 @@ def trace_ep_point(point: Point, layer: Layer, store: ArtifactStore, watchdog_ns
     return record
 
 
-LIMIT_S = 90.0
-
-
 @dataclass(frozen=True)
 class EpRun(LayerRun):
     """A run of the two kernels; all points have one number of ranks and one recipe.  Raises `ProblemError`."""
@@ -242,13 +238,13 @@ class EpRun(LayerRun):
     def jobs(self) -> Sequence[Any]:
         return self.points
 
-    def measure(self, job: Any, layers: CurrentLayer[Layer], store: ArtifactStore, host: Host) -> dict[str, Any]:
+    def measure(self, job: Any, layers: CurrentLayer, store: ArtifactStore, host: Host) -> dict[str, Any]:
         layer = layers.of(job)
         if self.trace:
             return trace_ep_point(job, layer, store, self.watchdog_ns, self.out)
         return ep_point(job, layer, store, host.target, self.kernels, self.watchdog_ns)
 
-    def line_of(self, record: dict[str, Any]) -> str:
+    def row(self, record: dict[str, Any]) -> str:
         if "traced" in record:
             return "\n".join(trace_row({"name": f"{record['name']} {half}", **one}) for half, one in record["traced"].items())
         times = ", ".join(f"{name} {one['median']:.0f} us" for name, one in record["us"].items())
@@ -265,17 +261,10 @@ class EpRun(LayerRun):
         self.check(host)
         if dsl_version() is not None:
             self.compile(host, len(os.sched_getaffinity(0)))
-        found, worker = Recorded(self.out, "ep_moe"), RankWorker(partial(work, run=self, host=host), self.points[0].ranks)
-        run_jobs(worker, list(self.jobs), LIMIT_S, lambda job, one: found.save(job.name, one, self.line_of), self.watchdog_ms / 1e3)
+        found = Recorded(self.out, "ep_moe")
+        run_ranks(self, self.points[0].ranks, {one.name: one for one in self.jobs}, found, host)
         return found.done()
 
     @staticmethod
     def right(record: dict[str, Any]) -> bool:
         return not ("error" in record or record.get("unequal", 0) or record.get("differing"))
-
-
-def work(rank: int, jobs: list[Any], report: Callable[[int, dict[str, Any]], None], *, run: EpRun, host: Host) -> None:
-    """Runs the jobs in a worker process of one rank, and reports each."""
-    store, layers = ArtifactStore(run.artifacts), CurrentLayer(Layer)
-    for index, job in enumerate(jobs):
-        report(index, run.measure(job, layers, store, host))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -138,18 +138,15 @@ class Layer:
         return kernel
 
 
-AnyLayer = TypeVar("AnyLayer", bound=Layer)
-
-
-class CurrentLayer(Generic[AnyLayer]):
+class CurrentLayer:
     """Keeps the last layer that `make` made: consecutive points of one shape share its weights."""
 
-    def __init__(self, make: Callable[[Problem], AnyLayer]) -> None:
+    def __init__(self, make: Callable[[Problem], Any]) -> None:
         self.make = make
-        self._layer: AnyLayer | None = None
+        self._layer: Any = None
         self._shape: Problem | None = None
 
-    def of(self, point: Point) -> AnyLayer:
+    def of(self, point: Point) -> Any:
         """The layer of the point.  The previous shape's weights are freed first, unless the caller still holds its layer."""
         if self._layer is None or self._shape != point.layer:
             self._layer = None  # frees the last shape's weights first

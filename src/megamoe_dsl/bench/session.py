@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 
 from ..artifact.cache import compile_ahead, require_place
-from ..artifact.store import ArtifactError, ArtifactStore, dsl_version
+from ..artifact.store import ArtifactError, ArtifactStore
 from ..inspect.spans import spans_of, summarize, write_perfetto
-from ..kernels.kernel import KernelConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
 from ..options.points import BenchOptions
@@ -23,7 +22,7 @@ from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
-from .point import FP8, SEED, AnyLayer, CurrentLayer, Layer, Point, measure_point, points_of
+from .point import FP8, SEED, CurrentLayer, Layer, Point, measure_point, points_of
 from .process_group import RankWorker, run_jobs
 from .results import HEADINGS, Recorded, Results, passed, timed_row, trace_row
 from .timing import run_earlier_batches, synchronize
@@ -63,7 +62,7 @@ POINT_LIMIT_S = 240.0
 
 @dataclass(frozen=True)
 class LayerRun:
-    """Points of layers to time or to trace.  Raises `ProblemError`."""
+    """Points of layers to time or to trace; worker processes get it pickled.  Raises `ProblemError`."""
 
     points: Sequence[Point]
     artifacts: Path  # folder of compiled kernels; missing ones are compiled when the DSL is installed
@@ -82,6 +81,22 @@ class LayerRun:
     def check(self, host: Host) -> None:
         host.check(self.points)
 
+    def layer(self, problem: Problem) -> Layer:
+        return Layer(problem)
+
+
+def run_ranks(run: Any, ranks: int, jobs: Mapping[str, Any], found: Recorded, host: Host) -> None:
+    """Calls `measure` of a `LayerRun` for each job in worker processes, one per rank, and saves the records under the jobs' names."""
+    worker, watchdog_s = RankWorker(partial(work, run=run, host=host), ranks), run.watchdog_ms / 1e3
+    run_jobs(worker, list(jobs.items()), POINT_LIMIT_S, lambda job, one: found.save(job[0], one, run.row), watchdog_s)
+
+
+def work(rank: int, jobs: list[tuple[str, Any]], report: Callable[[int, dict[str, Any]], None], *, run: Any, host: Host) -> None:
+    """Body of a worker: points of one shape share their weights."""
+    store, layers = ArtifactStore(run.artifacts), CurrentLayer(run.layer)
+    for index, (_, job) in enumerate(jobs):
+        report(index, run.measure(job, layers, store, host))
+
 
 @dataclass(frozen=True)
 class Session(LayerRun):
@@ -92,44 +107,53 @@ class Session(LayerRun):
     trace: bool = False
 
     @classmethod
-    def given(cls, options: BenchOptions) -> Session:
+    def given(cls, options: BenchOptions, **own: Any) -> Self:
         """The session that the options describe.  Raises `ProblemError`."""
         others = {name: getattr(options, name) for name in ("artifacts", "out", "variants", "trace", "watchdog_ms")}
-        return cls(points_of(options, options.remote), graphs=not options.no_graphs, **others)
+        return cls(points_of(options, options.remote), graphs=not options.no_graphs, **others, **own)
 
     def compile(self, host: Host, jobs: int) -> int:
         """Compiles candidates that the folder lacks; returns how many.  Raises as `compile_ahead`."""
         found = (candidates(point.problem, point.tokens, host.target, **point.pool) for point in self.points)
         return compile_ahead(chain.from_iterable(found), ArtifactStore(self.artifacts), jobs, "artifacts")
 
+    def recorded(self, kind: str) -> Recorded:
+        """The results file; `kind` begins its name."""
+        return Recorded(self.out, f"{kind}-{'trace' if self.trace else 'time'}")
+
+    def kernels(self, store: ArtifactStore, point: Point, host: Host) -> list[MegaMoeConfig]:
+        """The kernels to measure, which are then in the store.  Raises `ArtifactError`."""
+        return configs_of(store, point, host, self.variants, self.trace)
+
+    def measure(self, job: Any, layers: CurrentLayer, store: ArtifactStore, host: Host) -> dict[str, Any]:
+        """The record of a point and its kernels; all ranks together, complete on rank 0."""
+        (point, configs), layer = job, layers.of(job[0])
+        if self.trace:
+            return trace_point(self, point, layer, store, configs)
+        return measure_point(point, layer, store, configs, self.watchdog_ns, self.graphs)
+
+    def row(self, record: dict[str, Any]) -> str:
+        return (trace_row if self.trace else timed_row)(record)
+
     def run(self, host: Host) -> Results:
-        return run_session(self, host)
+        """Runs all points on the GPUs of `host`, prints a row for each, and writes and returns the results.  Raises `HostError` for too few
+        GPUs, and `ProblemError` if `out` cannot be written."""
+        self.check(host)
+        found, store = self.recorded(f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}"), ArtifactStore(self.artifacts)
+        jobs: dict[int, dict[str, Any]] = {}
+        if (ceilings := found.head["ceilings"]) != host.gpu:
+            print(f"nobody has measured what {host.gpu} can do: ceilings are those of {ceilings}", flush=True)
+        print(HEADINGS, flush=True)
+        for point in self.points:
+            try:
+                jobs.setdefault(point.ranks, {})[point.name] = point, self.kernels(store, point, host)
+            except Exception as error:  # a point without a kernel must not cost the others
+                found.save(point.name, {"error": f"{type(error).__name__}: {error}"}, self.row)
+        for ranks, mine in jobs.items():
+            run_ranks(self, ranks, mine, found, host)
+        return found.done()
 
     right = staticmethod(passed)
-
-
-def alone(config: MegaMoeConfig) -> Sequence[KernelConfig]:
-    return ()
-
-
-@dataclass(frozen=True)
-class Measurement(Generic[AnyLayer]):
-    """What a session does at every point; worker processes get it pickled."""
-
-    kind: str  # of the results file
-    layer: Callable[[Problem], AnyLayer]  # makes a rank's layer of a shape
-    # of a point: all ranks together, complete on rank 0
-    record: Callable[[Session, Point, AnyLayer, ArtifactStore, list[MegaMoeConfig]], dict[str, Any]]
-    row: Callable[[dict[str, Any]], str] = timed_row  # a record as text
-    needs: Callable[[MegaMoeConfig], Sequence[KernelConfig]] = alone  # further kernels that it needs
-    sites: tuple[Path | str, ...] = ()  # folders of others' packages that take part
-
-
-def time_kernels(session: Session, point: Point, layer: Layer, store: ArtifactStore, configs: list[MegaMoeConfig]) -> dict[str, Any]:
-    return measure_point(point, layer, store, configs, session.watchdog_ns, session.graphs)
-
-
-TIMES, TRACES = Measurement("time", Layer, time_kernels), Measurement("trace", Layer, trace_point, trace_row)
 
 
 def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[MegaMoeConfig]:
@@ -159,42 +183,3 @@ def loadable(store: ArtifactStore, config: MegaMoeConfig) -> bool:
     except ArtifactError:
         return False
     return True
-
-
-def work(
-    rank: int,
-    jobs: list[tuple[Point, list[MegaMoeConfig]]],
-    report: Callable[[int, dict[str, Any]], None],
-    *,
-    session: Session,
-    measurement: Measurement[Any],
-) -> None:
-    """Body of a worker: points of one shape share their weights."""
-    store, layers = ArtifactStore(session.artifacts), CurrentLayer(measurement.layer)
-    for index, (point, configs) in enumerate(jobs):
-        report(index, measurement.record(session, point, layers.of(point), store, configs))
-
-
-def run_session(session: Session, host: Host, measurement: Measurement[Any] | None = None) -> Results:
-    """Runs all points on the GPUs of `host`, prints a row for each, and writes and returns the results.  The default `measurement` times or
-    traces kernels.  Raises `HostError` for too few GPUs, and `ProblemError` if `out` cannot be written."""
-    measurement = measurement or (TRACES if session.trace else TIMES)
-    session.check(host)
-    store, kind = ArtifactStore(session.artifacts), f"mega_moe_{host.arch.name.replace('_', '').rstrip('a')}-{measurement.kind}"
-    found = Recorded(session.out, kind, *measurement.sites)
-    jobs: dict[int, list[tuple[Point, list[MegaMoeConfig]]]] = {}
-    if (ceilings := found.head["ceilings"]) != host.gpu:
-        print(f"nobody has measured what {host.gpu} can do: ceilings are those of {ceilings}", flush=True)
-    print(HEADINGS, flush=True)
-    for point in session.points:
-        try:
-            configs = configs_of(store, point, host, session.variants, session.trace)
-            for other in (one for config in configs for one in measurement.needs(config)) if dsl_version() is not None else ():
-                store.get(other)
-            jobs.setdefault(point.ranks, []).append((point, configs))
-        except Exception as error:  # a point without a kernel must not cost the others
-            found.save(point.name, {"error": f"{type(error).__name__}: {error}"}, measurement.row)
-    for ranks, mine in jobs.items():
-        worker = RankWorker(partial(work, session=session, measurement=measurement), ranks)
-        run_jobs(worker, mine, POINT_LIMIT_S, lambda job, one: found.save(job[0].name, one, measurement.row), session.watchdog_ms / 1e3)
-    return found.done()
