@@ -15,14 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from megamoe_dsl import GemmProblem, Problem, ProblemError, Target, choose
-from megamoe_dsl.arch import SM90, SM100
+from megamoe_dsl.arch import SM100
 from megamoe_dsl.blocks.gemm.problem import GatherGemmProblem, VarlenKProblem
 from megamoe_dsl.cli import simulations
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.cli.options import SimulateOptions
 from megamoe_dsl.cli.simulate import rotate
 from megamoe_dsl.cli.simulations import BOUNDED, EQUAL, compared, rows_of
-from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.registry import find_kernel, kernel_of
 from megamoe_dsl.runtime.simulated import RankComparison
 from megamoe_dsl.sim import Report
@@ -261,8 +260,8 @@ def test_parts_are_compared_bit_by_bit() -> None:
     wanted = [torch.zeros(3, 4).bfloat16(), torch.ones(1, 4).bfloat16()]
     found = [one.clone() for one in wanted]
     found[0][0, 1], found[1][0, :2] = -0.0, 2.0
-    assert compared(("a", 1), wanted, wanted) == ("a", 1, 4, 16, 0)
-    assert compared(("a", 1), found, wanted) == ("a", 1, 4, 16, 3)
+    assert compared(7, "a", 1, wanted, wanted) == (7, "a", 1, 4, 16, 0)
+    assert compared(7, "a", 1, found, wanted) == (7, "a", 1, 4, 16, 3)
 
 
 @pytest.mark.parametrize(
@@ -310,63 +309,6 @@ def test_data_that_rounds_are_added_as_hopper_adds(monkeypatch: pytest.MonkeyPat
     assert asked == ["hopper", torch.float64]
 
 
-# --- inputs
-def test_inputs_are_those_of_the_seed() -> None:
-    config = PreDispatchConfig(LAYER, 2, SM90.name)
-    first, same, other = (simulations.draw_inputs(config, [3, 0], SimulateOptions(seed=seed, mask=0.5)) for seed in (7, 7, 8))
-    assert [len(one["x"]) for one in first] == [3, 0]
-    assert all(torch.equal(a[name], b[name]) for a, b in zip(first, same, strict=True) for name in a)
-    assert not any(torch.equal(first[0][name], other[0][name]) for name in ("x", "topk_weights", "topk_idx"))
-
-
 @pytest.mark.parametrize(("by", "counts"), [(0, [5, 7, 9]), (1, [7, 9, 5]), (2, [9, 5, 7]), (3, [5, 7, 9]), (7, [7, 9, 5])])
 def test_later_launches_give_a_rank_anothers_tokens(by: int, counts: list[int]) -> None:
     assert rotate([5, 7, 9], by) == counts
-
-
-@pytest.mark.parametrize(("no_race", "last"), [(False, "; no race found"), (True, "")])
-def test_every_byte_of_a_symmetric_buffer_is_counted_and_inputs_are_only_read(
-    no_race: bool, last: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank without tokens has no inputs; what the kernel leaves is the reference's, but for a byte of x and one of no field."""
-    config, asked = PreDispatchConfig(LAYER, 2, SM90.name), list[Any]()
-    region = config.symmetric
-
-    class Simulator:
-        def __init__(self, ptx: str, memory: Any, *, progress: Any, **options: Any) -> None:
-            self.memory = memory
-            asked.append((ptx, options))
-
-        def run(self, launches: list[Any]) -> Report:
-            places = sorted(self.memory.allocations, key=lambda one: (one.rank, one.name))
-            asked.extend(([(one.name, one.rank, one.read_only) for one in places], launches))
-            for one in (place for place in places if place.name == "sym"):
-                one.data[:] = simulations.expected_buffer(config, drawn[one.rank]).numpy()
-                if one.rank == 0:
-                    one.data[0] ^= 1
-                    one.data[region["x"].offset] ^= 1
-            return Report()
-
-    def packed(artifact: Kernel, arguments: Any, rank: int) -> Any:
-        return rank, len(arguments)
-
-    given = SimulateOptions(seed=5, no_race=no_race, mask=0.25)
-    drawn = simulations.draw_inputs(config, [3, 0], given)
-    monkeypatch.setattr(simulations, "Simulator", Simulator)
-    monkeypatch.setattr(simulations, "simulated_launch", packed)
-    screen = Screen()
-    assert not simulations.run_inputs(screen, config, [3, 0], given)
-    assert asked[0] == ("ptx", {"seed": 5, "race": not no_race})
-    assert asked[1] == [("sym", 0, False), *((name, 0, True) for name in ("topk_idx", "topk_weights", "x")), ("sym", 1, False)]
-    assert [rank for rank, _ in asked[2]] == [0, 1]
-    fields = {"x": 5 * 256, "x_sf": 5 * 8, "topk_idx": 5 * 2 * 8, "topk_weights": 5 * 2 * 4}
-    fields["all else"] = region.size - sum(fields.values())
-    wrong = {(0, "x"), (0, "all else")}
-    rows = [(rank, tokens, name, size) for rank, tokens in ((0, 3), (1, 0)) for name, size in fields.items()]
-    told = [f"{size - 1:,} 1 mismatches" if (rank, name) in wrong else f"{size:,} pass" for rank, _, name, size in rows]
-    shown = [f"{rank} {tokens} {name} {size:,} {text}" for (rank, tokens, name, size), text in zip(rows, told, strict=True)]
-    assert set(shown) <= set(screen.lines) and screen.lines[-1] == "FAIL"
-    monkeypatch.setattr(simulations, "compare_rank", lambda *_: [])
-    screen = Screen()
-    assert simulations.run_inputs(screen, config, [3, 0], given)
-    assert screen.lines[-1] == f"PASS: every byte of the symmetric buffer is as quant makes it{last}"

@@ -10,7 +10,6 @@ from math import prod
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import EpConfig
-from ..kernels.moe.inputs_config import PreDispatchConfig
 from ..kernels.registry import kernel_of
 from ..problem import ProblemError
 
@@ -23,7 +22,6 @@ EXACT_RATE, NORMAL_RATE = 12e6, 3e6  # bytes of weights made per second, with th
 INSTRUCTION_RATE = 60_000  # warp instructions per second
 WEIGHTS_PER_INSTRUCTION = 100  # elements of a tile's weights per warp instruction of all roles
 TOKEN_INSTRUCTIONS, RANK_INSTRUCTIONS = 5_000, 20_000
-INPUT_RATE = 400_000  # channels per second of the inputs stage
 REFERENCE_RATE = 2e9  # multiplications per second of a GEMM's reference
 LONG_SECONDS, ASKED_SECONDS = 600, 3600
 SHORTER = "fewer --experts, --ranks or --tokens make it shorter"
@@ -54,11 +52,6 @@ class Estimate:
         seconds = weights / (EXACT_RATE if exact else NORMAL_RATE) + instructions / INSTRUCTION_RATE
         held = weights * (COPIES + launches - 1) + drawing
         return cls(held, 2 * kernel_of(config).buffers(config)["sym"].size * p.num_ranks, seconds * launches)
-
-    @classmethod
-    def of_inputs(cls, config: PreDispatchConfig, tokens: Sequence[int]) -> Estimate:
-        p = config.problem
-        return cls(0, 2 * config.symmetric.size * p.num_ranks, sum(tokens) * p.hidden / INPUT_RATE)
 
     @classmethod
     def of_gemm(cls, config: BaseGemmConfig, rows: int, launches: int) -> Estimate:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import typer
 from rich.console import Console
@@ -12,35 +10,26 @@ from rich.text import Text
 
 from ..kernels.gemm.family import GatherGemmKernel, GemmKernel, VarlenKKernel
 from ..kernels.kernel import KernelConfig
-from ..kernels.moe.family import MegaMoeKernel, PreDispatchKernel
+from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
-from ..kernels.moe.inputs_config import PreDispatchConfig
 from ..kernels.moe.unfused.family import STAGES, stage_configs
 from ..kernels.registry import find_kernel, kernel_of
 from ..options.option import leave_out, numbers
 from ..presets import preset as find_preset
 from ..problem import ProblemError, integer_between
 from .estimate import LONG_SECONDS, SHORTER, Estimate, physical_memory
-from .options import TILE, SimulateOptions, takes
+from .options import SimulateOptions, takes
 from .tables import FAILED, config_table, problem_table
 
 DEFAULT_RANKS, MOST_LAUNCHES = 2, 1000
 STAGE_NAMES = tuple(stage.name for stage in STAGES)
 EP_NAMES = tuple(kernel.name for kernel in EP_KERNELS)
-SIMULATED = (
-    MegaMoeKernel.name,
-    PreDispatchKernel.name,
-    GemmKernel.name,
-    GatherGemmKernel.name,
-    VarlenKKernel.name,
-    *STAGE_NAMES,
-    *EP_NAMES,
-)
+SIMULATED = (MegaMoeKernel.name, GemmKernel.name, GatherGemmKernel.name, VarlenKKernel.name, *STAGE_NAMES, *EP_NAMES)
 
 
 @takes(SimulateOptions)
 def simulate(given: SimulateOptions) -> None:
-    """Compile the kernel, run its PTX on simulated ranks and compare y with the reference, the inputs of pre_dispatch with quant.
+    """Compile the kernel, run its PTX on simulated ranks and compare y with the reference.
 
     With a stage of the unfused layer as --kernel all stages run, one launch after another; with one of the two expert-parallel kernels
     both run, with drawn activations between them.
@@ -72,33 +61,23 @@ def simulate_gemm(console: Console, given: SimulateOptions) -> bool:
 
 
 def simulate_layer(console: Console, given: SimulateOptions) -> bool:
-    """Simulates the layer, its stages, its halves or its inputs; returns whether all passed.  Raises `ProblemError` and `SimError`."""
-    if given.kernel in (*EP_NAMES, PreDispatchKernel.name):
+    """Simulates the layer, its stages or its halves; returns whether all passed.  Raises `ProblemError` and `SimError`."""
+    if given.kernel in EP_NAMES:
         leave_out(given, ("clamp", "activation", "biases", "weigh_results"), f"--kernel {given.kernel}")
-    if given.kernel == PreDispatchKernel.name:
-        leave_out(given, ("random", *TILE, "launches"), f"--kernel {given.kernel}")
     preset_ranks = DEFAULT_RANKS if given.preset is None else find_preset(given.preset).num_ranks
     ranks = preset_ranks if given.ranks is None else given.ranks
     counts = given.tokens_of(ranks)
     problem = replace(given, ranks=ranks).problem(max(1, *counts))
     from ..cases import check_draw
 
-    configs: Sequence[Any]
-    if given.kernel == PreDispatchKernel.name:
-        configs = [PreDispatchConfig(problem, given.sms, given.architecture.name)]
-        estimate = Estimate.of_inputs(configs[0], counts)
-    else:
-        names = EP_NAMES if given.kernel in EP_NAMES else (MegaMoeKernel.name,)
-        configs = [given.config(problem, max(counts), given.sms, name) for name in names]
-        estimate = Estimate.of(configs[0], counts, given.num_launches, given.exact)
-    for launch in range(given.num_launches):
-        check_draw(problem, rotate(counts, launch), given.seed + launch, given.mask)
-    announce(console, configs[0], estimate, given)
-    from .simulations import run_ep, run_inputs, run_layer
-
-    if given.kernel == PreDispatchKernel.name:
-        return run_inputs(console, configs[0], counts, given)
+    names = EP_NAMES if given.kernel in EP_NAMES else (MegaMoeKernel.name,)
+    configs = [given.config(problem, max(counts), given.sms, name) for name in names]
     launches = [rotate(counts, launch) for launch in range(given.num_launches)]
+    for number, tokens in enumerate(launches):
+        check_draw(problem, tokens, given.seed + number, given.mask)
+    announce(console, configs[0], Estimate.of(configs[0], counts, given.num_launches, given.exact), given)
+    from .simulations import run_ep, run_layer
+
     if given.kernel in EP_NAMES:
         return run_ep(console, configs, launches, given)
     return run_layer(console, stage_configs(configs[0]) if given.kernel in STAGE_NAMES else configs, launches, given)
