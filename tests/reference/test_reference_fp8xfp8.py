@@ -196,7 +196,7 @@ def noisy_sum(x, x_sf, w, w_sf, accumulate, parts=1):
     total = reference.promoted_matmul(x, x_sf, w, w_sf).double()
     left, right = quant.dequantize_e4m3_f32(x, x_sf), quant.dequantize_weight_e4m3(w, w_sf)
     noise = torch.rand(total.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 2 - 1
-    return (total + noise * bounds._promoted_error(left, right, total) * 0.99).float()
+    return (total + noise * bounds._sum_error(left, right, total, promoted=True) * 0.99).float()
 
 
 def test_error_bound_admits_a_correct_kernel(rough_kernel):
@@ -231,7 +231,7 @@ def test_the_error_of_sums_holds_for_hostile_operands(kind):
     total = reference.promoted_matmul(codes, sf, w_codes, w_sf).double()
     error = (reference.promoted_matmul(codes, sf, w_codes, w_sf, "hopper").double() - total).abs()
     operands = quant.dequantize_e4m3_f32(codes, sf), quant.dequantize_weight_e4m3(w_codes, w_sf)
-    assert bool((error <= bounds._promoted_error(*operands, total)).all())
+    assert bool((error <= bounds._sum_error(*operands, total, promoted=True)).all())
 
 
 def change_weights(case: Case, **change) -> list[torch.Tensor]:

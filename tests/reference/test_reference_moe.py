@@ -198,15 +198,15 @@ def test_error_bound_admits_a_correct_kernel(rough_kernel, combine):
 
 def test_sums_that_factors_and_biases_finish_are_rounded_twice_each():
     """A product and an addition of FP32 move a value by 2^-24 of itself, whatever its sign; with exact sums nothing moves."""
-    total, error, unit = torch.tensor([[-3.0, 5.0]]).double(), torch.tensor([[0.5, 0.25]]).double(), 2.0**-24
-    factor, bias = torch.tensor([[2.0]]), torch.tensor([1.0, -11.0])
+    operands = torch.ones(1, 1).bfloat16(), NO_SCALES, torch.tensor([[-3.0], [5.0]]).bfloat16(), NO_SCALES.expand(2, 0)
+    factor, bias, unit = torch.tensor([[2.0]]), torch.tensor([1.0, -11.0]), 2.0**-24
     for exact in (False, True):
-        sums = bounds._Sums("nvfp4xnvfp4", exact, torch.float64)
-        whole, moved = sums.finished(total, error, factor, bias, None)
-        rounded = 0 if exact else 2 * unit
+        whole, moved = bounds._linear_sums(operands, False, exact, torch.float64, factor, bias)
+        rounded, own = (0, 0) if exact else (2 * unit, unit)
         assert whole.tolist() == [[-5.0, -1.0]]
-        assert moved.tolist() == [[1 + rounded * 6 + rounded * 5, 0.5 + rounded * 10 + rounded * 1]]
-        assert [one.tolist() for one in sums.finished(total, error, None, None, None)] == [total.tolist(), error.tolist()]
+        assert moved.tolist() == [[own * 6 + rounded * 6 + rounded * 5, own * 10 + rounded * 10 + rounded * 1]]
+        plain = bounds._linear_sums(operands, False, exact, torch.float64)
+        assert [one.tolist() for one in plain] == [[[-3.0, 5.0]], [[own * 3, own * 5]]]
 
 
 @pytest.mark.parametrize(("sign", "largest"), [(1.0, 200.0), (-1.0, 200.0), (0.0, 200**0.5)])
@@ -218,7 +218,7 @@ def test_sums_have_an_error_of_their_size_or_of_their_products(sign, largest):
         right[:, ::2] = -1
     total = left @ right.T
     assert bounds._sum_error(left, right, total).item() == pytest.approx(200 * 2**-24 * largest)
-    assert bounds._promoted_error(left, right, total).item() == pytest.approx((16 * 2**-13 + 4 * 2**-24) * largest, rel=1e-9)
+    assert bounds._sum_error(left, right, total, promoted=True).item() == pytest.approx((16 * 2**-13 + 4 * 2**-24) * largest, rel=1e-9)
     found, error = bounds.scaled_sums(left.bfloat16(), NO_SCALES, right.bfloat16(), NO_SCALES)
     assert found.item() == 200 * sign and error.item() == pytest.approx(200 * 2**-24 * largest)
 
@@ -228,30 +228,26 @@ NO_SCALES = torch.zeros(1, 0, dtype=torch.uint8)
 
 def test_a_value_of_bf16_may_be_rounded_either_way():
     """From 1.25 the next values are 2^-7 away; half of that is rounded to the even one, 1.25."""
-    sums, values = bounds._Sums("bf16xbf16", False, torch.float64), torch.tensor([[0.0, 1.0, -1.0]]).double() * 2**-9 + 1.25
-    reference = torch.full_like(values, 1.25)
+    values = torch.tensor([[0.0, 1.0, -1.0]]).double() * 2**-9 + 1.25
     for sign in (1, -1):
-        found = [
-            sums.rounding(sign * values, torch.full_like(values, 2.0**-power), sign * reference, 0).tolist() for power in (12, 9, 8, 7)
-        ]
-        assert found == [[[0.0] * 3], [[0.0] * 3], [[0.0, 2**-7, 2**-7]], [[2**-7] * 3]]
+        ends = [bounds._clamped_ends(sign * values, torch.full_like(values, 2.0**-power), None, None) for power in (12, 9, 8, 7)]
+        assert all(center.tolist() == [[sign * 1.25] * 3] for center, _ in ends)
+        assert [found.tolist() for _, found in ends] == [[[0.0] * 3], [[0.0] * 3], [[0.0, 2**-7, 2**-7]], [[2**-7] * 3]]
 
 
 def test_sums_are_exact_but_on_hopper():
     """Where its tensor core cuts 2^-30 off beside 1; of exact sums only rows that have moved have an error."""
     x, w = torch.zeros(2, 16).bfloat16(), torch.ones(1, 16).bfloat16()
     x[:, :2] = torch.tensor([[1.0, 2.0**-30], [2.0**-30, -1.0]])
-    none, moved = torch.zeros(2, 0, dtype=torch.uint8), torch.tensor([False, True])
+    none, deviation = torch.zeros(2, 0, dtype=torch.uint8), torch.zeros(2, 16).double()
+    deviation[1, 0] = 2.0**-60
     for accumulate, total in ((torch.float64, [[1 + 2**-30], [2**-30 - 1]]), ("hopper", [[1.0], [-1.0]])):
         for exact, share in ((False, [1.0, 1.0]), (True, [0.0, 1.0])):
-            sums = bounds._Sums("bf16xbf16", exact, accumulate)
-            assert sums.total(x, none, w, none[:1]).tolist() == total
-            of_rows = sums.error(x.double(), w.double(), torch.tensor(total).double(), moved)
+            found, of_rows = bounds._linear_sums((x, none, w, none[:1]), False, exact, accumulate, deviation=deviation)
+            assert found.tolist() == total
             assert of_rows.flatten().tolist() == pytest.approx([16 * 2**-24 * one for one in share], abs=1e-15)
-    promoted = bounds._Sums("fp8xfp8", False, torch.float64)
-    assert promoted.error(x.double(), w.double(), torch.ones(2, 1).double(), moved).flatten().tolist() == pytest.approx(
-        [2**-9 + 2**-23] * 2
-    )
+    promoted = bounds._sum_error(x.double(), w.double(), torch.ones(2, 1).double(), promoted=True)
+    assert promoted.flatten().tolist() == pytest.approx([2**-9 + 2**-23] * 2)
 
 
 def test_the_slope_of_gate_is_no_larger_than_is_counted():

@@ -44,19 +44,11 @@ def _bf16(x: torch.Tensor) -> torch.Tensor:
     return x.float().bfloat16().double()
 
 
-def _norm2(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return (left.square() @ right.square().T).sqrt()
-
-
-def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """E where the tensor core scales: FP32 accumulation error of left @ right^T, whose value is `total`."""
-    return left.shape[1] * _UNIT * torch.maximum(_norm2(left, right), total.abs())
-
-
-def _promoted_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """E of fp8xfp8, by blocks of 128; scales are the same within a block, so the scaled products serve."""
-    blocks = -(-left.shape[1] // quant.FP32_SCALE_BLOCK)
-    return (_CUTS * _CUT + 2 * blocks * _UNIT) * torch.maximum(_norm2(left, right), total.abs())
+def _sum_error(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, promoted: bool = False) -> torch.Tensor:
+    """E of left @ right^T, whose value is `total`.  Scales are the same within a promoted block, so scaled operands serve."""
+    k = left.shape[1]
+    units = _CUTS * _CUT + 2 * -(-k // quant.FP32_SCALE_BLOCK) * _UNIT if promoted else k * _UNIT
+    return units * torch.maximum((left.square() @ right.square().T).sqrt(), total.abs())
 
 
 def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,42 +59,35 @@ def scaled_sums(x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torc
     return total, _sum_error(left, right, total)
 
 
-class _Sums:
-    """How a recipe forms the sums of both linears, and their error E; `exact` sums have none."""
-
-    def __init__(self, recipe: str, exact: bool, accumulate: Accumulate) -> None:
-        self.promoted, self.exact, self.accumulate = RECIPES[recipe].promoted, exact, accumulate
-        self.hidden = RECIPES[recipe].hidden
-
-    def rounding(self, values: torch.Tensor, error: torch.Tensor, reference: torch.Tensor, block: int) -> torch.Tensor:
-        """Distance between the reference's activations and any the kernel may hold."""
-        if self.hidden.scale is None:
-            return torch.maximum((_bf16(values - error) - reference).abs(), (_bf16(values + error) - reference).abs())
-        element = NVFP4_SCALING if self.hidden.factor else quant.MICRO_SCALING[self.hidden.element]
-        return _code_error(element, values, error, reference, block)
-
-    def total(self, x: torch.Tensor, x_sf: torch.Tensor, w: torch.Tensor, w_sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-        """float64; on Hopper the FP32 result itself, which its roundings move away from the exact sum."""
-        if self.promoted or self.accumulate == "hopper":
-            return scaled_matmul(x, x_sf, w, w_sf, self.accumulate, parts).double()
-        return quant.dequantize(x, x_sf) @ quant.dequantize(w, w_sf).T
-
-    def finished(
-        self, total: torch.Tensor, error: torch.Tensor, factor: torch.Tensor | None, bias: torch.Tensor | None, weight: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums times a factor, with a weighted bias added, and their errors with the rounding of each."""
-        if factor is not None:
-            total, error = (total.float() * factor).double(), error * factor
-            error = error if self.exact else error + 2 * _UNIT * total.abs()
-        if bias is not None:
-            total = with_bias(total.float(), bias, weight).double()
-            error = error if self.exact else error + 2 * _UNIT * total.abs()
-        return total, error
-
-    def error(self, left: torch.Tensor, right: torch.Tensor, total: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-        """E; of `exact` sums only in rows that have `moved`, however little: what the tensor core cuts off may then be another unit."""
-        error = (_promoted_error if self.promoted else _sum_error)(left, right, total)
-        return error.where(moved[:, None], 0.0) if self.exact else error
+def _linear_sums(
+    operands: tuple[torch.Tensor, ...],
+    promoted: bool,
+    exact: bool,
+    accumulate: Accumulate,
+    factor: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    deviation: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of a linear times a factor, with a weighted bias, and their error, float64.  `deviation` is that of the left operand of Linear2.
+    Sums that are `exact` have E only in rows with a deviation, however small: what the tensor core cuts off may then be another unit."""
+    x, x_sf, w, w_sf = operands
+    parts = 2 if deviation is None else 1
+    left, right = quant.dequantize(x, x_sf), quant.dequantize(w, w_sf, parts=parts)
+    as_summed = promoted or accumulate == "hopper"  # the FP32 result itself, which its roundings move away from the exact sum
+    total = scaled_matmul(x, x_sf, w, w_sf, accumulate, parts).double() if as_summed else left @ right.T
+    error, rounding = _sum_error(left, right, total, promoted), 0.0 if exact else 2 * _UNIT
+    if exact:
+        error = torch.zeros_like(error) if deviation is None else error.where(deviation.any(dim=1)[:, None], 0.0)
+    if deviation is not None:
+        error = error + torch.minimum(deviation @ right.abs().T, _DEVIATIONS * (deviation.square() @ right.square().T).sqrt())
+    if factor is not None:
+        total, error = (total.float() * factor).double(), error * factor
+        error = error + rounding * total.abs()
+    if bias is not None:
+        total = with_bias(total.float(), bias, weight).double()
+        error = error + rounding * total.abs()
+    return total, error
 
 
 def _clamped_ends(total: torch.Tensor, error: torch.Tensor, low: float | None, high: float | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,14 +134,12 @@ def error_bound(inputs: LayerInputs, sums_exact: bool = False, accumulate: Accum
     outputs = [torch.zeros(shape, dtype=travel_dtype(problem), device=device) for shape in shapes]
     slot_error = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes]
     clamp, block = problem.activation_clamp, quant.input_layout(problem)[1]
-    sums = _Sums(problem.recipe, sums_exact, accumulate)
+    hidden, how = RECIPES[problem.recipe].hidden, (RECIPES[problem.recipe].promoted, sums_exact, accumulate)
     for job in inputs.jobs(routing):
         own = job.own
-        total = sums.total(job.x, job.x_sf, own.fc1, own.fc1_sf, parts=2)
-        still = torch.zeros(len(job.x), dtype=torch.bool, device=device)
-        total_error = sums.error(quant.dequantize(job.x, job.x_sf), quant.dequantize(own.fc1, own.fc1_sf, parts=2), total, still)
-        factors = None if own.factors is None else factors_of_rows(own.factors, total.shape[1])
-        total, total_error = sums.finished(total, total_error, factors, own.fc1_bias, None)
+        each = None if own.factors is None else ExpertFactors(*own.factors)
+        of_rows = None if own.factors is None else factors_of_rows(own.factors, len(own.fc1))
+        total, total_error = _linear_sums((job.x, job.x_sf, own.fc1, own.fc1_sf), *how, of_rows, own.fc1_bias)
         gate_sum, up_sum = total.chunk(2, dim=1)
         gate_error, up_error = total_error.chunk(2, dim=1)
         gate, gate_error = _clamped_ends(gate_sum, gate_error, None, clamp)
@@ -170,13 +153,13 @@ def error_bound(inputs: LayerInputs, sums_exact: bool = False, accumulate: Accum
         codes, of_hidden = requantize(values.float(), problem.recipe, job.hidden_factor), job.hidden_factor
         if of_hidden is not None:
             values, error = values / of_hidden, error / of_hidden
-        acts, fc2 = quant.dequantize(*codes), quant.dequantize(own.fc2, own.fc2_sf)
-        deviation = sums.rounding(values, error, acts, block)
-        out = sums.total(*codes, own.fc2, own.fc2_sf)
-        out_error = torch.minimum(deviation @ fc2.abs().T, _DEVIATIONS * (deviation.square() @ fc2.square().T).sqrt())
-        out_error = out_error + sums.error(acts, fc2, out, deviation.any(dim=1))
-        fc2_factor = None if own.factors is None else ExpertFactors(*own.factors).fc2
-        out, out_error = sums.finished(out, out_error, fc2_factor, own.fc2_bias, job.hidden_weight)
+        if hidden.scale is None:
+            _, deviation = _clamped_ends(values, error, None, None)
+        else:
+            element = NVFP4_SCALING if hidden.factor else quant.MICRO_SCALING[hidden.element]
+            deviation = _code_error(element, values, error, quant.dequantize(*codes), block)
+        operands, fc2_factor = (*codes, own.fc2, own.fc2_sf), None if each is None else each.fc2
+        out, out_error = _linear_sums(operands, *how, fc2_factor, own.fc2_bias, job.hidden_weight, deviation)
         rounded, out_error = _clamped_ends(out, out_error, None, None)
         sent = travel(rounded.bfloat16(), problem.combine)
         if (form := problem.formats.combine).scale:
