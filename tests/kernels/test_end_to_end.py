@@ -14,7 +14,7 @@ from mega_moe_runs import Layer, config, inputs, problem, prove, received, witho
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernels.moe.dispatch import ALONE
 from megamoe_dsl.kernels.moe.sm100.choose import TIERS
-from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime import buffers
 from megamoe_dsl.schedule import fused_moe
 from megamoe_dsl.schedule.fused_moe import FusedMoeOrder
 from sweep import rarely, sample
@@ -81,7 +81,7 @@ def test_what_names_no_expert_is_masked(monkeypatch):
     layer = Layer.of(config(problem()), case)
     layer.check(case)
     want, _ = layer.moe(inputs(case))
-    monkeypatch.setattr(Inputs, "check_experts", lambda *arguments: None)
+    monkeypatch.setattr(buffers, "check_experts", lambda *arguments: None)
     y, report = layer.moe(without_masks(case))
     assert report.findings == [] and all(torch.equal(one, other) for one, other in zip(y, want, strict=True))
 

@@ -27,11 +27,16 @@ def _check_topk_idx(problem: Problem, rank: int, idx: torch.Tensor) -> None:
     if idx.ndim != 2 or idx.shape[1] != problem.topk:
         raise ProblemError(f"topk_idx[{rank}].shape", tuple(idx.shape), f"(tokens, {problem.topk})")
     problem.check_num_tokens(idx.shape[0], f"topk_idx[{rank}].shape[0]")
+    check_experts(problem, f"topk_idx of rank {rank}", idx)
+
+
+def check_experts(problem: Problem, name: str, idx: torch.Tensor) -> None:
+    """Raises `ProblemError`, which names token and slot, for an expert out of range or repeated in a row.  Waits for the device."""
     outside = ((idx < -1) | (idx >= problem.num_experts)).nonzero()
     if len(outside):
         token, slot = outside[0].tolist()
         allowed = f"-1 (masked) or 0..{problem.num_experts - 1}"
-        raise ProblemError(f"topk_idx of rank {rank}, token {token}, slot {slot}", int(idx[token, slot]), allowed)
+        raise ProblemError(f"{name}, token {token}, slot {slot}", int(idx[token, slot]), allowed)
     order = idx.argsort(dim=1, stable=True)
     ordered = idx.gather(1, order)
     repeated = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).nonzero()
@@ -39,7 +44,7 @@ def _check_topk_idx(problem: Problem, rank: int, idx: torch.Tensor) -> None:
         token, position = repeated[0].tolist()
         first, slot = order[token, position : position + 2].tolist()
         allowed = f"an expert not named earlier in the row (slot {first} has it)"
-        raise ProblemError(f"topk_idx of rank {rank}, token {token}, slot {slot}", int(idx[token, slot]), allowed)
+        raise ProblemError(f"{name}, token {token}, slot {slot}", int(idx[token, slot]), allowed)
 
 
 def route(problem: Problem, topk_idx: Sequence[torch.Tensor]) -> Routing:

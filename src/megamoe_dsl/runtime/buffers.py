@@ -19,6 +19,7 @@ from ..layouts.records import trace_buffer
 from ..problem import Problem, ProblemError, integer_between
 from ..quant import ExpertWeights, TransformedWeights, weight_names
 from ..recipe import E2M1
+from ..reference.routing import check_experts
 from .watchdog import new_record
 
 ALIGNMENT = 16
@@ -139,22 +140,12 @@ class Inputs:
         check_layout(problem, owner, self.x, self.x_sf, self.topk_idx, self.topk_weights, device)
 
     def check_values(self, problem: Problem, owner: str = "") -> None:
-        """`check_experts`, and `ProblemError` for NaN or an infinity in x, x_sf, or unmasked top-k weights."""
-        self.check_experts(problem, owner)
+        """Raises as `check_experts`, and `ProblemError` for NaN or an infinity in x, x_sf, or unmasked top-k weights."""
+        check_experts(problem, f"{owner}topk_idx", self.topk_idx)
         if problem.formats.activations.element != E2M1:  # has neither NaN nor infinity
             check_finite(f"{owner}x", self.x)
         check_finite(f"{owner}x_sf", self.x_sf)
         check_finite(f"{owner}topk_weights", self.topk_weights.masked_fill(self.topk_idx < 0, 0.0))
-
-    def check_experts(self, problem: Problem, owner: str = "") -> None:
-        """Raises `ProblemError` for an expert out of range or named twice.  Reads the indices, so it waits for the device."""
-        for value in self.topk_idx.unique().tolist():
-            if not -1 <= value < problem.num_experts:
-                raise ProblemError(f"{owner}topk_idx", value, f"-1 or an expert in [0, {problem.num_experts})")
-        rows = self.topk_idx.sort(dim=1).values
-        repeated = rows[:, 1:][(rows[:, 1:] == rows[:, :-1]) & (rows[:, 1:] >= 0)]
-        if len(repeated):
-            raise ProblemError(f"{owner}topk_idx", int(repeated[0]), "at most once in a row")
 
 
 def check_output(name: str, y: torch.Tensor, shape: tuple[int, ...], device: torch.device) -> None:
