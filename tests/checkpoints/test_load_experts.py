@@ -25,6 +25,7 @@ from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import (
     ExpertWeights,
+    dequantize,
     dequantize_e2m1,
     dequantize_e4m3,
     dequantize_weight_e4m3,
@@ -312,3 +313,17 @@ def test_scales_of_blocks_are_those_of_their_rows() -> None:
     codes, scales = convert(torch.zeros(192, 256, dtype=torch.float8_e4m3fn), blocks, stored, wanted)
     assert codes.shape == (192, 256) and scales is not None and scales.shape == (192, 8)
     assert torch.equal(scales, blocks.repeat_interleave(torch.tensor([128, 64]), dim=0).repeat_interleave(4, dim=1))
+
+
+def test_rows_that_end_within_a_scale_are_converted() -> None:
+    """Their last scale is of the values that are there."""
+    ones, bf16 = torch.ones(2, 40), RECIPES["bf16xbf16"].weights
+    fp4, fp8, mxfp8 = (RECIPES[name].weights for name in ("fp8xfp4", "fp8xfp8", "mxfp8xmxfp8"))
+    packed = torch.full((2, 20), 0x22, dtype=torch.uint8)  # two ones in each byte
+    for codes, scales, stored, wanted in (
+        (ones.bfloat16(), None, bf16, fp4),
+        (ones.bfloat16(), None, bf16, mxfp8),
+        (packed, torch.full((2, 2), 127, dtype=torch.uint8), fp4, fp8),
+    ):
+        values = dequantize(*convert(codes, scales, stored, wanted))  # type: ignore[arg-type]
+        assert torch.equal(values[:, :40], ones.double()) and not values[:, 40:].any()

@@ -10,14 +10,13 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch.nn.functional import pad
 
 from ..cuda_device import require_usable
 from ..hardware.packed_tile import TILE_ROWS
 from ..problem import Problem
-from ..quant import ExpertWeights, decode_ue8m0, expand_e2m1, no_scales, quantize_e2m1, quantize_e4m3, quantize_weight_e4m3
+from ..quant import ExpertWeights, blocks_of, decode_ue8m0, expand_e2m1, no_scales, quantize_e2m1, quantize_e4m3, quantize_weight_e4m3
 from ..quant.expert_factors import expert_factors
-from ..quant.packed_tiles import resized
+from ..quant.packed_tiles import weight_shapes
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import BF16, MXFP4, MXFP8, RECIPES, Format
 from .files import Checkpoint, CheckpointError
@@ -31,19 +30,24 @@ NUMBER = "(0|[1-9][0-9]{0,5})"  # of a layer, as names have it
 
 def _scales_of_rows(codes: torch.Tensor, scales: torch.Tensor) -> Weight:
     """The scale of a block, for each of its rows and every 32 channels."""
-    blocks = _UE8M0_BLOCKS
+    blocks, columns = _UE8M0_BLOCKS, MXFP8.scales_of(codes.shape[1])
     rows = scales.repeat_interleave(blocks.rows, dim=0)[: len(codes)]
-    return codes, rows.repeat_interleave(blocks.channels // MXFP8.channels, dim=1)
+    return codes, rows.repeat_interleave(blocks.channels // MXFP8.channels, dim=1)[:, :columns]
+
+
+def _whole(codes: torch.Tensor, block: int) -> torch.Tensor:
+    """Rows filled up with zeros to whole blocks."""
+    return blocks_of(codes, block).flatten(1)
 
 
 _CONVERSIONS: dict[tuple[Format, Format], Callable[..., Weight]] = {
-    (MXFP4, FP8_BLOCKS): expand_e2m1,
+    (MXFP4, FP8_BLOCKS): lambda codes, scales: expand_e2m1(_whole(codes, MXFP4.channels // 2), scales),
     # 2^-127, which FP32 has as a subnormal only, is no scale that weights are published with; it stays exact all the same.
     (_UE8M0_BLOCKS, FP8_BLOCKS): lambda codes, scales: (codes, decode_ue8m0(scales).to(torch.float32)),
     (_UE8M0_BLOCKS, MXFP8): _scales_of_rows,
     (Format(BF16), FP8_BLOCKS): lambda codes, _: quantize_weight_e4m3(codes),
-    (Format(BF16), MXFP4): lambda codes, _: quantize_e2m1(codes),
-    (Format(BF16), MXFP8): lambda codes, _: quantize_e4m3(codes),
+    (Format(BF16), MXFP4): lambda codes, _: quantize_e2m1(_whole(codes, MXFP4.channels)),
+    (Format(BF16), MXFP8): lambda codes, _: quantize_e4m3(_whole(codes, MXFP8.channels)),
 }
 DOUBLES = (MXFP4, FP8_BLOCKS)
 """The conversion that takes twice the memory: only when it is asked for."""
@@ -57,9 +61,6 @@ def can_convert(stored: Format, wanted: Format) -> bool:
 def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wanted: Format) -> Weight:
     """Weights [rows, K] in another format, on the device they are on.  Raises ValueError where a value would change, but for BF16's."""
     return (codes, scales) if stored == wanted else _CONVERSIONS[stored, wanted](codes, scales)
-
-
-_ONE = {torch.uint8: 127, torch.float32: 1}  # the scale 1; of E4M3 it is 0 where there are no values
 
 
 def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
@@ -174,13 +175,12 @@ class PublishedExperts:
         Raises `CheckpointError` that names the tensor and its file."""
         require_usable(device)
         self.check_tensors(expert)
-        stored, wanted, hidden, intermediate = self.layout.format, problem.formats.weights, problem.hidden, problem.intermediate
+        stored, wanted = self.layout.format, problem.formats.weights
         halves = [self._weight(stem, expert, device) for stem in self.layout.fc1]
         if len(halves) == 1:
-            halves = _split(*halves[0], interleaved=self.layout.interleaved)
-        matrices = [_fill(*half, stored, intermediate, hidden) for half in halves]
-        matrices.append(_fill(*self._weight(self.layout.fc2, expert, device), stored, hidden, intermediate))
-        parts: list[Weight] = []
+            parted = [(None, None) if one is None else _halves(one, self.layout.interleaved) for one in halves[0]]
+            halves = list(zip(*parted, strict=True))
+        matrices, parts = [*halves, self._weight(self.layout.fc2, expert, device)], list[Weight]()
         for stem, one in zip((self.layout.fc1[0], self.layout.fc1[-1], self.layout.fc2), matrices, strict=True):
             try:
                 parts.append(convert(*one, stored, wanted))
@@ -190,26 +190,19 @@ class PublishedExperts:
         found = [*(torch.cat(both, dim=1) for both in zip(gate, up, strict=True)), *fc2]
         biases = self._biases(expert, problem, device) if problem.biases else (None, None)
         others: tuple[torch.Tensor | None, ...] = (*biases, self._factors(expert, device) if wanted.factor else None)
-        return ExpertWeights(*found, *others)
+        return ExpertWeights(*found, *others).resized(problem, weight_shapes(problem))
 
     def _biases(self, expert: int, problem: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of both linears, FP32 [1, 2I], gate and then up, and [1, H]; zeros beyond the published ones."""
-        hidden, intermediate = self.shape
-        both = 2 if len(self.layout.fc1) == 1 else 1
-        names = self.names(expert, self.layout.biases)
-        *fc1, fc2 = (self._bias(name, expert, device) for name in names)
-        for name, bias, rows in zip(names, (*fc1, fc2), (*[both * intermediate] * len(fc1), hidden), strict=True):
+        """Of both linears as published, FP32 [1, 2I], gate and then up, and [1, H]."""
+        found, (hidden, intermediate) = [], self.shape
+        for name, rows in zip(self.names(expert, self.layout.biases), (2 * intermediate, hidden), strict=True):
+            bias = self.checkpoint.read(name, expert if self.layout.stacked else None).to(device).float()
+            if not bool(bias.isfinite().all()):
+                raise self._error("a bias is infinite or NaN", name)
             if tuple(bias.shape) != (rows,):
                 raise self._error(f"shape {tuple(bias.shape)}: must be {(rows,)}", name)
-        halves = fc1 if len(fc1) == 2 else [half for half, _ in _split(fc1[0], None, interleaved=self.layout.interleaved)]
-        grown = [pad(half, (0, problem.intermediate - len(half))) for half in halves]
-        return torch.cat(grown)[None], pad(fc2, (0, problem.hidden - len(fc2)))[None]
-
-    def _bias(self, name: str, expert: int, device: torch.device) -> torch.Tensor:
-        bias = self.checkpoint.read(name, expert if self.layout.stacked else None).to(device).float()
-        if not bool(bias.isfinite().all()):
-            raise self._error("a bias is infinite or NaN", name)
-        return bias
+            found.append(bias)
+        return torch.cat(_halves(found[0], self.layout.interleaved))[None], found[1][None]
 
     def _factors(self, expert: int, device: torch.device) -> torch.Tensor:
         """FP32 [1, 5], those of `ExpertWeights`."""
@@ -239,7 +232,8 @@ class PublishedExperts:
 
     def _check_tensor(self, stem: str, expert: int, rows: int, k: int) -> None:
         layout, stored = self.layout, self.layout.format
-        columns, blocks = _columns(stored, k), -(-k // stored.channels)
+        width, blocks = k * stored.element_bits // 8, -(-k // stored.channels)  # bytes of a row
+        columns = width // TORCH_DTYPES[stored.element].itemsize
         last = (blocks, columns // blocks) if layout.blocked else (columns,)
         wanted = [(self.name(stem, expert), layout.code_dtypes, (rows, *last))]
         if layout.scales is not None:
@@ -273,26 +267,9 @@ def _is_no_scale(scales: torch.Tensor) -> torch.Tensor:
     return scales == 255 if scales.dtype == torch.uint8 else ~(scales.isfinite() & (scales >= 0))
 
 
-def _split(codes: torch.Tensor, scales: torch.Tensor | None, *, interleaved: bool) -> list[Weight]:
-
-    def halves(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (rows[0::2], rows[1::2]) if interleaved else rows.chunk(2)
-
-    found = halves(codes)
-    return [(found[i], None if scales is None else halves(scales)[i]) for i in range(2)]
-
-
-def _columns(stored: Format, k: int) -> int:
-    """Elements of a tensor's row, of which several values may share one."""
-    return k * stored.element_bits // 8 // TORCH_DTYPES[stored.element].itemsize
-
-
-def _fill(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, rows: int, k: int) -> Weight:
-    """With zeros to [rows, k] values, and scales of 1 for them."""
-    (codes,) = resized(codes[None], 1, rows, _columns(stored, k))
-    if scales is not None:
-        (scales,) = resized(scales[None], 1, -(-rows // stored.rows), stored.scales_of(k), _ONE.get(scales.dtype, 0))
-    return codes, scales
+def _halves(rows: torch.Tensor, interleaved: bool) -> tuple[torch.Tensor, ...]:
+    """Rows of gate and of up, from one tensor of both."""
+    return (rows[0::2], rows[1::2]) if interleaved else rows.chunk(2)
 
 
 @dataclass(frozen=True)
