@@ -62,9 +62,9 @@ SIMULATED = (
     host(
         "halves are rounded twice",
         "wrong number",
-        "_half_function",
-        "_to_odd(exact)",
-        "exact.astype(np.float32)",
+        "_function.modified",
+        "_to_odd(out)",
+        "out.astype(np.float32)",
         f"{SIM}core_floating.py::test_halves_are_rounded_once",
     ),
     host(

@@ -205,3 +205,19 @@ def test_setp_on_nan_is_false_when_ordered_and_true_when_not():
         text, np.array([np.nan, 1, 2, 2] * 8, np.float32), np.array([1, 1, 1, np.nan] * 8, np.float32), result="%r3", dtype=np.uint32
     )
     assert got[:4].tolist() == [2, 0, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("add.sat.f16 %h3, %h4, %h4;", [0x0000, 0x3C00, 0x3400, 0x0000]),
+        ("cvt.rn.f16.f32 %h3, %r1;", [0xBC00, 0x7C00, 0x3000, 0x7E00]),
+        ("cvt.rn.satfinite.f16.f32 %h3, %r1;", [0xBC00, 0x7BFF, 0x3000, 0x7E00]),
+        ("cvt.rn.relu.f16.f32 %h3, %r1;", [0x0000, 0x7C00, 0x3000, 0x7E00]),
+    ],
+)
+def test_one_f16_is_clamped_as_its_qualifiers_say(text, want):
+    """-1, 1e6, 1/8 and a NaN; `.sat` makes a NaN zero, `.satfinite` and `.relu` keep it."""
+    x = np.array([-1, 1e6, 0.125, np.nan], np.float32).repeat(8)
+    got = lanes(f"cvt.rn.f16.f32 %h4, %r1; {text}", x, result="%h3", dtype=np.uint16)
+    assert got[::8].tolist() == want

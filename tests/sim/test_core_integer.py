@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from ptx_cases import lanes
 
+from megamoe_dsl.sim import SimError
+
 RNG = np.random.default_rng(1)
 EDGES = np.array([0, 1, 2, 31, 32, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF], np.uint32)
 U = np.concatenate([EDGES, RNG.integers(0, 1 << 32, 24, dtype=np.uint32)])
@@ -214,3 +216,9 @@ def test_dot_product_of_bytes(kinds):
     left, right = (v.view(t).reshape(32, 4).astype(np.int64) for v, t in zip((x, y), types, strict=True))
     got = lanes(f"dp4a.{kinds[0]}.{kinds[1]} %r9, %r1, %r2, %r3;", x, y, c, result="%r9", dtype=np.uint32)
     np.testing.assert_array_equal(got, ((left * right).sum(axis=1) + c).astype(np.uint32))
+
+
+@pytest.mark.parametrize("opcode", ["add.s16x2", "min.s16x2", "add.sat.s32", "sub.cc.u32"])
+def test_integer_arithmetic_that_is_not_modeled(opcode):
+    with pytest.raises(SimError, match=rf"{opcode}.*(no operand type|not supported)"):
+        lanes(f"{opcode} %r4, %r1, %r2;", U, V, result="%r4", dtype=np.uint32)

@@ -10,7 +10,7 @@ import pytest
 from megamoe_dsl.sim.lanes import Lanes, Mask
 from megamoe_dsl.sim.operands import Binder, reader
 from megamoe_dsl.sim.ops import Inline, build, load_families
-from megamoe_dsl.sim.ops.floating import _FUNCTIONS, _single
+from megamoe_dsl.sim.ops.floating import _FUNCTIONS, _function
 from megamoe_dsl.sim.parser import ParsedKernel, PtxInstruction, parse
 from megamoe_dsl.sim.program import Program
 from megamoe_dsl.sim.segment import Live, Segment, lane_program
@@ -155,10 +155,10 @@ def test_equal_calls_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
     body = "".join(f"ex2.approx.f32 F{k}, F{k};\nmul.f32 F{k}, F{k}, F8;\nex2.approx.f32 F{k}, F{k};\n" for k in range(8))
     parsed = parse(HEAD + REGISTERS + body + "ret;\n}\n", None)
     binder = Binder(parsed)
-    _single.cache_clear()
+    _function.cache_clear()
     code, registers = built(parsed, binder), random_registers(binder, np.random.default_rng(0))
     interpreted(binder, code, registers, None)
-    _single.cache_clear()
+    _function.cache_clear()
     assert calls == [8 * 32, 8 * 32]
 
 

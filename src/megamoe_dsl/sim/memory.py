@@ -51,7 +51,7 @@ class ByteStore:
     ) -> None:
         self.data, self.valid, self.limit = data, valid, len(data)
         self.name, self.label, self.origin, self.space = name, label, origin, space
-        self.read_only = False
+        self.read_only, self.base = False, 0
         self.shadow: Shadow | None = None  # of the race detector, while a run lasts
         self._views: dict[tuple[int, int], NDArray[Any]] = {}
 
@@ -70,8 +70,11 @@ class ByteStore:
             self.valid[offset : offset + len(values)] = True
 
     def rows(self, size: int, count: int) -> NDArray[Any]:
-        """The bytes as rows of `count` elements of `size` bytes (a tail that does not fill a row is left out)."""
+        """The bytes as rows of `count` elements of `size` bytes (a tail that does not fill a row is left out). Raises SimError for a buffer
+        that begins inside a row."""
         if (view := self._views.get((size, count))) is None:
+            if self.base % (size * count):
+                raise SimError(f"buffer {self} is not aligned to the {size * count}-byte accesses the kernel makes")
             whole = len(self.data) // (size * count) * size * count
             view = self.data[:whole].view(ELEMENTS[size])
             view = view.reshape(-1, count) if count > 1 else view

@@ -29,15 +29,67 @@ LANES = 128
 COLUMNS = 512
 
 
-class TensorMemory:
-    """Words by lane and column, their validity, and allocations."""
+@lru_cache(maxsize=4096)
+def granules(quarters: range | tuple[int, ...], column: int, count: int) -> IndexArray:
+    """Race-detector granules of columns [column, column + count) in the given lane quarters: one granule per quarter and column."""
+    return np.concatenate([quarter * COLUMNS + np.arange(column, column + count) for quarter in quarters])
 
-    def __init__(self) -> None:
+
+@lru_cache(maxsize=256)
+def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
+    """Lane and column of each register of a tcgen05.ld or st of `.x<repeat>`, shaped (registers, 32 threads), and columns touched."""
+    per_repeat, width = {"32x32b": (1, 1), "16x64b": (1, 2), "16x128b": (2, 4), "16x256b": (4, 8)}.get(shape, (0, 0))
+    r, thread = np.arange(per_repeat * repeat)[:, None], np.arange(32)[None, :]
+    match shape:
+        case "32x32b":
+            lane, column = thread, r
+        case "16x64b":
+            lane, column = thread // 4 + 8 * (thread % 2), 2 * r + thread // 2 % 2
+        case "16x128b":
+            lane, column = thread // 4 + 8 * (r % 2), 4 * (r // 2) + thread % 4
+        case "16x256b":
+            lane, column = thread // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (thread % 4) + r % 2
+        case _:
+            raise SimError(f"tcgen05.ld/st shape {shape} is not modeled (32x32b, 16x64b, 16x128b, 16x256b are)")
+    lanes, columns = np.broadcast_arrays(lane, column)
+    return lanes, columns, width * repeat
+
+
+QUARTERS = 4
+
+
+class PipeIssue:
+    """What a warp knew when it issued a pipe operation: `shared` for shared memory, `tensor` for tensor memory."""
+
+    def __init__(self, w: Warp) -> None:
+        self.line = w.line
+        self.shared = w.order.snapshot()
+        thread = tensor_thread(w)
+        if w.world.assumptions.tensor_fences:
+            thread.after_thread_sync()
+        self.tensor = thread.clock.copy()
+
+
+class TensorUnit:
+    """Tensor memory and its pipe in one CTA. `shadow` numbers locations quarter * 512 + column, `working` counts unfinished mma and cp."""
+
+    def __init__(self, cta: Cta) -> None:
+        self.cta = cta
         self.words = np.zeros((LANES, COLUMNS), np.uint32)
         self.valid = np.zeros((LANES, COLUMNS), bool)  # False where nothing was written since the column was allocated
         self.allocated: dict[int, int] = {}  # first column: number of columns
         self.may_allocate = True  # False after `tcgen05.relinquish_alloc_permit`
         self._written: set[tuple[int, int, int, int]] = set()  # pieces known to be allocated and valid, until a column is freed
+        self.pipe = cta.world.pipe()
+        self.count = self.working = 0
+        race = cta.world.race
+        self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
+        self.agent = race.agent(f"{cta} tensor pipe", cta)
+        self.shared_clock, self.tensor_clock = race.clock(), race.clock()
+        self._told: tuple[object, object] = None, None  # what was known when the last operation that has begun was issued
+        cta.exit_checks["tensor memory"] = self._exit_check
+
+    # ---- memory
 
     def allocate(self, columns: int) -> int | None:
         """First column of a new allocation, None while there is no room. Raises SimError for a size that the ISA does not allow."""
@@ -86,62 +138,7 @@ class TensorMemory:
         held = ", ".join(f"[{first}, {first + size})" for first, size in self.allocated.items()) or "none"
         raise SimError(f"{what}: TMEM columns [{column}, {column + count}) are outside the allocation ({held})")
 
-
-@lru_cache(maxsize=4096)
-def granules(quarters: range | tuple[int, ...], column: int, count: int) -> IndexArray:
-    """Race-detector granules of columns [column, column + count) in the given lane quarters: one granule per quarter and column."""
-    return np.concatenate([quarter * COLUMNS + np.arange(column, column + count) for quarter in quarters])
-
-
-@lru_cache(maxsize=256)
-def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
-    """Lane and column of each register of a tcgen05.ld or st of `.x<repeat>`, shaped (registers, 32 threads), and columns touched."""
-    per_repeat, width = {"32x32b": (1, 1), "16x64b": (1, 2), "16x128b": (2, 4), "16x256b": (4, 8)}.get(shape, (0, 0))
-    r, thread = np.arange(per_repeat * repeat)[:, None], np.arange(32)[None, :]
-    match shape:
-        case "32x32b":
-            lane, column = thread, r
-        case "16x64b":
-            lane, column = thread // 4 + 8 * (thread % 2), 2 * r + thread // 2 % 2
-        case "16x128b":
-            lane, column = thread // 4 + 8 * (r % 2), 4 * (r // 2) + thread % 4
-        case "16x256b":
-            lane, column = thread // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (thread % 4) + r % 2
-        case _:
-            raise SimError(f"tcgen05.ld/st shape {shape} is not modeled (32x32b, 16x64b, 16x128b, 16x256b are)")
-    lanes, columns = np.broadcast_arrays(lane, column)
-    return lanes, columns, width * repeat
-
-
-QUARTERS = 4
-
-
-class PipeIssue:
-    """What a warp knew when it issued a pipe operation: `shared` for shared memory, `tensor` for tensor memory."""
-
-    def __init__(self, w: Warp) -> None:
-        self.line = w.line
-        self.shared = w.order.snapshot()
-        thread = tensor_thread(w)
-        if w.world.assumptions.tensor_fences:
-            thread.after_thread_sync()
-        self.tensor = thread.clock.copy()
-
-
-class TensorUnit:
-    """State of the unit of one CTA. `shadow` numbers locations quarter * 512 + column, `working` counts unfinished mma and cp."""
-
-    def __init__(self, cta: Cta) -> None:
-        self.cta = cta
-        self.memory = TensorMemory()
-        self.pipe = cta.world.pipe()
-        self.count = self.working = 0
-        race = cta.world.race
-        self.shadow = Shadow(QUARTERS * COLUMNS, 1, "tmem", f"{cta} tmem", 0, TENSOR)
-        self.agent = race.agent(f"{cta} tensor pipe", cta)
-        self.shared_clock, self.tensor_clock = race.clock(), race.clock()
-        self._told: tuple[object, object] = None, None  # what was known when the last operation that has begun was issued
-        cta.exit_checks["tensor memory"] = self._exit_check
+    # ---- pipe
 
     def work(self, action: Action, origin: Origin) -> None:
         self.working += 1
@@ -174,8 +171,8 @@ class TensorUnit:
         return clock
 
     def _exit_check(self, cta: Cta) -> None:
-        if self.memory.allocated:
-            held = ", ".join(f"{count} columns at {first}" for first, count in self.memory.allocated.items())
+        if self.allocated:
+            held = ", ".join(f"{count} columns at {first}" for first, count in self.allocated.items())
             raise SimError(f"{cta} exited without tcgen05.dealloc of {held}")
         for warp in cta.warps:
             thread = warp.state.get("tensor thread")

@@ -37,6 +37,8 @@ class Value(NDArrayOperatorsMixin):
 
     def astype(self, dtype: type) -> Value:
         """Cut off, or extended by the sign of the type it has."""
+        if isinstance(self.source, np.ndarray):
+            return Value(self.source.astype(dtype), dtype)
         return self if self.dtype == dtype else Value(AS_TYPE, dtype, (self,))
 
     def to(self, dtype: type) -> Value:

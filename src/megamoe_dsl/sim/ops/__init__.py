@@ -29,8 +29,8 @@ from ..parser import PtxInstruction, split_operands
 from ..values import Value
 
 __all__ = [
-    "ADDRESS", "CTA_MASK", "YIELD", "Binder", "Cta", "Handler", "Inline", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight",
-    "Warp", "adds", "build", "converged", "each_lane", "load_families", "plain", "register", "vector", "whole_warp",
+    "ADDRESS", "YIELD", "Binder", "Cta", "Handler", "Inline", "Kinds", "Mask", "Outcome", "PtxInstruction", "SimError", "Straight", "Warp",
+    "adds", "all_lanes", "build", "converged", "each_lane", "load_families", "plain", "register", "vector", "whole_warp",
 ]  # fmt: skip
 
 Handler = Callable[[Warp, Mask], Outcome | None]
@@ -81,7 +81,7 @@ def register(*prefixes: str) -> Callable[[Builder], Builder]:
 
 Add = Callable[[Callable[..., Any]], Callable[..., Any]]
 ADDRESS = None  # How an operand is read that is an address; others are read as a numpy type.
-CTA_MASK = np.uint16  # The same, for the last operand of what may be multicast.
+Kinds = tuple[type | list[type] | None, ...]  # Of operands in order; a list of one type is that of a vector's elements.
 
 
 def adds(prefixes: tuple[str, ...], make: Callable[..., Any]) -> Add:
@@ -95,52 +95,61 @@ def adds(prefixes: tuple[str, ...], make: Callable[..., Any]) -> Add:
 
 
 def plain(*prefixes: str, straight: bool = True) -> Add:
-    """Register `handler(instruction, warp, mask)`, of which nothing is known before it runs; `straight`: it always returns None."""
+    """Register `handler(instruction, warp, mask)`, which reads no operands; `straight`: it always returns None."""
     return adds(prefixes, lambda handler, ins, b: Straight(partial(handler, ins)) if straight else partial(handler, ins))
 
 
-def _readers(ins: PtxInstruction, b: Binder, kinds: tuple[type | None, ...]) -> list[Callable[[Warp], Any]]:
-    several = "multicast::cluster" in ins.parts  # else what is read as CTA_MASK is not one
-    read = zip(ins.operands, kinds if several else [kind for kind in kinds if kind is not CTA_MASK], strict=False)
-    return [_listed(b, o) if kind is ADDRESS else b.read(o, kind) for o, kind in read]
-
-
-def _listed(b: Binder, operand: str) -> Callable[[Warp], Any]:
-    """The addresses of an operand; of `[address, {x, y}]` also the integers, in a list."""
+def _reader(b: Binder, operand: str, kind: type | list[type] | None) -> Callable[[Warp], Any]:
+    """One operand; of a vector, and of `[address, {x, y}]`, the list of its parts."""
+    if isinstance(kind, type):
+        return b.read(operand, kind)
     address, *listed = split_operands(operand[1:-1] if operand.startswith("[") else operand)
-    readers = [b.address(address), *(b.read(one, np.int32) for one in vector(listed[0]))] if listed else []
-    return (lambda w: [reader(w) for reader in readers]) if readers else b.address(address)
+    if kind is ADDRESS and not listed:
+        return b.address(address)
+    parts = (
+        [b.read(one, kind[0]) for one in vector(operand)]
+        if kind
+        else [b.address(address), *(b.read(one, np.int32) for one in vector(listed[0]))]
+    )
+    return lambda w: [reader(w) for reader in parts]
 
 
-def each_lane(*prefixes: str, reads: tuple[type | None, ...], alike: bool = False) -> Add:
-    """Register `handler(instruction, warp, lane, *integers)` for one lane after the other; `reads` are kinds of its operands. With `alike`
-    it gets, instead of a lane, all lanes whose operands are the same."""
+def all_lanes(*prefixes: str, reads: Kinds | Callable[[PtxInstruction, Binder], Kinds]) -> Add:
+    """Register `handler(instruction, warp, {lane: integers})` of the executing lanes; `reads` are kinds of its first operands."""
 
     def make(handler: Callable[..., None], ins: PtxInstruction, b: Binder) -> Straight:
-        readers = _readers(ins, b, reads)
+        readers = [_reader(b, *one) for one in zip(ins.operands, reads(ins, b) if callable(reads) else reads, strict=False)]
 
         def run(w: Warp, mask: Mask) -> None:
-            columns = [reader(w) for reader in readers]
-            groups: dict[tuple[Any, ...], list[int]] = {}
+            columns, given = [reader(w) for reader in readers], dict[int, tuple[Any, ...]]()
             for lane in w.lanes(mask):
-                given = tuple([tuple([c.item(lane) for c in one]) if type(one) is list else one.item(lane) for one in columns])
-                if alike:
-                    groups.setdefault(given, []).append(lane)
-                else:
-                    handler(ins, w, lane, *given)
-            for same, lanes in groups.items():
-                handler(ins, w, lanes, *same)
+                given[lane] = tuple([tuple([c.item(lane) for c in one]) if type(one) is list else one.item(lane) for one in columns])
+            handler(ins, w, given)
 
         return Straight(run)
 
     return adds(prefixes, make)
 
 
-def whole_warp(*prefixes: str, reads: tuple[type | None, ...]) -> Add:
+def each_lane(*prefixes: str, reads: Kinds | Callable[[PtxInstruction, Binder], Kinds]) -> Add:
+    """Register `handler(instruction, warp, lane, *integers)` for one lane after the other."""
+
+    def add(handler: Callable[..., None]) -> Callable[..., None]:
+        def run(ins: PtxInstruction, w: Warp, given: dict[int, tuple[Any, ...]]) -> None:
+            for lane, integers in given.items():
+                handler(ins, w, lane, *integers)
+
+        all_lanes(*prefixes, reads=reads)(run)
+        return handler
+
+    return add
+
+
+def whole_warp(*prefixes: str, reads: Kinds) -> Add:
     """Register `handler(instruction, warp, *integers)` for all lanes together, with the operands of the first."""
 
     def make(handler: Callable[..., Outcome | None], ins: PtxInstruction, b: Binder) -> Handler:
-        readers = _readers(ins, b, reads)
+        readers = [_reader(b, *one) for one in zip(ins.operands, reads, strict=False)]
         return lambda w, mask: handler(ins, w, *(int(reader(w)[w.first(mask)]) for reader in readers))
 
     return adds(prefixes, make)

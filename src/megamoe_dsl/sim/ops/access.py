@@ -142,7 +142,6 @@ def gather(
         return _load_one(w, space, first, size, count, parts, seen).repeat(len(where), axis=0)
     out: Any = None
     for store, offsets, lanes in resolve(w, space, where, total, mask):
-        _row(store, 0, total)
         if (values := take(store.rows(size, count), store.valid, offsets, total)) is None:
             index = offsets // total
             if (bad := store.first_uninitialized(index, total)) is not None:
@@ -171,8 +170,7 @@ def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: b
         _uninitialized(w, store, offset, seen)
     if race and not seen and isinstance(store, Allocation | SharedMemory):
         race.read_bytes(store, slice(offset, offset + total), total, w, parts)
-    row = _row(store, offset, total)
-    return store.rows(size, count)[row : row + 1]
+    return store.rows(size, count)[offset // total : offset // total + 1]
 
 
 def scatter(
@@ -195,7 +193,6 @@ def scatter(
             else:
                 race.write_bytes(store, offsets, total, w, parts)
         w.mask = mask
-        _row(store, 0, total)
         if not put(store.rows(size, count), store.valid, offsets, total, values[lanes]):
             index = offsets // total
             store.rows(size, count)[index] = values[lanes]
@@ -206,10 +203,3 @@ def _some(w: Warp, mask: Mask, places: NDArray[np.int64]) -> Lanes:
     out = np.zeros(32, np.bool_)
     out[np.array(w.lanes(mask))[places]] = True
     return out
-
-
-def _row(store: ByteStore, offset: int, total: int) -> int:
-    """The number of a row of `total` bytes (alignment was checked on the address, buffers may start anywhere)."""
-    if isinstance(store, Allocation) and store.base % total:
-        raise SimError(f"buffer {store} is not aligned to the {total}-byte accesses the kernel makes")
-    return offset // total

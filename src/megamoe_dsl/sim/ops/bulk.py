@@ -17,7 +17,7 @@ from ..chunks import CHUNK, Chunks, GlobalRows
 from ..clock import Actor, Clock
 from ..memory import DTYPES, ELEMENTS, SMEM_RESERVED, Allocation, Bytes
 from ..operands import Combination, combination
-from . import ADDRESS, CTA_MASK, Binder, Cta, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, each_lane, plain, register, vector
+from . import ADDRESS, Binder, Cta, Kinds, Mask, Outcome, PtxInstruction, SimError, Warp, all_lanes, each_lane, plain
 from .access import origin, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
 
@@ -101,7 +101,7 @@ def post_store(w: Warp, lanes: list[int], where: int, at: Place, what: str, writ
     world.post(first, label)
 
 
-@each_lane("cp.async.bulk", reads=(ADDRESS, ADDRESS, np.uint32, ADDRESS, CTA_MASK))
+@each_lane("cp.async.bulk", reads=(ADDRESS, ADDRESS, np.uint32, ADDRESS, np.uint16))
 def copy(ins: PtxInstruction, w: Warp, lane: int, where: int, start: int, count: int, barrier: int = 0, mask: int = 0) -> None:
     """[destination], [source], size, [mbarrier] [, cta mask] [, policy]: load (`.shared::* .global`), store (`.global .shared::cta`), whose
     third operand is the last, or copy between CTAs (`.shared::cluster .shared::cta`)."""
@@ -195,33 +195,30 @@ def _copy_lanes(cta: Cta, pieces: list[tuple[int, int, int]], size: int, actor: 
     world.progress += 1
 
 
-@register("cp.async.ca", "cp.async.cg")
-def build_cp_async(ins: PtxInstruction, b: Binder) -> Straight:
-    """cp.async.{ca,cg}.shared.global [destination], [source], size [, source size | ignore predicate] [, policy]"""
-    destination, source, size = b.address(ins.operands[0]), b.address(ins.operands[1]), int(ins.operands[2], 0)
-    if size not in (4, 8, 16) or ("cg" in ins.parts and size != 16):
+def _copied(ins: PtxInstruction, b: Binder) -> Kinds:
+    """Destination, source, size, and how many bytes to read, or a predicate that says to read none: what is not read is zero."""
+    size, *extra = ins.operands[2 : 3 if "L2::cache_hint" in ins.parts and len(ins.operands) == 4 else 4]
+    if int(size, 0) not in (4, 8, 16) or ("cg" in ins.parts and int(size, 0) != 16):
         raise SimError(f"cp.async of {size} bytes")
-    extra = ins.operands[3] if len(ins.operands) > 3 and not ("L2::cache_hint" in ins.parts and len(ins.operands) == 4) else None
-    ignores = extra is not None and b.kernel.registers.get(extra) == "pred"
-    read_size = b.read(extra, np.bool_ if ignores else np.uint32) if extra is not None else None
+    return ADDRESS, ADDRESS, np.uint32, *(np.bool_ if b.kernel.registers.get(one) == "pred" else np.uint32 for one in extra)
 
-    def run(w: Warp, mask: Mask) -> None:
-        where, sources, counts = destination(w), source(w), read_size(w) if read_size else None
-        lanes, pieces = w.lanes(mask), []
-        for lane in lanes:
-            cta, offset = shared_target(w, int(where[lane]))
-            count = size if counts is None else (0 if counts[lane] else size) if ignores else int(counts[lane])
-            if cta is not w.cta or offset % size or int(sources[lane]) % size or count > size:
-                place = f"from {int(sources[lane]):#x} to {cta} smem+{offset - SMEM_RESERVED}"
-                raise SimError(f"cp.async of {count}/{size} bytes {place}: misaligned, too long or not local")
-            pieces.append((offset, int(sources[lane]), count))
-        actor = _generic_actor(w, "cp.async")
-        copy = tma.AsyncCopy(actor.clock, work=partial(_copy_lanes, w.cta, pieces, size, actor))
-        for lane in lanes:
-            tma.groups_of(w, "cp.async", lane).open.append(copy)
-        w.world.post(copy.perform, origin(w))
 
-    return Straight(run)
+@all_lanes("cp.async.ca", "cp.async.cg", reads=_copied)
+def copy_async(ins: PtxInstruction, w: Warp, given: dict[int, tuple[int, ...]]) -> None:
+    """cp.async.{ca,cg}.shared.global [destination], [source], size [, source size | ignore predicate] [, policy]"""
+    pieces = []
+    for where, source, size, *extra in given.values():
+        cta, offset = shared_target(w, where)
+        count = size if not extra else extra[0] if type(extra[0]) is int else 0 if extra[0] else size
+        if cta is not w.cta or offset % size or source % size or count > size:
+            place = f"from {source:#x} to {cta} smem+{offset - SMEM_RESERVED}"
+            raise SimError(f"cp.async of {count}/{size} bytes {place}: misaligned, too long or not local")
+        pieces.append((offset, source, count))
+    actor = _generic_actor(w, "cp.async")
+    copy = tma.AsyncCopy(actor.clock, work=partial(_copy_lanes, w.cta, pieces, size, actor))
+    for lane in given:
+        tma.groups_of(w, "cp.async", lane).open.append(copy)
+    w.world.post(copy.perform, origin(w))
 
 
 @each_lane("cp.async.mbarrier.arrive", reads=(ADDRESS,))
@@ -241,34 +238,28 @@ def arrive(ins: PtxInstruction, w: Warp, lane: int, where: int) -> None:
     w.world.post(run, origin(w))
 
 
-@register("st.async")
-def build_st_async(ins: PtxInstruction, b: Binder) -> Straight:
+def _stored(ins: PtxInstruction) -> type:
+    return next(ELEMENTS[np.dtype(DTYPES[part]).itemsize] for part in reversed(ins.parts) if part in DTYPES)
+
+
+@each_lane("st.async", reads=lambda ins, b: (ADDRESS, [_stored(ins)], ADDRESS))
+def store_async(ins: PtxInstruction, w: Warp, lane: int, where: int, values: tuple[int, ...], barrier: int = -1) -> None:
     """st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.vec].type [address], value, [mbarrier]; CUTLASS writes .type.vec"""
     if "mbarrier::complete_tx::bytes" not in ins.parts:
         raise SimError(f"{ins.opcode}: only the mbarrier form is modeled")
-    size = next(np.dtype(DTYPES[part]).itemsize for part in reversed(ins.parts) if part in DTYPES)
-    address, barrier_address = b.address(ins.operands[0]), b.address(ins.operands[2])
-    values = [b.read(text, ELEMENTS[size]) for text in vector(ins.operands[1])]
+    (cta, offset), (barrier_cta, barrier_offset) = shared_target(w, where), shared_target(w, barrier)
+    data = np.array(values, _stored(ins)).view(np.uint8)
+    if barrier_cta is not cta or offset % len(data):
+        place = f"{cta} smem+{offset - SMEM_RESERVED}"
+        raise SimError(f"st.async to {place} with an mbarrier of {barrier_cta}: misaligned or not the same CTA")
+    actor, mbarrier = _generic_actor(w, "st.async"), mbarrier_at(cta, barrier_offset)
 
-    def store(cta: Cta, offset: int, values: Bytes, barrier: Mbarrier, actor: Actor) -> None:
-        cta.world.race.write_bytes(cta.shared, slice(offset, offset + len(values)), 1, actor)
-        cta.shared.write(offset, values)
-        barrier.finish(len(values), actor)
+    def store() -> None:
+        cta.world.race.write_bytes(cta.shared, slice(offset, offset + len(data)), 1, actor)
+        cta.shared.write(offset, data)
+        mbarrier.finish(len(data), actor)
 
-    def run(w: Warp, mask: Mask) -> None:
-        where, barriers = address(w), barrier_address(w)
-        data = np.stack([value(w) for value in values], axis=1)
-        actor = _generic_actor(w, "st.async")
-        for lane in w.lanes(mask):
-            cta, offset = shared_target(w, int(where[lane]))
-            barrier_cta, barrier_offset = shared_target(w, int(barriers[lane]))
-            if barrier_cta is not cta or offset % (size * len(values)):
-                place = f"{cta} smem+{offset - SMEM_RESERVED}"
-                raise SimError(f"st.async to {place} with an mbarrier of {barrier_cta}: misaligned or not the same CTA")
-            bytes_of_lane, barrier = data[lane].copy().view(np.uint8), mbarrier_at(cta, barrier_offset)
-            w.world.post(partial(store, cta, offset, bytes_of_lane, barrier, actor), origin(w))
-
-    return Straight(run)
+    w.world.post(store, origin(w))
 
 
 @each_lane("st.bulk", reads=(ADDRESS, np.uint64))

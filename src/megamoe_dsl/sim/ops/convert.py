@@ -15,7 +15,7 @@ from ..formats import E2M1, E2M3, E3M2, E4M3, E5M2, UE8M0, bf16_to_f32, f16_to_f
 from ..memory import DTYPES
 from ..values import Value, apply, constant, where
 from . import Binder, Inline, PtxInstruction, SimError, register
-from .floating import flush
+from .floating import WIDEN, flush
 
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _TABLES = {"e4m3": (E4M3, 0x7E), "e5m2": (E5M2, 0x7B), "e2m1": (E2M1, 7), "e2m3": (E2M3, 0x1F), "e3m2": (E3M2, 0x1F)}
@@ -84,35 +84,34 @@ _ENCODE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "f16": (f32_to_f16, _f16_towards_zero),
 }
 """To nearest, and toward zero."""
+_HOW = frozenset({"rz", "rp", "satfinite", "relu"})
 
 
 @lru_cache
-def _halves(kind: str, towards_zero: bool, saturates: bool, relu: bool) -> Callable[[Any, Any], Any]:
-    encode = _ENCODE[kind][towards_zero]
-    if encode is f32_to_bf16 and not (saturates or relu):
-        return bf16_pair
-
-    def run(high: Any, low: Any) -> Any:
-        both = _pairs(high, low)
-        if saturates:
-            both = np.clip(both, np.float32(-_LARGEST[kind]), np.float32(_LARGEST[kind]))
-        if relu:
-            both = np.where((both > 0) | (both != both), both, np.float32(0))
-        return np.ascontiguousarray(encode(both)).view(np.uint32).reshape(-1)
-
-    return run
-
-
-def _pair(kind: str, qualifiers: tuple[str, ...], high: Value, low: Value) -> Value:
-    """Two float32 to a packed pair."""
-    relu = "relu" in qualifiers
-    if kind in _ENCODE:
-        return apply(_halves(kind, "rz" in qualifiers, "satfinite" in qualifiers, relu), high, low, dtype=np.uint32)
+def _encoder(kind: str, qualifiers: frozenset[str]) -> Callable[[Any], Any]:
+    """float32 to codes of f16, bf16 or ue8m0, as uint16."""
     if kind == "ue8m0":
-        upper, lower = (apply(_ue8m0("rp" in qualifiers), one, dtype=np.uint16) for one in (high, low))
-        return upper << 8 | lower  # type: ignore[no-any-return]
-    pair = apply(narrow_pair, high, low, Value(narrow_codes(kind, relu), np.uint8), dtype=np.uint16)
-    return pair if kind != "e2m1" else (pair | pair >> 4).astype(np.uint8)
+        return _ue8m0("rp" in qualifiers)
+    encode, limit = _ENCODE[kind]["rz" in qualifiers], np.float32(_LARGEST[kind])
+
+    def run(x: Any) -> Any:
+        if "satfinite" in qualifiers:
+            x = np.clip(x, -limit, limit)
+        return encode(np.where((x > 0) | (x != x), x, np.float32(0)) if "relu" in qualifiers else x)
+
+    return run if qualifiers & {"satfinite", "relu"} else encode
+
+
+def _pair(kind: str, qualifiers: frozenset[str], high: Value, low: Value) -> Value:
+    """Two float32 to a packed pair."""
+    if kind == "bf16" and not qualifiers:
+        return apply(bf16_pair, high, low, dtype=np.uint32)
+    if kind in _TABLES:
+        codes = Value(narrow_codes(kind, "relu" in qualifiers), np.uint8)
+        pair = apply(narrow_pair, high, low, codes, dtype=np.uint16)
+        return pair if kind != "e2m1" else (pair | pair >> 4).astype(np.uint8)
+    upper, lower = (apply(_encoder(kind, qualifiers), one, dtype=np.uint16) for one in (high, low))
+    return upper << 8 | lower if kind == "ue8m0" else upper.astype(np.uint32) << 16 | lower.astype(np.uint32)  # type: ignore[no-any-return]
 
 
 @lru_cache
@@ -135,26 +134,25 @@ def convert(ins: PtxInstruction, b: Binder) -> Inline:
     kinds = [p for p in ins.parts[1:] if p in _KINDS]
     if len(kinds) != 2:
         raise SimError("cannot tell the types of this conversion")
-    (to, source), (dest, first, *others) = kinds, ins.operands
+    (to, source), (dest, first, *others), how = kinds, ins.operands, _HOW.intersection(ins.parts)
     if not to.endswith("x2"):
-        return Inline([(dest, _scalar(ins.parts, b.value(first, DTYPES[source]), to, source))])
+        return Inline([(dest, _scalar(ins.parts, how, b.value(first, DTYPES[source]), to, source))])
     to, source = to.removesuffix("x2"), source.removesuffix("x2")
     if source == "f32":
-        return Inline([(dest, _pair(to, ins.parts, *(b.value(o, np.float32) for o in (first, *others[:1]))))])
+        return Inline([(dest, _pair(to, how, *(b.value(o, np.float32) for o in (first, *others[:1]))))])
     if not kinds[1].endswith("x2"):
         raise SimError("unsupported conversion")
     if source in _ENCODE:
         word = b.value(first, np.uint32)
-        high, low = (apply(_WIDEN[source], half.astype(np.uint16), dtype=np.float32) for half in (word >> 16, word))
-        return Inline([(dest, _pair(to, ins.parts, high, low))])
+        high, low = (apply(WIDEN[source], half.astype(np.uint16), dtype=np.float32) for half in (word >> 16, word))
+        return Inline([(dest, _pair(to, how, high, low))])
     return Inline([(dest, apply(_from_pair(to, source), b.value(first, np.uint8 if source == "e2m1" else np.uint16), dtype=np.uint32))])
 
 
-_WIDEN = {"bf16": bf16_to_f32, "f16": f16_to_f32}
 _FLOATING = ("f16", "bf16", "f32", "f64")
 
 
-def _scalar(qualifiers: tuple[str, ...], x: Value, to: str, source: str) -> Value:
+def _scalar(qualifiers: tuple[str, ...], how: frozenset[str], x: Value, to: str, source: str) -> Value:
     result: type = {"bf16": np.uint16, "f16": np.uint16, "tf32": np.uint32}.get(to) or DTYPES[to]
     if source not in _FLOATING and to not in _FLOATING and "sat" not in qualifiers:
         return x.astype(result)  # by the source's sign, then cut to the destination; registers may be wider than the type
@@ -166,12 +164,11 @@ def _scalar(qualifiers: tuple[str, ...], x: Value, to: str, source: str) -> Valu
         x = apply(flush, x)
     if rounding := next((r for r in _ROUND if r in qualifiers), None):
         x = apply(_ROUND[rounding], x)
-    if "relu" in qualifiers:
-        x = where(x > 0, x, constant(0, x.dtype))
     if to == "tf32":
+        x = where(x > 0, x, constant(0, x.dtype)) if "relu" in how else x
         return x.view(np.uint32) + 0x1000 & 0xFFFFE000  # type: ignore[no-any-return]
     if to in _ENCODE:
-        return apply(_ENCODE[to]["rz" in qualifiers], x.astype(np.float32), dtype=np.uint16)
+        return apply(_encoder(to, how), x.astype(np.float32), dtype=np.uint16)
     if not np.issubdtype(result, np.floating):
         return apply(_to_integer(result), x, dtype=result)
     out = x.astype(result)

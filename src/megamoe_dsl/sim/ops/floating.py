@@ -48,8 +48,8 @@ def directed(base: str, mode: str) -> Callable[..., Any]:
     return run
 
 
-_HALVES = ("f16", "bf16", "f16x2", "bf16x2")
-_FLOATS = ("f32", "f64", "f32x2", *_HALVES)
+WIDEN = {"bf16": bf16_to_f32, "f16": f16_to_f32}
+_FLOATS = ("f32", "f64", "f32x2", "f16", "bf16", "f16x2", "bf16x2")
 # Arrays: numpy takes them a good deal faster than scalars.
 _MIDPOINT_BITS, _MIDPOINT = np.array([0x1FFFFFFF], np.uint64), np.array([0x10000000], np.uint64)
 _SMALLEST_NORMAL = np.array([1.17549435e-38], np.float32)
@@ -103,43 +103,27 @@ def _extreme(base: str, qualifiers: tuple[str, ...]) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _half_function(base: str, kind: str, qualifiers: tuple[str, ...]) -> Any:
-    """An operation on 16-bit floats given as uint16 bits."""
-    function = _extreme(base, qualifiers) if base in ("min", "max") else _FUNCTIONS[base]
-    widen = bf16_to_f32 if kind == "bf16" else f16_to_f32
-
-    def run(*sources: Any) -> Any:
-        exact = function(*(widen(s).astype(np.float64) for s in sources))
-        if "relu" in qualifiers:
-            exact = np.where(exact > 0, exact, 0.0)
-        return f32_to_bf16(_to_odd(exact)) if kind == "bf16" else exact.astype(np.float16).view(np.uint16)
-
-    return run
-
-
-@lru_cache(maxsize=256)
-def _single(base: str, qualifiers: tuple[str, ...]) -> Any:
-    function = _FUNCTIONS[base]
-    if mode := next((part for part in qualifiers if part in MODES), None):
-        run: Any = directed(base, mode)
-    elif base in ("fma", "mad"):
-        run = fma32
-    elif base in _THROUGH_64:
-        run = lambda x: function(x.astype(np.float64)).astype(np.float32)  # noqa: E731
-    elif base in ("min", "max"):
+def _function(base: str, kind: str, qualifiers: tuple[str, ...]) -> Any:
+    """An operation on f32, or on f16 and bf16 given as uint16 bits, which float64 widens so that only the result is rounded."""
+    run, half, modes = _FUNCTIONS[base], kind in WIDEN, [part for part in qualifiers if part in MODES]
+    if base in ("min", "max"):
         run = _extreme(base, qualifiers)
-    else:
-        run = function
-    ftz, sat, relu = "ftz" in qualifiers, "sat" in qualifiers, "relu" in qualifiers
-    if not (ftz or sat or relu):
+    elif modes:
+        run = directed(base, modes[0])
+    elif base in ("fma", "mad") and not half:
+        run = fma32
+    elif base in _THROUGH_64 and not half:
+        run = lambda x: _FUNCTIONS[base](x.astype(np.float64)).astype(np.float32)  # noqa: E731
+    ftz, relu, sat = "ftz" in qualifiers and not half, "relu" in qualifiers, "sat" in qualifiers
+    if not (half or ftz or relu or sat):
         return run
 
     def modified(*sources: Any) -> Any:
-        out = run(*(flush(s) for s in sources)) if ftz else run(*sources)
-        out = flush(out) if ftz else out
-        if relu:
-            out = np.where(out > 0, out, np.float32(0))
-        return np.where(out > 0, np.minimum(out, np.float32(1)), np.float32(0)) if sat else out
+        values = [WIDEN[kind](one).astype(np.float64) if half else flush(one) if ftz else one for one in sources]
+        out = flush(run(*values)) if ftz else run(*values)
+        if relu or sat:
+            out = np.where(out > 0, np.minimum(out, out.dtype.type(1)) if sat else out, out.dtype.type(0))
+        return out if not half else f32_to_bf16(_to_odd(out)) if kind == "bf16" else out.astype(np.float16).view(np.uint16)
 
     return modified
 
@@ -156,27 +140,16 @@ def build_float(ins: PtxInstruction, b: Binder) -> Inline:
     base, kind, dest = ins.parts[0], ins.parts[-1], ins.operands[0]
     if any(r in ins.parts for r in MODES) and (kind not in ("f32", "f32x2") or "f32" in ins.parts[:-1]):
         raise SimError("only rounding to nearest is supported in arithmetic other than f32 and f32x2")
-    if "f32" in ins.parts[:-1] and kind in ("f16", "bf16"):
-        return _mixed(ins, b)
-    dtype = np.uint16 if kind in ("f16", "bf16") else DTYPES[kind]
-    if kind in _HALVES:
-        function = _half_function(base, kind.removesuffix("x2"), ins.parts)
-    else:
-        function = _FUNCTIONS[base] if kind == "f64" else _single(base, ins.parts)
-    if kind.endswith("x2"):
+    mixed, single = kind in WIDEN and "f32" in ins.parts[:-1], kind.removesuffix("x2")
+    sources = [b.value(o, np.uint16 if kind in WIDEN else DTYPES[kind]) for o in ins.operands[1:]]
+    if mixed:  # the last source is float32
+        sources = [*(apply(WIDEN[kind], one, dtype=np.float32) for one in sources[:-1]), b.value(ins.operands[-1], np.float32)]
+    function = _FUNCTIONS[base] if kind == "f64" else _function(base, "f32" if mixed else single, ins.parts)
+    if kind != single:
         function = _packed(function, np.float32 if kind == "f32x2" else np.uint16)
-    first, *others = (b.value(o, dtype) for o in ins.operands[1:])
     if base in ("min", "max"):  # of two or three
-        return Inline([(dest, reduce(partial(apply, function), others, first))])
-    return Inline([(dest, apply(function, first, *others))])
-
-
-def _mixed(ins: PtxInstruction, b: Binder) -> Inline:
-    """add/sub/fma.f32.{f16,bf16}: the narrow sources are widened, the last one is float32."""
-    widen = bf16_to_f32 if ins.parts[-1] == "bf16" else f16_to_f32
-    *small, last = ins.operands[1:]
-    sources = [*(apply(widen, b.value(o, np.uint16), dtype=np.float32) for o in small), b.value(last, np.float32)]
-    return Inline([(ins.operands[0], apply(fma32 if ins.parts[0] == "fma" else _FUNCTIONS[ins.parts[0]], *sources))])
+        return Inline([(dest, reduce(partial(apply, function), sources))])
+    return Inline([(dest, apply(function, *sources))])
 
 
 @register("testp")

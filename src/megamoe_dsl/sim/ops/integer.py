@@ -14,17 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..formats import bf16_to_f32
-from ..memory import DTYPES, ELEMENTS, LOCAL_BASE, PARAM_BASE, SHARED_BASE
-from ..operands import COMBINED, immediate
+from ..memory import ELEMENTS, LOCAL_BASE, PARAM_BASE, SHARED_BASE
+from ..operands import COMBINED
 from ..parser import TYPE_BYTES
 from ..values import Value, apply, unsigned, where
 from . import Binder, Inline, PtxInstruction, SimError, register, vector
 from .floating import build_float, is_float
 
-_FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "add": operator.add, "sub": operator.sub, "and": operator.and_, "or": operator.or_, "xor": operator.xor, "shl": operator.lshift,
-    "shr": operator.rshift, "not": operator.invert, "neg": operator.neg, "abs": abs, "selp": lambda yes, no, chosen: where(chosen, yes, no),
-}  # fmt: skip
 Comparison = Callable[[Value, Value], Any]
 _COMPARE: dict[str, Comparison] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
@@ -37,19 +33,20 @@ _COMPARE_FLOAT: dict[str, Comparison] = {
 }  # fmt: skip
 
 
-@register(*_FUNCTIONS)
-def elementwise(ins: PtxInstruction, b: Binder) -> Inline:
-    """Sums, bitwise logic, shifts (shr brings in zeros or, for signed types, the sign), not, neg and abs, and selp. Results wrap."""
-    base, (dest, *sources) = ins.parts[0], ins.operands
-    if is_float(ins) and base != "selp":
-        return build_float(ins, b)
-    if "cc" in ins.parts or "sat" in ins.parts:
-        raise SimError("carry and saturating integer arithmetic are not supported")
-    t = b.dtype(ins) if base in ("shr", "abs") else unsigned(b.dtype(ins))
-    values = [b.value(o, t) for o in sources[:2]] + [b.value(o, np.bool_) for o in sources[2:]]
-    if base in ("shl", "shr") and sources[1] in b.index:  # the amount is .u32
-        values[1] = b.value(sources[1], np.uint32).to(t)
-    return Inline([(dest, _FUNCTIONS[base](*values))])
+@register("shl", "shr")
+def shift(ins: PtxInstruction, b: Binder) -> Inline:
+    """Shifts by a .u32 amount; shr brings in zeros or, for signed types, the sign."""
+    t = b.dtype(ins)
+    value, amount = b.value(ins.operands[1], t), b.value(ins.operands[2], np.uint32).to(t)
+    return Inline([(ins.operands[0], value << amount if ins.parts[0] == "shl" else value >> amount)])
+
+
+@register("selp")
+def select(ins: PtxInstruction, b: Binder) -> Inline:
+    """selp: the first source where the predicate holds, else the second."""
+    dest, yes, no, chosen = ins.operands
+    t = unsigned(b.dtype(ins))
+    return Inline([(dest, where(b.value(chosen, np.bool_), b.value(yes, t), b.value(no, t)))])
 
 
 _WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}
@@ -60,18 +57,11 @@ def _high64(x: Any, y: Any) -> Any:
     return np.array(products, np.uint64).view(x.dtype)
 
 
-def _widened(b: Binder, operand: str, t: type) -> Value:
-    """An operand of type t in twice its bits; a literal at once, and as t reads it: -1 as u32 is 0xffffffff."""
-    if operand[0] in "-0123456789":
-        return b.value(str(immediate(operand, t)), _WIDE[t])
-    return b.value(operand, t).astype(_WIDE[t])
-
-
 def _product(ins: PtxInstruction, b: Binder) -> Value:
     t = b.dtype(ins)
     x, y = ins.operands[1:3]
     if "wide" in ins.parts:
-        return _widened(b, x, t) * _widened(b, y, t)
+        return b.value(x, t).astype(_WIDE[t]) * b.value(y, t).astype(_WIDE[t])
     if "hi" in ins.parts:
         if t in (np.uint64, np.int64):
             return apply(_high64, b.value(x, t), b.value(y, t))
@@ -110,7 +100,7 @@ def set_predicate(ins: PtxInstruction, b: Binder) -> Inline:
     holds = _compared(ins, b)
     true, _, false = ins.operands[0].partition("|")
     results = [(true, holds), *([(false, ~holds)] if false else [])]
-    if combine := next((_FUNCTIONS[p] for p in ins.parts[2:-1] if p in ("and", "or", "xor")), None):
+    if combine := next((COMBINED[p] for p in ins.parts[2:-1] if p in ("and", "or", "xor")), None):
         results = [(name, combine(one, b.value(ins.operands[3], np.bool_))) for name, one in results]
     return Inline(results)
 
@@ -275,7 +265,21 @@ def _is_space(p: tuple[str, ...], t: type) -> Function:
 
 
 _U32: type = np.uint32
+_WRAPPING = {
+    "add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
+    "neg": np.negative,
+}  # fmt: skip
+
+
+def _wrapping(p: tuple[str, ...], t: type) -> Function:
+    if "cc" in p or "sat" in p:
+        raise SimError("carry and saturating integer arithmetic are not supported")
+    return _WRAPPING[p[0]], [unsigned(t)] * _WRAPPING[p[0]].nin, unsigned(t)
+
+
 FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
+    **dict.fromkeys(_WRAPPING, _wrapping),
+    "abs": lambda p, t: (np.abs, [t], t),
     # signed, unsigned or floating by type; .relu: a negative result is 0
     "min": _extreme,
     "max": _extreme,
@@ -309,10 +313,8 @@ FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
 }
 
 
-@lru_cache(maxsize=256)
-def _function(parts: tuple[str, ...]) -> Function:
-    """The same for equal opcodes, so that they can be done together."""
-    return FUNCTIONS[parts[0]](parts, DTYPES.get(parts[-1], np.uint32))
+_function = lru_cache(maxsize=256)(lambda parts, t: FUNCTIONS[parts[0]](parts, t))
+"""The same for equal opcodes, so that they can be done together."""
 
 
 @register(*FUNCTIONS)
@@ -322,6 +324,6 @@ def function(ins: PtxInstruction, b: Binder) -> Inline:
         return build_float(ins, b)
     if ins.parts[0] == "prmt" and len(ins.parts) > 2:
         raise SimError("only the generic mode of prmt is supported")
-    run, reads, result = _function(ins.parts)
+    run, reads, result = _function(ins.parts, np.uint64 if ins.parts[0] == "isspacep" else b.dtype(ins))
     sources = (b.value(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
     return Inline([(ins.operands[0], apply(run, *sources, dtype=result))])

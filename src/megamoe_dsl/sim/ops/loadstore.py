@@ -126,8 +126,7 @@ def map_address(ins: PtxInstruction, b: Binder) -> Inline:
     source = ins.operands[1]
     if re.fullmatch(r"[A-Za-z_$][\w$]*\+\d+", source):
         raise SimError("mapa of a variable with an offset is not supported")
-    rank = b.value(ins.operands[2], np.uint32).to(t) if ins.operands[2] in b.index else b.value(ins.operands[2], t)
-    address = (b.value(source, t) & WINDOW_MASK) | (rank << WINDOW_SHIFT)
+    address = (b.value(source, t) & WINDOW_MASK) | (b.value(ins.operands[2], np.uint32).to(t) << WINDOW_SHIFT)
     return Inline([(ins.operands[0], address + SHARED_BASE if "shared::cluster" not in ins.parts and t == np.uint64 else address)])
 
 

@@ -74,7 +74,7 @@ def pending_copies(ins: PtxInstruction, b: Binder, names: set[str]) -> tuple[lis
 def allocate(ins: PtxInstruction, w: Warp, destination: int, count: int) -> Outcome | None:
     """tcgen05.alloc.cta_group.sync.aligned [destination], columns: waits for room, and stores the address."""
     cta_group(w, ins.parts)
-    if (start := tensor_unit(w.cta).memory.allocate(count)) is None:
+    if (start := tensor_unit(w.cta).allocate(count)) is None:
         return w.block(f"tcgen05.alloc of {count} columns: no room")
     cta, offset = shared_target(w, destination)
     w.world.race.write_bytes(cta.shared, slice(offset, offset + 4), 4, w)
@@ -91,14 +91,14 @@ def deallocate(ins: PtxInstruction, w: Warp, address: int, count: int) -> None:
         raise SimError(f"tcgen05.dealloc while {unit.working} operations of {w.cta} are in flight")
     if unit.pipe:  # they touch no tensor memory
         w.world.warnings[f"{line_of(w)}: tcgen05.dealloc before tcgen05.commit has arrived"] += 1
-    unit.memory.free(address, count)
+    unit.free(address, count)
     w.world.progress += 1
 
 
 @plain("tcgen05.relinquish_alloc_permit")
 def relinquish(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     """No allocation may follow in this CTA."""
-    tensor_unit(w.cta).memory.may_allocate = False
+    tensor_unit(w.cta).may_allocate = False
 
 
 @plain("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
@@ -155,10 +155,10 @@ def _issue(
         raise SimError(f"TMEM lane {lane} from warp {w.index}: it reaches lanes {32 * quarter} to {32 * quarter + 31} only")
     where, line, loads = layout.where + ((32 * quarter + lane % 32) * COLUMNS + column), w.line, name == "tcgen05.ld"
     unit, thread, race = tensor_unit(w.cta), tensor_thread(w), w.world.race
-    unit.memory.check(column, layout.columns, name)
+    unit.check(column, layout.columns, name)
 
     def perform() -> None:
-        unit.memory.check(column, layout.columns, name)
+        unit.check(column, layout.columns, name)
         (race.read if loads else race.write)(unit.shadow, granules((quarter,), column, layout.columns), thread.actor(line))
         access(w, where, line)
 
@@ -179,10 +179,10 @@ def build_load(ins: PtxInstruction, b: Binder) -> Handler:
     b.unwaited += unwaited
 
     def load(w: Warp, where: IndexArray, line: int) -> None:
-        memory = tensor_unit(w.cta).memory
-        words, valid = memory.words.take(where), memory.valid.take(where)
+        unit = tensor_unit(w.cta)
+        words, valid = unit.words.take(where), unit.valid.take(where)
         if layout.packed:
-            high, high_valid = memory.words.take(where + 1), memory.valid.take(where + 1)
+            high, high_valid = unit.words.take(where + 1), unit.valid.take(where + 1)
             words, valid = (words & np.uint32(0xFFFF)) | (high << np.uint32(16)), valid & high_valid
         if b"\x00" in valid.tobytes():
             words = np.where(valid, words, POISON_WORD)
@@ -208,8 +208,8 @@ def build_store(ins: PtxInstruction, b: Binder) -> Handler:
     readers = [b.read(name, np.uint32) for name in vector(ins.operands[1])]
 
     def store(rows: list[Lanes], w: Warp, places: IndexArray, line: int) -> None:
-        memory = tensor_unit(w.cta).memory
-        words, valid = memory.words.reshape(-1), memory.valid.reshape(-1)
+        unit = tensor_unit(w.cta)
+        words, valid = unit.words.reshape(-1), unit.valid.reshape(-1)
         for row, where in zip(rows, places, strict=True):
             words[where], valid[where] = row & np.uint32(0xFFFF) if layout.packed else row, True
             if layout.packed:

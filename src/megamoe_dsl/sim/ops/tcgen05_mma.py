@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,10 @@ from ..formats import Float64Array
 from ..memory import Bytes
 from ..tensor_unit import COLUMNS, QUARTERS, PipeIssue, TensorUnit, cta_group, granules, tensor_unit
 from ..tma_engine import read_shared_chunks
-from . import ADDRESS, Binder, Cta, Mask, PtxInstruction, SimError, Straight, Warp, each_lane, register, vector
+from . import ADDRESS, Binder, Cta, Kinds, PtxInstruction, SimError, Warp, each_lane
 from .access import origin
 
 _ALL_QUARTERS = tuple(range(QUARTERS))
-_ADDRESS_MASK = 0x3FFFFFFF  # CuTe keeps the scale-factor id in the top two bits of a scale-factor address
 _PADDING = 0xEEEE0000
 _ACCUMULATOR = "tcgen05.mma accumulator"
 _LONG_BLOCKS = (3, 6)  # scale factors of a row of 96 elements
@@ -32,55 +32,43 @@ _LONG_BLOCKS = (3, 6)  # scale factors of a row of 96 elements
 class _Mma:
     """Operands of one tcgen05.mma, read at issue."""
 
+    parts: tuple[str, ...]  # of the instruction
     kind: str
-    qualifiers: tuple[str, ...]
     fields: InstructionDescriptor
+    ctas: list[Cta]
     accumulator: int
     a: SmemDescriptor | int
     b: SmemDescriptor
-    a_scales: int
-    b_scales: int
+    scales: tuple[int, ...]  # addresses of the scales of A and B
     accumulate: bool
     shift: int
-    ctas: tuple[Cta, ...]
 
 
-@register("tcgen05.mma")
-def build_mma(ins: PtxInstruction, b: Binder) -> Straight:
-    """[d], a-desc or [a], b-desc, idesc, ([scale A], [scale B] | [{disable lanes}]) enable-input-d [, scale-input-d]"""
-    kind = next(part for part in ins.parts if part.startswith("kind::")).removeprefix("kind::")
+def _mma_operands(ins: PtxInstruction, b: Binder) -> Kinds:
     for unsupported in ("sp", "ws"):
         if unsupported in ins.parts:
             raise SimError(f"tcgen05.mma.{unsupported} is not modeled")
-    operands = list(ins.operands)
-    a_in_tmem = operands[1].startswith("[")
-    accumulator, idesc, b_word = b.address(operands[0]), b.read(operands[3], np.uint32), b.read(operands[2], np.uint64)
-    a_word = b.address(operands[1]) if a_in_tmem else b.read(operands[1], np.uint64)
-    rest = operands[4:]
-    scaled = kind in BLOCK_SCALED_KINDS
-    scales = [b.address(rest.pop(0)), b.address(rest.pop(0))] if scaled else []
-    disabled = [b.read(name, np.uint32) for name in vector(rest.pop(0))] if rest[0].startswith("{") else []
-    enable = b.read(rest[0], np.bool_)
-    shift = int(rest[1], 0) if len(rest) > 1 else 0
-    qualifiers = tuple(part for part in ins.parts if part in ("block16", "block32") or part.startswith("scale_vec::"))
+    a, brackets = ins.operands[1], [text for text in ins.operands[4:] if text[0] in "[{"]
+    more: list[type | list[type] | None] = [ADDRESS if text.startswith("[") else [np.uint32] for text in brackets]
+    return ADDRESS, ADDRESS if a.startswith("[") else np.uint64, np.uint64, np.uint32, *more, np.bool_, np.uint32
 
-    def run(w: Warp, mask: Mask) -> None:
-        ctas = tuple(cta_group(w, ins.parts))
-        if ctas[0] is not w.cta:
-            raise SimError("tcgen05.mma with cta_group::2 issued by the odd CTA of the pair")
-        for lane in w.lanes(mask):
-            if any(int(reader(w)[lane]) for reader in disabled):
-                raise SimError("tcgen05.mma with disabled output lanes is not modeled")
-            fields = InstructionDescriptor.decode(int(idesc(w)[lane]), kind)
-            fields.check_shape(len(ctas))
-            a_value, target = int(a_word(w)[lane]), int(accumulator(w)[lane])
-            a_scales, b_scales = (int(address(w)[lane]) & _ADDRESS_MASK for address in scales or (accumulator, accumulator))
-            a, b_operand = a_value if a_in_tmem else SmemDescriptor.decode_sm100(a_value), SmemDescriptor.decode_sm100(int(b_word(w)[lane]))
-            mma = _Mma(kind, qualifiers, fields, target, a, b_operand, a_scales, b_scales, bool(enable(w)[lane]), shift, ctas)
-            unit, issue = tensor_unit(w.cta), PipeIssue(w)
-            unit.work(partial(_multiply, unit, mma, issue), origin(w))
 
-    return Straight(run)
+@each_lane("tcgen05.mma", reads=_mma_operands)
+def multiply(ins: PtxInstruction, w: Warp, lane: int, target: int, a: int, b: int, idesc: int, *rest: Any) -> None:
+    """[d], a-desc or [a], b-desc, idesc, ([scale A], [scale B] | [{disable lanes}]) enable-input-d [, scale-input-d]"""
+    ctas, kind = cta_group(w, ins.parts), next(part for part in ins.parts if part.startswith("kind::")).removeprefix("kind::")
+    if ctas[0] is not w.cta:
+        raise SimError("tcgen05.mma with cta_group::2 issued by the odd CTA of the pair")
+    count = sum(text[0] in "[{" for text in ins.operands[4:])
+    extra, (enable, *shift) = rest[:count], rest[count:]
+    if kind not in BLOCK_SCALED_KINDS and any(map(any, extra)):
+        raise SimError("tcgen05.mma with disabled output lanes is not modeled")
+    fields = InstructionDescriptor.decode(idesc, kind)
+    fields.check_shape(len(ctas))
+    of_a = a if ins.operands[1].startswith("[") else SmemDescriptor.decode_sm100(a)
+    mma = _Mma(ins.parts, kind, fields, ctas, target, of_a, SmemDescriptor.decode_sm100(b), extra, enable, sum(shift))
+    unit, issue = tensor_unit(w.cta), PipeIssue(w)
+    unit.work(partial(_multiply, unit, mma, issue), origin(w))
 
 
 @lru_cache(maxsize=4096)
@@ -136,17 +124,17 @@ def _multiply(unit: TensorUnit, mma: _Mma, issue: PipeIssue) -> None:
             a = -a
         scaled_b = b
         if fields.scale_format:
-            blocks = umma.scale_blocks(mma.kind, mma.qualifiers, k_bytes)
+            blocks = umma.scale_blocks(mma.kind, mma.parts, k_bytes)
             folded = len(ctas) == 2 and fields.m == 128
-            a = umma.scale_rows(a, _scales(cta, mma.a_scales, fields.a_scale_id, rows, blocks, fields.scale_format, False, tensor_actor))
-            scales = _scales(cta, mma.b_scales, fields.b_scale_id, fields.n, blocks, fields.scale_format, folded, tensor_actor)
+            a = umma.scale_rows(a, _scales(cta, mma.scales[0], fields.a_scale_id, rows, blocks, fields.scale_format, False, tensor_actor))
+            scales = _scales(cta, mma.scales[1], fields.b_scale_id, fields.n, blocks, fields.scale_format, folded, tensor_actor)
             scaled_b = umma.scale_rows(b, scales)
         _accumulate(cta, mma, a, scaled_b, tensor_actor)
 
 
 def _read_tensor(cta: Cta, column: int, count: int, lanes: slice, what: str, actor: Actor) -> np.ndarray:
     unit = tensor_unit(cta)
-    if (words := unit.memory.read(lanes, column, count, what)) is None:
+    if (words := unit.read(lanes, column, count, what)) is None:
         raise SimError(f"{what} reads uninitialized TMEM: {cta} columns [{column}, {column + count})")
     if actor:
         quarters = tuple(range(lanes.start // 32, (lanes.stop + 31) // 32))
@@ -161,9 +149,9 @@ def _scales(cta: Cta, address: int, first_byte: int, rows: int, blocks: int, nam
     if sets > 1 and blocks not in _LONG_BLOCKS:
         raise SimError(f"scale factors from byte {first_byte} of a column, {blocks} per row: they must lie in one column of 4 bytes")
     half = rows // 2 if folded else rows
-    column, width = address & 0xFFFF, -(-half // 32)
+    column, width = address & 0xFFFF, -(-half // 32)  # CuTe keeps the id of the scale factors in the top two bits
     _read_tensor(cta, column, sets * width, slice(0, 128), "MMA scale factors", actor)
-    memory = tensor_unit(cta).memory.words.view(np.uint8)
+    memory = tensor_unit(cta).words.view(np.uint8)
     return umma.SCALE_TABLES[name].take(memory.take(_scale_places(column, rows, half, first_byte, blocks)))
 
 
@@ -185,7 +173,7 @@ def _blocks(m: int, n: int, ctas: int) -> list[tuple[slice, slice, int]]:
 
 
 def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Actor) -> None:
-    memory, unit, n = tensor_unit(cta).memory, tensor_unit(cta), mma.fields.n
+    unit, n = tensor_unit(cta), mma.fields.n
     column, lane_base = mma.accumulator & 0xFFFF, mma.accumulator >> 16 & 0x7F
     blocks = _blocks(mma.fields.m, n, len(mma.ctas))
     width = blocks[0][1].stop - blocks[0][1].start
@@ -197,7 +185,7 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
     if mma.accumulate:
         parts: list[umma.Matrix] = []
         for lanes in where:
-            if (words := memory.read(lanes, column, width, _ACCUMULATOR)) is None:
+            if (words := unit.read(lanes, column, width, _ACCUMULATOR)) is None:
                 raise SimError(f"tcgen05.mma accumulates into uninitialized TMEM: {cta} columns [{column}, {column + width})")
             parts.append(words.astype(np.uint16).view(dtype) if halves else words.view(dtype))  # of 16 bits the low half of a column
         accumulator = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0 if by_rows else 1)
@@ -206,7 +194,7 @@ def _accumulate(cta: Cta, mma: _Mma, a: Float64Array, b: Float64Array, actor: Ac
     values = umma.multiply_accumulate(a, b, accumulator, dtype, mma.fields.saturate)
     result = values.view(np.uint16) | np.uint32(_PADDING) if halves else values.view(np.uint32)
     for k, lanes in enumerate(where):
-        memory.write(lanes, column, result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]], _ACCUMULATOR)
+        unit.write(lanes, column, result[16 * k : 16 * k + 16] if by_rows else result[:, blocks[k][1]], _ACCUMULATOR)
     cta.world.race.write(unit.shadow, granules(_ALL_QUARTERS, column, width), actor)
 
 
@@ -238,7 +226,7 @@ def copy(ins: PtxInstruction, w: Warp, lane: int, target: int, fields: int) -> N
             words = np.ascontiguousarray(umma.expand(values, source) if source else values).view(np.uint32)
             there, count = tensor_unit(cta), words.shape[1]
             words = words.reshape(-1, 32, count).take(quarters, 0).reshape(128, count)
-            there.memory.write(slice(0, 128), target, words, "tcgen05.cp")
+            there.write(slice(0, 128), target, words, "tcgen05.cp")
             cta.world.race.write(there.shadow, granules(_ALL_QUARTERS, target, count), tensor)
 
     unit.work(run, origin(w))

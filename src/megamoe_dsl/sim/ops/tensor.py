@@ -18,7 +18,7 @@ from ..chunks import GATHERED_ROWS, Chunks, boxes_at, shared_chunks, to_shared_f
 from ..clock import Actor
 from ..memory import SMEM_RESERVED, Bytes
 from ..operands import COMBINED, combination
-from . import ADDRESS, CTA_MASK, Cta, PtxInstruction, SimError, Warp, each_lane
+from . import ADDRESS, Cta, PtxInstruction, SimError, Warp, all_lanes
 from .access import find, line_of, shared_target
 from .bulk import post_load, post_store
 from .tensormap import check_acquired
@@ -29,7 +29,6 @@ _ELEMENT = {
     TensorMapDtype.U32: "u32", TensorMapDtype.U64: "u64", TensorMapDtype.F16: "f16", TensorMapDtype.BF16: "bf16",
     TensorMapDtype.F32: "f32", TensorMapDtype.F64: "f64", TensorMapDtype.TF32: "f32",
 }  # fmt: skip
-
 Coordinates = tuple[int, ...]
 
 
@@ -51,9 +50,9 @@ def _form(parts: tuple[str, ...]) -> tuple[bool, int, bool]:
     return space == "global", dimensions, not {"tile::gather4", "tile::scatter4"}.isdisjoint(parts)
 
 
-def _map_at(ins: PtxInstruction, w: Warp, address: int, place: Coordinates) -> TensorMap:
-    """The tensor map of a copy at these coordinates."""
-    _, dimensions, rows = _form(ins.parts)
+def _map_at(ins: PtxInstruction, w: Warp, where: Coordinates) -> TensorMap:
+    """The tensor map of a copy at (address of the map, coordinates)."""
+    (_, dimensions, rows), (address, *place) = _form(ins.parts), where
     if len(place) != (1 + GATHERED_ROWS if rows else dimensions):
         raise SimError(f"{len(place)} coordinates for a {dimensions}d copy")
     if address % _MAP_ALIGNMENT:
@@ -91,15 +90,17 @@ def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Acto
     return to_shared_format(tensor_map, rows)
 
 
-@each_lane("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", reads=(ADDRESS, ADDRESS, ADDRESS, CTA_MASK), alike=True)
-def copy(ins: PtxInstruction, w: Warp, lanes: list[int], first: Any, second: Any, barrier: int = 0, mask: int = 0) -> None:
+@all_lanes("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor", reads=(ADDRESS, ADDRESS, ADDRESS, np.uint16))
+def copy(ins: PtxInstruction, w: Warp, given: dict[int, tuple[Any, ...]]) -> None:
     """Load: cp.async.bulk.tensor.Nd[.cta_group].shared::{cta,cluster}.global ... [dst], [map, {coordinates}], [mbar] [, mask] [, policy];
     store: cp[.reduce].async.bulk.tensor.Nd.global.shared::cta[.OP] ... .bulk_group [map, {coordinates}], [source] [, policy]"""
-    if _form(ins.parts)[0]:
-        _store(ins, w, lanes, *first, where=second)
-        return
-    address, place = second[0], second[1:]
-    tensor_map = _map_at(ins, w, address, place)
+    for operands in dict.fromkeys(given.values()):
+        lanes = [lane for lane, own in given.items() if own == operands]
+        (_store if _form(ins.parts)[0] else _load)(ins, w, lanes, *operands)
+
+
+def _load(ins: PtxInstruction, w: Warp, lanes: list[int], first: int, source: Coordinates, barrier: int, mask: int = 0) -> None:
+    tensor_map, place = _map_at(ins, w, source), source[1:]
     if "shared::cta" in ins.parts and (cta := shared_target(w, first)[0]) is not w.cta:
         raise SimError(f"TMA load .shared::cta into {cta}")
     at, read = partial(_checked_chunks, tensor_map, place), partial(_read_boxes, tensor_map, place)
@@ -107,8 +108,8 @@ def copy(ins: PtxInstruction, w: Warp, lanes: list[int], first: Any, second: Any
         post_load(ins, w, lane, first, at, read, len(boxes_at(tensor_map, place)) * tensor_map.transaction_bytes, barrier, mask)
 
 
-def _store(ins: PtxInstruction, w: Warp, lanes: list[int], address: int, *place: int, where: int) -> None:
-    tensor_map, reduction = _map_at(ins, w, address, place), None
+def _store(ins: PtxInstruction, w: Warp, lanes: list[int], target: Coordinates, where: int, policy: int = 0) -> None:
+    tensor_map, place, reduction = _map_at(ins, w, target), target[1:], None
     if "reduce" in ins.parts:
         if len(lanes) > 1:
             raise SimError(f"{len(lanes)} lanes issue the same TMA reduction: elect one")
