@@ -235,7 +235,8 @@ class EpMoE(torch.nn.Module):
         return [self.memory.region.view(one, name) for one in self.symmetric.everywhere]
 
     def dispatch_rows(self, routed: list[Routed], weights: Tensors | None = None) -> Tensors:
-        """A dispatch of `train`: its rows, or gate and up (`Halves`)."""
+        """Dispatch and linear of `train`: rows of the pool, or gate and up if launches activate.  `weights` receive the rows' weights;
+        without them the linear is the transposed one."""
         if weights is None:
             self._backward[0].launch()
             return [self.acts.values]
@@ -245,7 +246,8 @@ class EpMoE(torch.nn.Module):
         return [gate_up]
 
     def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[Gradients]:
-        """The dispatch of `train`'s backward pass, if it computes gradients of gate and up (`Halves`)."""
+        """Dispatch of gradients of y in `train`, if launches activate: gradients of gate and up, activated rows times their weights, and
+        gradients of these weights, all by rows of the pool."""
         (kernel, _), count = self._backward, len(gate_up[0])
         dots = row_weights[0].new_empty(-(-self.problem.intermediate // DOT_COLUMNS), len(self.rows))
         self.point(kernel, gate_up=gate_up[0], row_weights=row_weights[0], dots=dots)
@@ -253,7 +255,8 @@ class EpMoE(torch.nn.Module):
         return [(self.rows[:count], self.acts.values[:count], dots[:, :count].sum(0))]
 
     def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> tuple[Tensors, Tensors]:
-        """A combine of `train`: y, or transposed dX, and the rows that it multiplies (`Halves`)."""
+        """Linear and combine of `train`, of rows that are sorted by expert unless launches activate: y, or transposed dX, and the rows in
+        the pool."""
         kernel, pool = (self._backward[1], self.rows) if transposed else (self._combine, self.acts.values)
         found, y = pool[: routed[0].in_use], rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
         if not self.activates:  # a gather, because torch scatters rows one element at a time

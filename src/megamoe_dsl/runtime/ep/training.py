@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 
 from ...blocks.gemm.problem import ALIGNED
 from ...kernels.moe.halves.layouts.symmetric import ROW_BLOCK, first_rows
-from ...problem import Problem, ProblemError
+from ...problem import ProblemError
 from ...quant import no_scales
 from ..buffers import Inputs
 from ..expert_gradients import MainGrads, of_weight, weight_gradients
@@ -32,31 +32,6 @@ Tensors = list[torch.Tensor]
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Totals = MainGrads | tuple[None, None]
 NO_TOTALS: Totals = (None, None)
-
-
-class Halves(Protocol):
-    """Launches of the ranks in this process: one rank of an `EpMoE`, all ranks of a simulation.  Lists have an entry per rank.
-
-    activates  whether the launches compute the activation; rows of both passes then stay in the pool
-    """
-
-    problem: Problem
-    ranks: list[EpBuffers]
-    activates: bool
-
-    def everywhere(self, name: str) -> Tensors:
-        """A field of the symmetric buffer of every rank of the group."""
-
-    def dispatch_rows(self, routed: list[Routed], weights: Tensors | None = None) -> Tensors:
-        """Dispatch and linear: rows of the pool, or gate and up if launches activate.  `weights` receive the rows' top-k weights; without
-        them the linear is the transposed one."""
-
-    def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[Gradients]:
-        """Dispatch of gradients of y, if launches activate: for each rank gradients of gate and up, activated rows times their weights, and
-        gradients of these weights, all by rows of the pool."""
-
-    def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> tuple[Tensors, Tensors]:
-        """Linear and combine of rows, sorted by expert unless launches activate: sums of each rank's tokens, and the rows in the pool."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +83,13 @@ class Routed:
 
 @dataclass
 class Call:
-    """Both passes of one call; `totals` of each rank are the tensors to which gradients of weights are added."""
+    """Both passes of one call.  Lists have an entry for each rank of this process.
 
-    halves: Halves
+    halves  the `EpMoE`, of one rank; in a simulation all ranks
+    totals  tensors to which gradients of weights are added
+    """
+
+    halves: Any
     inputs: list[Inputs]
     totals: Sequence[Totals]
     routed: list[Routed] = field(default_factory=list)
@@ -204,9 +183,7 @@ def unweighted(pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, ro
     return gradient[routed.places], weighted, raw.float().mul_(acts).sum(dim=1)
 
 
-def train(
-    halves: Halves, inputs: list[Inputs], activations: Sequence[Activation | None], totals: Sequence[Totals] | None = None
-) -> Tensors:
+def train(halves: Any, inputs: list[Inputs], activations: Sequence[Activation | None], totals: Sequence[Totals] | None = None) -> Tensors:
     """y of each rank, with a backward pass that adds gradients of weights to `totals`, if given.  Tokens and tables are already in the
     symmetric buffers.  An activation is None if the launches activate.  Raises `ProblemError` for one that changes shape or dtype."""
     count = len(inputs)
