@@ -16,10 +16,10 @@ import torch.distributed as dist
 from halves.bits import SMALL
 from halves.run import algorithm_bandwidth
 from megamoe_dsl.bench import ep as bench
-from megamoe_dsl.bench.ep import DEFAULTS, Variant, bind_variants, ep_point, swiglu
+from megamoe_dsl.bench.ep import Variant, bind_variants, ep_point, swiglu
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.timing import Times
-from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig
+from megamoe_dsl.kernels.moe.halves.config import HALVES, DispatchGemmConfig
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import Kept, symmetric_buffer
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -107,7 +107,7 @@ class TimedLayer(HostLayer):
     given: dict[str, Any]
 
     def __init__(self, problem: Problem, weights: Any, **given: Any) -> None:
-        dispatch, combine = (Variant(f"{half} trace=on" if half in given else half) for half in DEFAULTS)
+        dispatch, combine = (Variant(f"{half} trace=on" if half in given else half) for half in HALVES)
         configs = [one.config(problem, TARGET) for one in (dispatch, combine)]
         super().__init__(configs[0], problem, given.get("symmetric") or SimpleNamespace(rank=1, close=lambda: self.noted.append("close")))  # type: ignore[arg-type]
         self.combine_config, self.rows, self.weights = configs[1], torch.zeros(40, 512), weights

@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.ep import DEFAULTS, swiglu
+from megamoe_dsl.bench.ep import swiglu
 from megamoe_dsl.bench.point import FP8
 from megamoe_dsl.cases import random_case
 from megamoe_dsl.kernel_cases.halves import combined, draw_activations, expert_places, linear1_rows
+from megamoe_dsl.kernels.moe.halves.config import HALVES
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.reference import route
 from megamoe_dsl.runtime.buffers import Inputs
@@ -22,7 +23,7 @@ SMALL = Problem(hidden=512, intermediate=256, num_experts=8, topk=3, num_ranks=2
 BATCHES = ((40, 23), (0, 40), (3, 2), (40, 40))
 LAUNCHES = 200
 BITS = {
-    "bits": DEFAULTS,
+    "bits": HALVES,
     "bits without pairs": ("dispatch cluster=1", "combine cluster=1"),
     "bits of a gather": ("dispatch token_saving=off", "combine scatter=off"),
     "bits of rows that are gathered": ("dispatch rows=gathered", "combine"),

@@ -13,7 +13,6 @@ import torch
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.check import relative_difference
 from megamoe_dsl.bench.ep import (
-    DEFAULTS,
     FEW_LAUNCHES,
     MANY_TOKENS,
     VARIANT_REPEATS,
@@ -43,7 +42,7 @@ TORCH = "torch"
 
 def point_configs(point: Point, target: Target, variants: Sequence[Variant]) -> dict[str, EpConfig]:
     """By name: of the variants in BF16, and in FP8 of the kernels as they are."""
-    usual = configs_of(replace(point, recipe=FP8), target, [Variant(name) for name in DEFAULTS])
+    usual = configs_of(replace(point, recipe=FP8), target, [Variant(name) for name in HALVES])
     return {**configs_of(point, target, variants), **{f"{FP8} {name}": one for name, one in usual.items()}}
 
 

@@ -31,7 +31,6 @@ from .timing import Times, launches_of, synchronize, time_back_to_back
 VARIANT_REPEATS = 5
 MANY_TOKENS, FEW_LAUNCHES = 8192, 3
 VALUES = {"on": True, "off": False}
-DEFAULTS: tuple[str, ...] = HALVES
 
 
 def swiglu(rows: torch.Tensor) -> torch.Tensor:
@@ -221,7 +220,7 @@ class EpRun(LayerRun):
 
     @property
     def kernels(self) -> tuple[Variant, ...]:
-        return TRACED if self.trace else (*map(Variant, DEFAULTS), *self.variants)
+        return TRACED if self.trace else (*map(Variant, HALVES), *self.variants)
 
     def configs(self, host: Host) -> list[Any]:
         return self.with_tables([one for point in self.points for one in self.configs_of(point, host)])

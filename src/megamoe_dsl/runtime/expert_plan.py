@@ -13,7 +13,6 @@ from ..kernels.decode.config import DecodeConfig
 from ..kernels.decode.family import few_configs, most_tokens
 from ..kernels.expert_layer import ExpertLayer, LayerConfigs, chosen_experts
 from ..kernels.registry import family_of
-from ..layouts.region import Region
 from ..problem import Problem, ProblemError
 from ..target import Target
 from .buffers import RankBuffers, check_aligned
@@ -66,7 +65,10 @@ class DeviceExperts:
     early    False: `route` and the sum start after the previous launch ends; for comparisons
     maps_x   whether Linear1 has a tensor map of x, so that prepared arguments depend on x's address
     moves_x  whether Linear1 takes x's address as an argument
+    scratch  whether launches pass rows in the call's workspace
     """
+
+    scratch = True
 
     def __init__(self, configs: LayerConfigs, store: ArtifactStore, device: torch.device, early: bool = True) -> None:
         self._fc1, self._fc2 = (LoadedGemm(config, store, device) for config in (configs.fc1, configs.fc2))
@@ -75,9 +77,6 @@ class DeviceExperts:
         gathers_x = not configs.fc1.problem.formats.scaled  # else it gathers from the workspace
         self.maps_x = gathers_x and "tokens" in family_of(configs.fc1.problem).map_names(configs.fc1)
         self.moves_x = gathers_x and not self.maps_x
-
-    def workspace(self, call: ExpertCall) -> Region:
-        return call.region
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:
         """The launches' arguments for a call's workspace and weights, whose tensors have been checked."""
@@ -122,18 +121,14 @@ class DeviceExperts:
 
 
 class DeviceDecode:
-    """As `DeviceExperts`, for a few tokens: one kernel."""
+    """As `DeviceExperts`, for a few tokens: one kernel, whose rows lie in the stream's `decode_memory`."""
 
-    maps_x = moves_x = False
+    maps_x = moves_x = scratch = False
 
     def __init__(self, configs: tuple[DecodeConfig], store: ArtifactStore, device: torch.device) -> None:
         (self.config,) = configs
         self._kernel = CudaKernel(store.get(self.config))
         self.stream_state = decode_memory(self.config.memory, device)
-
-    def workspace(self, call: ExpertCall) -> Region:
-        """Empty: the stream's `decode_memory` holds the intermediate rows."""
-        return Region.stack("workspace")
 
     def prepare(self, call: ExpertCall) -> bytes:
         return self.prepare_places({name: getattr(call.operands, name).data_ptr() for name in ("w1", "w1_sf", "w2", "w2_sf")}, call.tokens)
@@ -197,7 +192,7 @@ class ExpertPlan:
     def __init__(self, call: ExpertCall, router: TopExpertsPlan | None = None) -> None:
         self._layer, self._device = call.layer, call.x.device
         self._experts = device_experts(layer_kernels(call.layer, call.tokens, call.x.device), call.x.device)
-        self._size, self._scratch = self._experts.workspace(call).size, scratch(self._device)
+        self._size, self._scratch = call.region.size if self._experts.scratch else 0, scratch(self._device)
         self._router = router
         self._chosen = chosen_experts(call.tokens, call.layer.topk if router else 0)
         self._weights_at = self._chosen.offset("topk_weights")
