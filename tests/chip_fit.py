@@ -23,7 +23,7 @@ def assert_fits(artifact: Artifact, config: MegaMoeConfig, smem_capacity: int) -
     assert artifact.listing.spills == (0, 0)
     assert artifact.resources.registers * config.num_threads <= REGISTER_FILE
     assert (config.register_total or 0) <= REGISTER_FILE
-    for use in register_use(artifact.kernel.registers(config), artifact.listing):
+    for use in register_use(config.registers, artifact.listing):
         assert use.fits, use
     assert config.smem.region.size <= smem_capacity
     assert artifact.overtaken_loads == []

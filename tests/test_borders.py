@@ -185,7 +185,7 @@ def test_fields_of_a_stage_are_its_own() -> None:
 def test_stages_wait_for_all_ctas_where_they_talk_to_ranks_and_have_tensor_memory_where_they_multiply() -> None:
     assert [one.name for one in STAGES if one.resident] == ["moe_dispatch", "moe_combine"]
     fused = choose(replace(MOE, recipe="fp8xfp4"), Target(SM100, 148), 64)
-    assert [one.name for one in STAGES if one.tmem(StageConfig(fused, one.stage.name)) is not None] == ["moe_fc1", "moe_fc2"]
+    assert [one.name for one in STAGES if StageConfig(fused, one.stage.name).tmem is not None] == ["moe_fc1", "moe_fc2"]
 
 
 def test_a_pool_that_any_routing_fits_is_no_ring_for_stages() -> None:

@@ -46,7 +46,7 @@ def test_an_artifact_has_a_row_for_tensor_memory_where_there_is_some() -> None:
         artifact: Any = SimpleNamespace(
             config=config, kernel=kernel, resources=resources, arch="sm", seconds=1.25, ptx="a\nb\n", dynamic_smem=1024
         )
-        found, plan = printed(artifact_table(artifact)), kernel.tmem(config)
+        found, plan = printed(artifact_table(artifact)), config.tmem
         assert "for sm in 1.25 s; PTX of 2 lines registers 168 per thread" in found and "spills 16 bytes SMEM 1024 of" in found
         assert (plan is not None) == said == ("TMEM" in found)
         assert plan is None or (plan.used < plan.allocated and f"TMEM {plan.used} of {plan.allocated} allocated columns" in found)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter, index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
@@ -58,10 +58,18 @@ def require_integer(field: str, value: object) -> int:
 
 @dataclass(frozen=True)
 class CheckedConfig:
-    """Base of kernels' configurations, which check their fields when they are made.  Each check raises `ConfigError`, which names the
-    field, its value and what is allowed."""
+    """Base of kernels' configurations: frozen dataclasses of JSON values and a `problem`, which check their fields when they are made.
+    Each check raises `ConfigError`, which names the field, its value and what is allowed.
+
+    A configuration also has the architecture it is for, `arch`; CTAs of the grid and of a cluster, `num_sms` and `cluster`; threads of a
+    CTA, `num_threads`; and what a subclass replaces of the following.
+    """
 
     replace = replace
+    map_names: ClassVar[Any] = ()  # tensor maps that the kernel takes as parameters before its arguments, in order
+    smem: ClassVar[Any] = None  # plan of shared memory (`SharedPlan`)
+    tmem: ClassVar[Any] = None  # plan of tensor memory (`TmemPlan`)
+    registers: ClassVar[Any] = {}  # per thread of each group of warps after `setmaxnreg`; empty: all keep what they begin with
 
     if TYPE_CHECKING:
 
@@ -71,6 +79,14 @@ class CheckedConfig:
     def num_clusters(self) -> int:
         """Clusters of the grid; the CTAs of a cluster take their tiles together."""
         return int(self.num_sms // self.cluster)
+
+    def maps(self, args: Any) -> list[Any]:
+        """Fields of the tensor maps, in the order of `map_names`; `args` has those of the kernel's arguments."""
+        return []
+
+    def tensor_maps(self, sym: int, weights: Mapping[str, int]) -> list[Any]:
+        """The table of tensor maps in global memory, for a symmetric buffer at `sym` and weights at these addresses, by name."""
+        return []
 
     def require(self, field: str, holds: bool, allowed: str) -> None:
         """`field` may be a path, as in problem.recipe, or several fields with ", " between them."""

@@ -56,16 +56,17 @@ def parts_of(config: KernelConfig) -> dict[str, Any]:
     kernel, arguments = kernel_of(config), kernel_of(config).arguments(config)
     given = enumerate(zip(arguments.names, arguments.widths, strict=True), 1)
     values = {name: i << 36 if width == 8 else i << 8 for i, (name, width) in given}
-    maps = [one.tensor_map for one in kernel.maps(config, SimpleNamespace(**values))]
+    addresses = Addresses()
+    maps = [one.tensor_map for one in config.maps(SimpleNamespace(**values))]
     return {
         "config": (kernel.name, config),
-        "launch": (kernel.label(config), kernel.code_of(config), kernel.facts(config), kernel.registers(config)),
-        "arguments": (kernel.parameter_spec(config), maps, kernel.tensor_maps(config, Addresses())),
+        "launch": (kernel.label(config), kernel.code_of(config), kernel.facts(config), config.registers),
+        "arguments": (kernel.parameter_spec(config), maps, config.tensor_maps(addresses["sym"], addresses)),
         "memory": (
             dict(kernel.buffers(config)),
-            kernel.smem(config),
-            kernel.barriers(config),
-            kernel.tmem(config),
+            config.smem and config.smem.region,
+            config.smem.barriers if config.smem else (),
+            config.tmem,
             kernel.dynamic_smem(config),
         ),
     }

@@ -131,7 +131,7 @@ def test_registers_are_enough(config: GemmConfig) -> None:
     """Nothing on the stack, every role within its budget, and no load that what gives its bytes away does not wait for."""
     compiled = compile_kernel(config)
     assert compiled.resources.stack_bytes == 0
-    uses = register_use(compiled.kernel.registers(config), compiled.listing)
+    uses = register_use(config.registers, compiled.listing)
     groups = {"loader", "math", *(("gather",) if config.problem.gathers else ())}
     assert {one.group for one in uses} == groups and all(one.fits for one in uses)
     assert compiled.overtaken_loads == []

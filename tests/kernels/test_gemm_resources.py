@@ -57,7 +57,7 @@ def test_registers_are_enough(name: str) -> None:
     config = CONFIGS[name]
     compiled = compile_kernel(config)
     assert compiled.resources.stack_bytes == 0
-    uses = register_use(compiled.kernel.registers(config), compiled.listing)
+    uses = register_use(config.registers, compiled.listing)
     groups = {"loader", "math", *(("decode",) if config.weights.decode_warps else ())}
     assert {one.group for one in uses} == groups and all(one.fits for one in uses)
     assert compiled.overtaken_loads == []

@@ -45,4 +45,4 @@ def test_more_than_64_local_experts_fit_too(name: str) -> None:
     config = choose(PRESETS[name].problem(128, num_ranks=2), Target.typical("sm_100a", 148), 128)
     artifact = compile_kernel(config)
     assert artifact.listing.spills == (0, 0)
-    assert all(use.fits for use in register_use(artifact.kernel.registers(config), artifact.listing))
+    assert all(use.fits for use in register_use(config.registers, artifact.listing))

@@ -82,7 +82,7 @@ def test_tile_of_decoded_weights_fits_the_chip(cluster: int) -> None:
         and config.smem.region.size <= SMEM_BYTES
     )
     assert (config.num_stages, config.swap_ab, artifact.overtaken_loads) == (PACKED_STAGES[128], False, [])
-    for use in register_use(artifact.kernel.registers(config), artifact.listing):
+    for use in register_use(config.registers, artifact.listing):
         assert use.used <= use.budget and use.stack_loads <= (20 if use.group in ("dispatch", "loader") else 0)
     k_loops = [loop for loop in Flow(artifact.listing).loops if len(loop.body) < LARGEST_K_LOOP]
     operations = Counter(artifact.listing.instructions[i].operation for loop in k_loops for i in loop.body)

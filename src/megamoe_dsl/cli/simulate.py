@@ -13,7 +13,7 @@ from ..kernels.kernel import KernelConfig
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
 from ..kernels.moe.unfused.family import STAGES, stage_configs
-from ..kernels.registry import find_kernel, kernel_of
+from ..kernels.registry import find_kernel
 from ..options.option import leave_out, numbers
 from ..presets import preset as find_preset
 from ..problem import ProblemError, integer_between
@@ -101,8 +101,8 @@ def require_agents(config: KernelConfig) -> None:
     from ..sim.clock import MAX_AGENTS, agents_needed
     from ..sim.geometry import Geometry
 
-    ranks, kernel = config.problem.num_ranks, kernel_of(config)
-    engines = config.num_sms * ranks * (bool(kernel.barriers(config)) + (kernel.tmem(config) is not None))
+    ranks = config.problem.num_ranks
+    engines = config.num_sms * ranks * (bool(config.smem and config.smem.barriers) + (config.tmem is not None))
     needed = engines + agents_needed([Geometry((config.num_sms, 1, 1), (config.num_threads, 1, 1))] * ranks)
     if needed > MAX_AGENTS:
         counted = f"{needed:,} warps and engines on {ranks} ranks, the race detector tells {MAX_AGENTS:,} apart"

@@ -88,7 +88,7 @@ def artifact_table(artifact: Artifact) -> Table:
         ("stack and spills", f"{resources.stack_bytes} bytes"),
         ("SMEM", f"{artifact.dynamic_smem} of {config.arch.smem_bytes} bytes{stages}"),
     ]
-    if plan := artifact.kernel.tmem(config):
+    if plan := config.tmem:
         rows.append(("TMEM", f"{plan.used} of {plan.allocated} allocated columns"))
     return facts("Artifact", rows)
 

@@ -79,27 +79,26 @@ class Inspection:
     @classmethod
     def of(cls, artifact: Artifact) -> Inspection:
         """Reads an artifact compiled with line info.  Raises `DisassemblyError` and `InspectionError`."""
-        budgets = artifact.kernel.registers(artifact.config)
-        return cls(artifact, register_use(budgets, artifact.listing), artifact.measures)
+        return cls(artifact, register_use(artifact.config.registers, artifact.listing), artifact.measures)
 
     @property
     def smem(self) -> tuple[Placement, ...]:
-        region = self.artifact.kernel.smem(self.artifact.config)
-        return () if region is None else tuple(sorted(region, key=lambda one: (one.offset, one.lifetimes)))
+        plan = self.artifact.config.smem
+        return tuple(sorted(plan.region, key=lambda one: (one.offset, one.lifetimes))) if plan else ()
 
     @property
     def tmem(self) -> list[TmemField]:
-        plan = self.artifact.kernel.tmem(self.artifact.config)
+        plan = self.artifact.config.tmem
         return [] if plan is None else plan.fields
 
     @property
     def barriers(self) -> tuple[MBarrier, ...]:
-        return self.artifact.kernel.barriers(self.artifact.config)
+        return self.artifact.config.smem.barriers if self.artifact.config.smem else ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; lists are objects by name, so that two inspections can be compared."""
         artifact, config, listing, smem = self.artifact, self.artifact.config, self.artifact.listing, self.artifact.dynamic_smem
-        plan, total = artifact.kernel.tmem(config), getattr(config, "register_total", 0)
+        plan, total = config.tmem, getattr(config, "register_total", 0)
         tmem = {"tmem_columns": plan.used, "tmem_allocated": plan.allocated, "tmem_capacity": config.arch.tmem_columns} if plan else {}
         stages = {"stages": config.num_stages} if hasattr(config, "num_stages") else {}
         return {

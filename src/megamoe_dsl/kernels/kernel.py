@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 
 from ..arch import Arch
 from ..config_error import CheckedConfig
-from ..hardware.cta_pair import TmemPlan
-from ..hardware.tensor_map import MapFields, TensorMap
+from ..hardware.tensor_map import TensorMap
 from ..layouts.records import trace_buffer
-from ..layouts.region import MBarrier, Region
+from ..layouts.region import Region
 from ..lazy import find
 from ..sass.listing import Listing
 from ..sass.measurer import Measure, Measurer
@@ -62,10 +61,6 @@ def with_fields(declared: Any, *always: str, **there: object) -> Any:
 
 
 KernelConfig = CheckedConfig
-"""A frozen dataclass of JSON values and its `problem`, of the kernel's `problem` class, which is one too.  It also has the architecture it
-is for, `arch`; CTAs of the grid and of a cluster, `num_sms` and `cluster`; and threads of a CTA, `num_threads`."""
-
-
 Measures = Callable[[Measurer], list[Measure]]
 
 
@@ -104,7 +99,7 @@ class Kernel:
         """The `cute.kernel` of (configuration, *tensor maps, arguments).  Imports the DSL."""
         from ..device.launch import kernel_with_maps
 
-        found, names = find(self.code_of(config), type(self).__module__.rpartition(".")[0]), tuple(self.map_names(config))
+        found, names = find(self.code_of(config), type(self).__module__.rpartition(".")[0]), tuple(config.map_names)
         return kernel_with_maps(found, names) if names else found
 
     def code_of(self, config: Any) -> str:
@@ -120,7 +115,7 @@ class Kernel:
     def facts(self, config: Any) -> list[tuple[str, object]]:
         """What tables say of a configuration: what it says itself, its grid, and registers of warps that ask for them."""
         grid = ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")
-        budgets = ", ".join(f"{group} {count}" for group, count in self.registers(config).items())
+        budgets = ", ".join(f"{group} {count}" for group, count in config.registers.items())
         return [*getattr(config, "facts", ()), grid, *([("register budgets", budgets)] if budgets else [])]
 
     def buffers(self, config: Any) -> Mapping[str, Region]:
@@ -128,30 +123,6 @@ class Kernel:
         symmetric = {"sym": config.symmetric} if hasattr(config, "symmetric") else {}
         traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if getattr(config, "trace", False) else {}
         return {**symmetric, **traced}
-
-    def maps(self, config: Any, args: Any) -> Sequence[MapFields]:
-        """Tensor maps that the kernel takes as parameters, in order, before its arguments; `args` has the fields of its arguments."""
-        return config.maps(args) if hasattr(config, "maps") else ()
-
-    def map_names(self, config: Any) -> Sequence[str]:
-        return getattr(config, "map_names", ())
-
-    def tensor_maps(self, config: Any, addresses: Mapping[str, int]) -> list[TensorMap]:
-        """The table of tensor maps; `addresses` of sym and of the weights in kernel order, by their names."""
-        return config.tensor_maps(addresses["sym"], addresses) if hasattr(config, "tensor_maps") else []
-
-    def smem(self, config: Any) -> Region | None:
-        return getattr(getattr(config, "smem", config), "region", None)
-
-    def barriers(self, config: Any) -> tuple[MBarrier, ...]:
-        return getattr(getattr(config, "smem", None), "barriers", ())
-
-    def tmem(self, config: Any) -> TmemPlan | None:
-        return getattr(config, "tmem", None)
-
-    def registers(self, config: Any) -> Mapping[str, int]:
-        """Registers per thread of each group of warps after `setmaxnreg`; none where all keep what they begin with."""
-        return getattr(config, "registers", None) or {}
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         """Instructions of each role per unit of its work, of the GEMM where the kernel has one.  Raises `InspectionError`."""
@@ -163,7 +134,7 @@ class Kernel:
         """The host function of (configuration, arguments, stream) that launches the kernel.  Imports the DSL."""
         from ..device.launch import launcher
 
-        return launcher(self.function(config), self.arguments_type(config), self.maps, self.ctas_per_sm)
+        return launcher(self.function(config), self.arguments_type(config), type(config).maps, self.ctas_per_sm)
 
     def parameters(
         self, config: Any, arguments: Mapping[str, int], encode: Callable[[TensorMap], bytes] = TensorMap.encode
@@ -171,10 +142,10 @@ class Kernel:
         """What the kernel takes when the launching function is called with these arguments: the encoded tensor maps, then the arguments.
         Raises TypeError for a name too many or too few, ValueError for an address or a stride that TMA does not take."""
         values = self.arguments(config).pack(**arguments)
-        return (*(encode(one.tensor_map) for one in self.maps(config, SimpleNamespace(**arguments))), *values)
+        return (*(encode(one.tensor_map) for one in config.maps(SimpleNamespace(**arguments))), *values)
 
     def parameter_spec(self, config: Any) -> ArgumentSpec:
-        return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in self.map_names(config)), *self.arguments(config).arguments))
+        return ArgumentSpec((*((f"{name}_map", "TensorMap") for name in config.map_names), *self.arguments(config).arguments))
 
     def arguments(self, config: Any) -> ArgumentSpec:
         return ArgumentSpec.of(self.arguments_type(config))
@@ -185,5 +156,4 @@ class Kernel:
         return (Path(getfile(type(self))).parent,)
 
     def dynamic_smem(self, config: Any) -> int:
-        region = self.smem(config)
-        return 0 if region is None else region.size
+        return config.smem.region.size if config.smem else 0

@@ -235,7 +235,7 @@ class RankBuffers:
     def maps(self) -> torch.Tensor:
         """The table of tensor maps, encoded once."""
         addresses = {name: self.address(name) for name in ("sym", *weight_names(self.problem))}
-        table = b"".join(self.encode(m) for m in kernel_of(self.config).tensor_maps(self.config, addresses))
+        table = b"".join(self.encode(m) for m in self.config.tensor_maps(addresses["sym"], addresses))
         # Copied, because torch's allocations have the 64-byte alignment that tensor maps need.
         return torch.frombuffer(bytearray(table), dtype=torch.uint8).clone().to(self.sym.device)
 

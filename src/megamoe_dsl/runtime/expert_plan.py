@@ -12,7 +12,6 @@ from ..artifact.store import ArtifactStore
 from ..kernels.decode.config import DecodeConfig
 from ..kernels.decode.family import few_configs, most_tokens
 from ..kernels.expert_layer import ExpertLayer, LayerConfigs, chosen_experts
-from ..kernels.registry import family_of
 from ..problem import Problem, ProblemError
 from ..target import Target
 from .buffers import RankBuffers, check_aligned
@@ -75,7 +74,7 @@ class DeviceExperts:
         self._route, self._sum = (CudaKernel(store.get(config), early) for config in (configs.route, configs.total))
         self.stream_state = tile_counters(device)
         gathers_x = not configs.fc1.problem.formats.scaled  # else it gathers from the workspace
-        self.maps_x = gathers_x and "tokens" in family_of(configs.fc1.problem).map_names(configs.fc1)
+        self.maps_x = gathers_x and "tokens" in configs.fc1.map_names
         self.moves_x = gathers_x and not self.maps_x
 
     def prepare(self, call: ExpertCall) -> PreparedLaunches:

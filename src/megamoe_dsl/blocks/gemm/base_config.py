@@ -21,8 +21,6 @@ class BaseGemmConfig(CheckedConfig):
     arch: ClassVar[Arch]
     recipes: ClassVar[tuple[str, ...]]
 
-    registers: Any = None
-    tmem: Any = None
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
     split_k: Any = False
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
@@ -32,7 +30,6 @@ class BaseGemmConfig(CheckedConfig):
     fetchers = property(attrgetter("cluster"))
 
     def maps(self, args: Any) -> list[MapFields]:
-        """Fields of the tensor maps, in the order of `map_names`; `args` has those of the kernel's arguments."""
         found = {name: one for part in (self.epilogue, self.rows, self.weights) for name, one in part.maps(self, args).items()}
         return [found[name] for name in self.map_names]
 

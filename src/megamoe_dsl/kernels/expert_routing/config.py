@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...arch import ARCH_BY_NAME, SM90, SM100
 from ...blocks.gemm.problem import GEMM_RECIPES, I64, INDICES, SCALE_BLOCK
 from ...config_error import CheckedConfig
-from ...layouts.region import F32, U32, Field, Region
+from ...layouts.region import F32, U32, Field, Region, SharedPlan
 from ...recipe import RECIPES
 from .problem import QuantizeProblem, QuantizeWeightsProblem, RoutingProblem, SumProblem, TokensProblem, TopExpertsProblem
 
@@ -35,10 +35,11 @@ THREADS: dict[type, int] = {
 PARTS = 2 * THREADS[QuantizeProblem] // SCALE_BLOCK
 """Parts of the 128 rows that share a scale of a channel; each is one thread's."""
 BLOCK_VALUES = Field("values", (SCALE_BLOCK, SCALE_BLOCK // 2), U32, 16)
-REGIONS: dict[type, Region] = {
-    QuantizeProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (PARTS, SCALE_BLOCK), F32, 16)),
-    QuantizeWeightsProblem: Region.stack("smem", BLOCK_VALUES, Field("maxima", (THREADS[QuantizeWeightsProblem] // 32,), F32, 16)),
+MAXIMA: dict[type, Field] = {
+    QuantizeProblem: Field("maxima", (PARTS, SCALE_BLOCK), F32, 16),
+    QuantizeWeightsProblem: Field("maxima", (THREADS[QuantizeWeightsProblem] // 32,), F32, 16),
 }
+PLANS = {kind: SharedPlan(Region.stack("smem", BLOCK_VALUES, maxima)) for kind, maxima in MAXIMA.items()}
 """Shared memory by the class of the problem: BF16 pairs of a block, and the maximum of each part of a channel, or of each warp."""
 
 
@@ -63,10 +64,7 @@ class TokensConfig(CheckedConfig):
         self.require("num_sms", self.num_sms >= self.least_sms, f"at least {self.least_sms}")
 
     num_threads = property(lambda self: THREADS[type(self.problem)])
-
-    @property
-    def region(self) -> Region | None:
-        return REGIONS.get(type(self.problem))
+    smem = property(lambda self: PLANS.get(type(self.problem)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class RouteConfig(TokensConfig):
         self.require("slots_per_sorter", self.slots_per_sorter >= 1, "at least 1")
 
     @cached_property
-    def region(self) -> Region:  # type: ignore[override]
+    def smem(self) -> SharedPlan:  # type: ignore[override]
         """counts: slots of each (warp, expert), later the row of its next slot; totals: slots of 32 experts each."""
         counts = Field("counts", (WARPS, self.problem.num_experts), U32, 16)
-        return Region.stack("smem", counts, Field("totals", (WARPS,), U32, 16))
+        return SharedPlan(Region.stack("smem", counts, Field("totals", (WARPS,), U32, 16)))

@@ -51,7 +51,7 @@ def quantize_rows(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem:
     for turn in cutlass.range_constexpr(SCALE_BLOCK // halves):
         place = turn * halves + half
         if cutlass.const_expr(config.problem.columns):
-            store_shared_v4(config.region.address(smem, "values", place, lane * 4), found[turn])
+            store_shared_v4(config.smem.region.address(smem, "values", place, lane * 4), found[turn])
         if cutlass.const_expr(config.problem.rows):
             words, scale = quantize(config.problem.formats.activations, found[turn])
             store_v2(args.codes + Int64(row + place) * hidden + own, *words)
@@ -77,7 +77,7 @@ def matrix_of(config: Any, args: QuantizeArguments, row: Any) -> tuple[Any, Any,
 def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, smem: Int32, thread: Int32, row: Int32, channel: Int32):
     """The same, channel by channel, from shared memory."""
     pair, part = thread % PAIRS, thread // PAIRS
-    words = [load_shared_u32(config.region.address(smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
+    words = [load_shared_u32(config.smem.region.address(smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
     sides = list(zip(*(unpack_bf16(word) for word in words), strict=True))
     largest = []
     for values in sides:
@@ -86,10 +86,10 @@ def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, s
             amax = abs_max(amax, value)
         largest.append(amax)
     if cutlass.const_expr(config.problem.formats.promoted):
-        store_shared_f32x2(config.region.address(smem, "maxima", part, 2 * pair), *largest)
+        store_shared_f32x2(config.smem.region.address(smem, "maxima", part, 2 * pair), *largest)
         cute.arch.sync_threads()
         for other in cutlass.range_constexpr(PARTS):
-            maxima = load_shared_f32x2(config.region.address(smem, "maxima", other, 2 * pair))
+            maxima = load_shared_f32x2(config.smem.region.address(smem, "maxima", other, 2 * pair))
             largest = [abs_max(one, another) for one, another in zip(largest, maxima, strict=True)]
         scales = [f32_scale(amax) for amax in largest]
     else:
@@ -114,7 +114,7 @@ def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, s
 def quantize_both_kernel(config: cutlass.Constexpr[Any], args: QuantizeArguments):
     """One CTA: it strides over blocks of 128 x 128."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
-    smem, across = shared_memory(config.region), config.problem.hidden // SCALE_BLOCK
+    smem, across = shared_memory(config.smem.region), config.problem.hidden // SCALE_BLOCK
     begin()
     for block in cutlass.range(cta, args.num_rows // SCALE_BLOCK * across, config.num_sms, unroll=1):
         down = div(block, across)

@@ -39,7 +39,7 @@ def load_block(config: cutlass.Constexpr[Any], args: WeightArguments, smem: Int3
     own = column + lane * PER_LANE
     found = [load_once_v4(args.w + (Int64(row + place) * config.problem.k + own) * 2) for place in places]
     for place, words in zip(places, found, strict=True):
-        store_shared_v4(config.region.address(smem, "values", place, lane * 4), words)
+        store_shared_v4(config.smem.region.address(smem, "values", place, lane * 4), words)
     return found
 
 
@@ -49,11 +49,11 @@ def block_scale(config: cutlass.Constexpr[Any], smem: Int32, thread: Int32, foun
     values = [value for words in found for word in words for value in unpack_bf16(word)]
     largest = largest_of_lanes(values, 32)
     if thread % 32 == 0:
-        store_shared_f32(config.region.address(smem, "maxima", thread // 32), largest)
+        store_shared_f32(config.smem.region.address(smem, "maxima", thread // 32), largest)
     cute.arch.sync_threads()
     amax = Float32(0.0)
     for warp in cutlass.range_constexpr(config.num_threads // 32):
-        amax = abs_max(amax, load_shared_f32(config.region.address(smem, "maxima", warp)))
+        amax = abs_max(amax, load_shared_f32(config.smem.region.address(smem, "maxima", warp)))
     return f32_scale(amax)
 
 
@@ -75,7 +75,7 @@ def store_columns(
 ):
     """Codes of two columns and a part of the rows, from shared memory."""
     pair, part, n = thread % PAIRS, thread // PAIRS, config.problem.n
-    words = [load_shared_u32(config.region.address(smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
+    words = [load_shared_u32(config.smem.region.address(smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
     matrix = div(row, n)
     for side, values in enumerate(zip(*(unpack_bf16(word) for word in words), strict=True)):
         codes = scaled_by(values, factor)
@@ -90,7 +90,7 @@ def store_columns(
 def quantize_weights_kernel(config: cutlass.Constexpr[Any], args: WeightArguments):
     """One CTA: it strides over blocks of 128 x 128."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
-    smem, down, across = shared_memory(config.region), config.problem.n // SCALE_BLOCK, config.problem.k // SCALE_BLOCK
+    smem, down, across = shared_memory(config.smem.region), config.problem.n // SCALE_BLOCK, config.problem.k // SCALE_BLOCK
     begin()
     for block in cutlass.range(cta, args.num_matrices * (down * across), config.num_sms, unroll=1):
         line = div(block, across)

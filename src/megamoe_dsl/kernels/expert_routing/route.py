@@ -82,7 +82,7 @@ def place_slot(config: cutlass.Constexpr[RouteConfig], args: Any, counts: Int32,
 @cute.jit
 def sort_slots(config: cutlass.Constexpr[RouteConfig], args: Any, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
     """All slots, by `ctas` CTAs, of which this is one."""
-    region, experts = config.region, config.problem.num_experts
+    region, experts = config.smem.region, config.problem.num_experts
     warp, lane, slots = thread // LANES, thread % LANES, args.num_tokens * config.problem.topk
     counts = region.address(smem, "counts", warp)
     clear_counts(smem + region["counts"].offset, WARPS * experts, thread, config.num_threads)
@@ -138,7 +138,7 @@ def of_all_ctas(config: cutlass.Constexpr[RouteConfig], args: Any, total: Int32,
 @cute.jit
 def add_up(config: cutlass.Constexpr[RouteConfig], args: Any, smem: Int32, thread: Int32, cta: Int32, ctas: Int32):
     """Counts of warps become their first rows, and ends of experts are stored: thread e has expert e."""
-    region, experts = config.region, config.problem.num_experts
+    region, experts = config.smem.region, config.problem.num_experts
     counter, stride, total = region.address(smem, "counts", 0, thread), experts * 4, Int32(0)
     if thread < experts:
         total = count_of_key(counter, stride, WARPS)
@@ -156,7 +156,7 @@ def add_up(config: cutlass.Constexpr[RouteConfig], args: Any, smem: Int32, threa
 def route_kernel(config: cutlass.Constexpr[RouteConfig], args: Any):
     """The first CTAs sort slots, the others quantize tokens."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
-    smem, slots, each = shared_memory(config.region), args.num_tokens * config.problem.topk, config.slots_per_sorter
+    smem, slots, each = shared_memory(config.smem.region), args.num_tokens * config.problem.topk, config.slots_per_sorter
     # As many CTAs sort as have slots, up to `sorters`; one at least, for the ends.
     ctas = cutlass.max(cutlass.min(div(slots + (each - 1), each), Int32(config.sorters)), Int32(1))
     begin()

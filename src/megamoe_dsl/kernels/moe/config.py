@@ -136,8 +136,7 @@ class MegaMoeConfig(CheckedConfig):
     symmetric = property(lambda self: symmetric_buffer(self.problem, self.arch, self.pool_rows))
 
     def tensor_maps(self, sym: int, weights: Mapping[str, int]) -> list[TensorMap]:
-        """The table, for a symmetric buffer at `sym` and weights at these addresses, by name.  Beyond the last channel of tokens and of
-        Linear1's outputs TMA loads zeros and stores nothing."""
+        """Beyond the last channel of tokens and of Linear1's outputs TMA loads zeros and stores nothing."""
         p, region, found = self.problem, self.symmetric, list[MapFields]()
         linears = ("fc1", p.formats.activations, p.hidden, self.fc1_n_blocks), ("fc2", p.formats.hidden, p.intermediate, self.fc2_n_blocks)
         for name, form, k, tiles in linears:
