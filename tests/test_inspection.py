@@ -24,8 +24,16 @@ from megamoe_dsl.hardware.cta_pair import TmemField
 from megamoe_dsl.inspect import Change, Inspection, differences
 from megamoe_dsl.inspect.inspection import SECTIONS, RegisterUse, annotate, read_inspection
 from megamoe_dsl.json_file import FileError
-from megamoe_dsl.layouts.region import U8, U64, Field, MBarrier, Region
+from megamoe_dsl.layouts.region import U8, U64, Field, MBarrier, Region, SharedPlan
 from megamoe_dsl.sass.measurer import Measure
+
+RING, SLOTS = Region.stack("ring", Field("weights", (2, 512), U8)), Region.stack("slots", Field("combine_slots", (3, 256), U8))
+SMEM = Region.stack("all", Region.overlay("use", main=RING, combine=SLOTS), Field("full_barrier", (2,), U64))
+BARRIERS = (
+    MBarrier("full", 2, 3, "loaders", "weights and tokens", "MMA warp", leader_only=True),
+    MBarrier("empty", 2, 1, "tcgen05.commit", "", "loaders"),
+)
+TMEM = SimpleNamespace(used=34, allocated=64, fields=[TmemField("sums", 0, 32), TmemField("scales", 32, 2)])
 
 
 @dataclass(frozen=True)
@@ -40,20 +48,13 @@ class LayerConfig:
     num_stages: int = 4
     num_threads = 128
     register_total = 60_000
+    smem, tmem = SharedPlan(SMEM, BARRIERS), TMEM
 
     @property
     def arch(self) -> Arch:
         return SM100
 
 
-RING, SLOTS = Region.stack("ring", Field("weights", (2, 512), U8)), Region.stack("slots", Field("combine_slots", (3, 256), U8))
-SMEM = Region.stack("all", Region.overlay("use", main=RING, combine=SLOTS), Field("full_barrier", (2,), U64))
-BARRIERS = (
-    MBarrier("full", 2, 3, "loaders", "weights and tokens", "MMA warp", leader_only=True),
-    MBarrier("empty", 2, 1, "tcgen05.commit", "", "loaders"),
-)
-TMEM = SimpleNamespace(used=34, allocated=64, fields=[TmemField("sums", 0, 32), TmemField("scales", 32, 2)])
-KERNEL = SimpleNamespace(smem=lambda config: SMEM, tmem=lambda config: TMEM, barriers=lambda config: BARRIERS)
 REGISTERS = [RegisterUse("loader", 40, 39, 0, 0), RegisterUse("epilogue", 216, 217, 1, 2)]
 MEASURES = [
     Measure("mma_k_block", "MMA warp", "K block", 55.0, {"mma": 4.0, "utccp": 3.0, "integer": 20.5, "control": 27.5}, 0x10),
@@ -75,7 +76,6 @@ def inspection(overtaken: list[SimpleNamespace] | None = None, **changes: Any) -
     artifact: Any = SimpleNamespace(
         config=LayerConfig(),
         arch=SM100,
-        kernel=KERNEL,
         seconds=1.23456,
         ptx="a\nb\n",
         resources=SimpleNamespace(registers=168, stack_bytes=16),

@@ -92,6 +92,10 @@ class CheckedConfig:
         """`field` may be a path, as in problem.recipe, or several fields with ", " between them."""
         require(holds, field, attrgetter(*field.split(", "))(self), allowed)
 
+    def require_between(self, field: str, low: int, high: int, why: str = "") -> None:
+        """Requires a number from `low` to `high`."""
+        self.require(field, low <= getattr(self, field) <= high, f"between {low} and {high}{why}")
+
     def require_any(self, field: str, allowed: Iterable[object], where: str = "") -> None:
         """Requires one of the allowed values, which the message lists."""
         self.require(field, attrgetter(field)(self) in tuple(allowed), " or ".join(map(str, allowed)) + where)
@@ -121,4 +125,4 @@ class CheckedConfig:
         self.require(field, most >= 2 or field == "num_stages", "small enough to leave SMEM for two stages")
         if self.num_stages == 0:
             object.__setattr__(self, "num_stages", most)
-        self.require("num_stages", 2 <= self.num_stages <= most, f"between 2 and {most}, or 0 for the deepest")
+        self.require_between("num_stages", 2, most, ", or 0 for the deepest")

@@ -53,7 +53,13 @@ class CheckedProblem:
         """Requires each of the fields to be one of the allowed texts."""
         for field in fields:
             value = getattr(self, field)
-            self.require(field, isinstance(value, str) and value in allowed, "one of " + ", ".join(filter(None, allowed)))
+            listed = "one of " + ", ".join(filter(None, allowed)) + (", or empty" if "" in allowed else "")
+            self.require(field, isinstance(value, str) and value in allowed, listed)
+
+    def require_multiple(self, step: int, *fields: str, where: str = "") -> None:
+        """Requires the fields to be multiples of `step`."""
+        for field in fields:
+            self.require(field, getattr(self, field) % step == 0, f"a multiple of {step}{where}")
 
     def require_positive(self, *fields: str) -> None:
         """Requires positive integers, and converts them to int, so that equal problems compare and hash equal."""
@@ -148,8 +154,7 @@ class Problem(ActivatingProblem):
 
     def __post_init__(self) -> None:
         self.require_positive("hidden", "intermediate", "num_experts", "topk", "num_ranks", "max_tokens_per_rank")
-        for field in ("hidden", "intermediate"):
-            self.require(field, getattr(self, field) % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self.require_multiple(CHANNEL_STEP, "hidden", "intermediate")
         for field, most in (("hidden", MAX_HIDDEN), ("intermediate", MAX_INTERMEDIATE), ("num_ranks", MAX_RANKS), ("topk", MAX_TOPK)):
             self.require(field, getattr(self, field) <= most, f"at most {most}")
         self.require("num_experts", self.num_experts % self.num_ranks == 0, f"a multiple of num_ranks = {self.num_ranks}")

@@ -19,11 +19,12 @@ try:
 except ImportError as error:
     raise ImportError("megamoe_dsl.testing needs hypothesis: pip install 'megamoe_dsl[testing]'", name=error.name) from error
 
+from .blocks.sm100.pair_stage import block_ks
 from .hardware.cta_pair import CLUSTER
 from .kernels.moe.config import MegaMoeConfig
 from .kernels.moe.sm90.config import NUM_SMS, Sm90Config, cluster_sizes
 from .kernels.moe.sm100.choose import tiers_of
-from .kernels.moe.sm100.config import Sm100Config, block_ks, store_block_ms
+from .kernels.moe.sm100.config import Sm100Config, store_block_ms
 from .layouts.region import deepest_ring
 from .problem import CHANNEL_STEP, MAX_RANKS, MAX_TOPK, Problem
 from .recipe import COMBINE
@@ -81,7 +82,7 @@ def configs_sm100(draw: st.DrawFn, problem: st.SearchStrategy[Problem] | None = 
         epilogue_warpgroups=draw(st.sampled_from((1, 2))),
         lookahead=draw(st.integers(1, moe.experts_per_rank)),
         num_sms=CLUSTER * draw(st.integers(1, max_sms // CLUSTER)),
-        block_k=draw(st.sampled_from(block_ks(moe))),
+        block_k=draw(st.sampled_from(block_ks(moe.formats, moe.hidden, moe.intermediate))),
     )
     deepest = deepest_ring(config)
     return config.replace(num_stages=draw(st.sampled_from((0, *range(2, deepest + 1)))))

@@ -63,7 +63,7 @@ def parts_of(config: KernelConfig) -> dict[str, Any]:
         "launch": (kernel.label(config), kernel.code_of(config), kernel.facts(config), config.registers),
         "arguments": (kernel.parameter_spec(config), maps, config.tensor_maps(addresses["sym"], addresses)),
         "memory": (
-            dict(kernel.buffers(config)),
+            [getattr(config, name, None) for name in ("symmetric", "results")],
             config.smem and config.smem.region,
             config.smem.barriers if config.smem else (),
             config.tmem,

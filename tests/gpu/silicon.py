@@ -24,9 +24,10 @@ import torch
 from megamoe_dsl.activation import ACTIVATIONS, SILU
 from megamoe_dsl.arch import ARCHES, SM90, SM100, Arch
 from megamoe_dsl.artifact.store import source_digest
+from megamoe_dsl.blocks.sm100.pair_stage import block_ks
 from megamoe_dsl.cases import Case, random_case
 from megamoe_dsl.kernels.moe.sm90.config import BLOCK_M, PACKED_BLOCK_M
-from megamoe_dsl.kernels.moe.sm100.config import Sm100Config, block_ks
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import ExpertWeights
@@ -100,7 +101,7 @@ def points_of_blackwell() -> list[Point]:
                 found.append(point(f"{kind}_r2_m{m}", m, ((m + 3, 9), (0, 5), (7, m)), exact, recipe=recipe))
             found.append(point(f"{kind}_r2_e4m3_results", 96, ((99, 9), (0, 5), (7, 96)), exact, recipe=recipe, combine="e4m3"))
             for m in tiles:
-                for k in block_ks(problem):
+                for k in block_ks(problem.formats, problem.hidden, problem.intermediate):
                     found.append(point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
         found.append(point(f"{recipe}_exact_r4_m32", 32, ((16, 0, 9, 3), (1, 20, 0, 5)), topk=3, recipe=recipe))
         found.append(point(f"{recipe}_exact_r8_m128", 128, eight, topk=3, recipe=recipe))

@@ -111,8 +111,8 @@ DECODING_MUTANTS = (
         "nobody writes the table of decoded values",
         "missing order",
         "initialize",
-        'if warp == SCHEDULER_WARP: store_table(ctx.shared("decoded"))',
-        "if warp == SCHEDULER_WARP: pass",
+        'decoded = ((SCHEDULER_WARP, lambda ctx: store_table(ctx.shared("decoded"))),) if ctx.config.problem.decodes else ()',
+        "decoded = ()",
         "fp4-quarter",
     ),
     # --- warps of their own

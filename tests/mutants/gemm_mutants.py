@@ -61,7 +61,13 @@ PLAIN_PAIR_MUTANTS = (
         "TmemPlan(block_m, self.consumers, accumulators, self.problem.formats.scaled)",
         "TmemPlan(block_m, self.consumers, accumulators, True)",
     ),
-    plain_mutant("a stage of BF16 has 128 values of K", "wrong base", "block_ks", "least = problem.k_block", "least = 128"),
+    plain_mutant(
+        "a stage of BF16 has 128 values of K",
+        "wrong base",
+        "block_ks",
+        "least = BLOCK_K if formats.scaled else PLAIN_VALUES.channels",
+        "least = 128",
+    ),
 )
 PAIR_MUTANTS = (
     *NVFP4_MUTANTS,

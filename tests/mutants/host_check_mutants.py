@@ -12,7 +12,7 @@ CHECKED = (
         "a sum's channels may be any number",
         "missing check",
         "SumProblem.__post_init__",
-        'self.require("hidden", self.hidden % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")',
+        'self.require_multiple(CHANNEL_STEP, "hidden")',
         "",
         PLANNED,
     ),

@@ -277,8 +277,8 @@ PACKED_MUTANTS = (
         "a stage is free when the math warps of one CTA have read it",
         "off by one",
         "sm90.memory_plan:smem_plan",
-        'MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode warps")',
-        'MBarrier("empty", num_stages, math_warps, "every math warp of the cluster", "", "token loader and decode warps")',
+        'MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", f"token loader and {fill}")',
+        'MBarrier("empty", num_stages, math_warps, "every math warp of the cluster", "", f"token loader and {fill}")',
         IN_PAIRS,
     ),
     mutant(

@@ -12,9 +12,9 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ..device.memory import load_shared_u32, store_shared_v2
-from ..device.ring import TileQueue
+from ..device.ring import Stage, TileQueue
 from ..device.stamps import begin, stamp
-from ..device.warp import inclusive_sum, shuffle
+from ..device.warp import ClusterPlace, inclusive_sum, shuffle
 from ..layouts.arith import div
 from ..layouts.records import Activity, Role
 from ..schedule.scheduler import Scheduler
@@ -91,8 +91,17 @@ class TileContext(CtaContext):
     next_tile: Any
     k_blocks_of: Any
     detail: Any
-    first_stage: Any
+    cta_rank: Any  # this CTA's place in the cluster
     own_pair: Any = 3  # mask of the CTAs of this one's pair, where there are pairs
+
+    @property
+    def place(self) -> ClusterPlace:
+        return ClusterPlace(self.cta_rank, self.config.fetchers)
+
+    @property
+    def first_stage(self) -> Any:
+        """The first stage of the ring of operands."""
+        return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.fetchers)
 
     @property
     def first_tile(self) -> TileQueue:

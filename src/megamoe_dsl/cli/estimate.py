@@ -10,7 +10,6 @@ from math import prod
 from ..blocks.gemm.base_config import BaseGemmConfig
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.moe.halves.config import EpConfig
-from ..kernels.registry import kernel_of
 from ..problem import ProblemError
 
 GIB = 1 << 30
@@ -51,7 +50,7 @@ class Estimate:
         instructions += TOKEN_INSTRUCTIONS * sum(tokens) + RANK_INSTRUCTIONS * p.num_ranks
         seconds = weights / (EXACT_RATE if exact else NORMAL_RATE) + instructions / INSTRUCTION_RATE
         held = weights * (COPIES + launches - 1) + drawing
-        return cls(held, 2 * kernel_of(config).buffers(config)["sym"].size * p.num_ranks, seconds * launches)
+        return cls(held, 2 * config.symmetric.size * p.num_ranks, seconds * launches)
 
     @classmethod
     def of_gemm(cls, config: BaseGemmConfig, rows: int, launches: int) -> Estimate:

@@ -166,7 +166,8 @@ def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int =
     experts = torch.arange(p.num_groups).repeat_interleave(torch.tensor(counts))[torch.randperm(rows, generator=generator)]
     topk_idx, weights = experts[:, None], torch.rand(rows, 1, generator=generator)
     metadata = router_metadata(topk_idx, p.num_groups)
-    dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, p.num_groups, *p.b_shape) / 16
+    b_shape = (p.num_groups, p.k, p.n) if p.transposed_b else (p.num_groups, p.n, p.k)
+    dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, *b_shape) / 16
     operands = (dy, no_scales(dy), b, no_scales(b.mT))
     if p.formats.promoted:
         operands = (*quantize_e4m3_f32(dy), *quantize_weight_e4m3(b))

@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 from ..arch import Arch
 from ..config_error import CheckedConfig
 from ..hardware.tensor_map import TensorMap
-from ..layouts.records import trace_buffer
-from ..layouts.region import Region
 from ..lazy import find
 from ..sass.listing import Listing
 from ..sass.measurer import Measure, Measurer
@@ -26,10 +24,7 @@ WIDTHS = {"Int32": 4, "Int64": 8, "TensorMap": 128}
 
 @dataclass(frozen=True)
 class ArgumentSpec:
-    """Name and type of each argument, in the order of a launch.
-
-    The dataclass is never evaluated: its annotations are text, so that a machine without the DSL can read them.
-    """
+    """Name and type of each argument, in the order of a launch.  Types are read as text, so that a machine needs no DSL."""
 
     arguments: tuple[tuple[str, str], ...]
 
@@ -117,12 +112,6 @@ class Kernel:
         grid = ("grid", f"{config.num_sms} CTAs of {config.num_threads} threads, clusters of {config.cluster}")
         budgets = ", ".join(f"{group} {count}" for group, count in config.registers.items())
         return [*getattr(config, "facts", ()), grid, *([("register budgets", budgets)] if budgets else [])]
-
-    def buffers(self, config: Any) -> Mapping[str, Region]:
-        """Buffers in global memory that arguments point to, by the argument's name: a rank's symmetric buffer, memory for stamps."""
-        symmetric = {"sym": config.symmetric} if hasattr(config, "symmetric") else {}
-        traced = {"trace": trace_buffer(config.num_sms, config.num_threads // 32)} if getattr(config, "trace", False) else {}
-        return {**symmetric, **traced}
 
     def measures(self, config: Any, listing: Listing) -> list[Measure]:
         """Instructions of each role per unit of its work, of the GEMM where the kernel has one.  Raises `InspectionError`."""

@@ -252,8 +252,8 @@ class RankBuffers:
 
     @cached_property
     def results(self) -> torch.Tensor:
-        region = kernel_of(self.config).buffers(self.config).get("results")
-        return torch.empty(0 if region is None else region.size, dtype=torch.uint8, device=self.sym.device)
+        region = getattr(self.config, "results", None)
+        return torch.empty(region.size if region else 0, dtype=torch.uint8, device=self.sym.device)
 
     def rebound(self, config: LayerConfig, sym: torch.Tensor, watchdog: torch.Tensor | None = None) -> RankBuffers:
         """Buffers for another kernel or capacity of the same layer, which share weights and statistics, results of stages if the capacity

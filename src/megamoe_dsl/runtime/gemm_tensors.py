@@ -173,7 +173,7 @@ class GemmTensors:
         groups = p.b_lead[:-1]
         tiles = (*groups, tiles_of(p.n), p.k_blocks, TILE_BYTES)
         found = {"a": Wanted(a[0], (*lead, a[1]), TMA_ALIGNMENT)}
-        shape = (*groups, *p.b_shape) if p.transposed_b else tiles if p.decodes else (*p.b_lead, b[1])
+        shape = (*groups, p.k, p.n) if p.transposed_b else tiles if p.decodes else (*p.b_lead, b[1])
         found["b"] = Wanted(b[0], shape, alignment_of_b(p))
         if p.formats.weights.factor:
             found["factors"] = Wanted(torch.float32, (p.num_groups,))

@@ -111,7 +111,7 @@ class GemmConfig(BaseGemmConfig):
         if self.warpgroups == 0:
             object.__setattr__(self, "warpgroups", groups[-1])
         self.require("warpgroups", self.warpgroups in groups, f"one of {list(groups)} for this tile, or 0 for the last of them")
-        self.require("k_in_flight", 1 <= self.k_in_flight <= MOST_AHEAD, f"between 1 and {MOST_AHEAD}")
+        self.require_between("k_in_flight", 1, MOST_AHEAD)
         self.only_where("k_in_flight", self.tile.scaled, f"with {self.problem.recipe}, whose sums stay in the tensor core")
         self.only_where("half_tiles", self.block_m == 2 * GROUP_ROWS and not self.swap_ab, "unless block_m is 128")
         for half in {False, self.half_tiles}:
@@ -176,11 +176,7 @@ class GemmConfig(BaseGemmConfig):
         kind = TransposedTile if self.problem.transposes else TileShape
         return kind(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, columns)
 
-    @property
-    def blocks_per_fetch(self) -> int:
-        return 1 if self.split_k else self.cluster
-
-    fetchers = blocks_per_fetch
+    fetchers = blocks_per_fetch = property(lambda config: 1 if config.split_k else config.cluster)
 
     @property
     def most_k_blocks(self) -> int:
@@ -234,9 +230,7 @@ class GemmConfig(BaseGemmConfig):
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
 
     # --- threads and registers
-    @property
-    def math_warps(self) -> int:
-        return WARPS_PER_GROUP * self.warpgroups
+    math_warps = property(lambda config: WARPS_PER_GROUP * config.warpgroups)
 
     @property
     def num_threads(self) -> int:

@@ -12,7 +12,7 @@ from cutlass import Boolean, Int32
 from ...device.memory import load_shared_u32, load_shared_v2
 from ...device.ring import Stage, TileQueue, read_tile
 from ...device.tma import prefetch_tensor_map
-from ...device.warp import ClusterPlace, elect
+from ...device.warp import elect
 from ...hardware.cta_pair import CLUSTER
 from ...layouts.arith import ceil_div, div, select
 from ...layouts.records import tile_detail
@@ -85,10 +85,6 @@ class GemmContext(TileContext):
     cta_rank: Int32
 
     @property
-    def place(self) -> ClusterPlace:
-        return ClusterPlace(self.cta_rank, self.config.fetchers)
-
-    @property
     def first_k_block(self) -> Any:
         return self.cta_rank * self.config.most_k_blocks if self.config.split_k else 0
 
@@ -116,8 +112,7 @@ class GemmContext(TileContext):
 
     @property
     def first_stage(self) -> Stage:
-        config = self.config
-        return config.rows.first_stage(Stage.first(config.smem.region, self.smem, config.num_stages, config.fetchers))
+        return self.config.rows.first_stage(super().first_stage)
 
     @property
     def first_read_stage(self) -> GemmStage:

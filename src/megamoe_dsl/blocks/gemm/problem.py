@@ -64,17 +64,16 @@ class GemmProblem(CheckedProblem):
 
     def __post_init__(self) -> None:
         self.require_positive("n", "k", "num_groups")
-        self.require("n", self.n % COLUMN_STEP == 0, f"a multiple of {COLUMN_STEP}")
+        self.require_multiple(COLUMN_STEP, "n")
         self.require_one_of(GEMM_RECIPES, "recipe")
-        step = self.k_block if self.formats.scaled and not self.sums_rows else CHANNEL_STEP
-        self.require("k", self.k % step == 0, f"a multiple of {step}")
+        self.require_multiple(self.k_block if self.formats.scaled and not self.sums_rows else CHANNEL_STEP, "k")
         self.require_one_of(KINDS, "kind")
         most = 1 if self.kind == DENSE else MOST_GROUPS
         self.require("num_groups", self.num_groups <= most, f"at most {most} for a {self.kind} problem")
         self.require_one_of(self.outputs, "output")
         self.require_flags("accumulate", "transposed_b")
         self.require("accumulate", not self.accumulate or self.output == F32, "False where the output is bf16")
-        self.require("biases", self.biases in ("", *OUTPUTS), "f32, bf16 or empty")
+        self.require_one_of(("", *OUTPUTS), "biases")
         self.require("biases", not self.biases or self.kind == PACKED, f"empty of a {self.kind} problem")
         plain = not self.formats.scaled and self.kind in (PACKED, MASKED)
         self.require("transposed_b", plain or not self.transposed_b, "False but for a packed or masked problem in bf16xbf16")
@@ -117,10 +116,6 @@ class GemmProblem(CheckedProblem):
         """Leading dimensions of B, without K; with `b_rows` the rows of all groups in one dimension."""
         groups = (self.num_groups,) if self.has_groups else ()
         return (self.all_rows,) if self.b_rows else (*groups, self.n)
-
-    @property
-    def b_shape(self) -> tuple[int, int]:
-        return (self.k, self.n) if self.transposed_b else (self.n, self.k)
 
     d_columns = property(attrgetter("n"))
     tile_columns = property(attrgetter("n"))  # what `block_n` of a configuration divides
@@ -202,8 +197,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         self.require("kind", self.kind == type(self).kind, type(self).kind)
         self.require_one_of(SOURCES, "source")
         self.require_one_of(RESULTS, "result")
-        for field in ("gate_up", "gradient"):
-            self.require(field, getattr(self, field) in GATE_UP, "one of gate_first, up_first, interleaved, or empty")
+        self.require_one_of(GATE_UP, "gate_up", "gradient")
         self.check_activation()
         stored = isinstance(self.preactivations, bool) and (bool(self.gate_up) or not self.preactivations)
         self.require("preactivations", stored, "True or False, and False without gate_up")
@@ -214,8 +208,8 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         among = " or ".join(SUMMED_RECIPES)
         self.require("gradient", plain or not self.gradient, f"empty but for packed results in {among} without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
-        whole = self.n % (2 * block) == 0 or not self.gate_up
-        self.require("n", whole, f"a multiple of {2 * block}: gate and up of whole blocks of {block}")
+        if self.gate_up:
+            self.require_multiple(2 * block, "n", where=f": gate and up of whole blocks of {block}")
 
     @property
     def gathers(self) -> bool:  # type: ignore[override]
@@ -283,7 +277,7 @@ class VarlenKProblem(GemmProblem):
         self.require("kind", follow, f"{PACKED}, or in bf16xbf16 {ALIGNED}: rows of groups follow one another")
         self.require_one_of(SUMMED_RECIPES, "recipe")
         self.require("biases", not self.biases, "empty: gradients have none")
-        self.require("n", self.n % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self.require_multiple(CHANNEL_STEP, "n")
         self.require("accumulate", self.accumulate == (self.output == F32), f"{not self.accumulate} where the output is {self.output}")
         if self.formats.scaled:
             self.require("gathered", not self.gathered, f"empty with {self.recipe}")

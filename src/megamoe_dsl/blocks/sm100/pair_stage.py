@@ -10,6 +10,7 @@ from typing import Any
 from ...hardware.cta_pair import BLOCK_N, PAIR_MMAS, PairMma
 from ...hardware.operand_tile import (
     ALL_BYTES,
+    BLOCK_K,
     BYTE_VALUES,
     OPERAND_ALIGNMENT,
     PLAIN_VALUES,
@@ -21,6 +22,7 @@ from ...hardware.operand_tile import (
 from ...hardware.tensor_map import MapFields, TensorMapDtype
 from ...layouts.arith import align, ceil_div
 from ...layouts.region import U8, Field
+from ...recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,12 @@ class PairStage:
 
 
 # --- of a configuration, whose problem has `formats` (recipe.py), and whose `block_k` is the K of a stage
+def block_ks(formats: Recipe, *ks: int) -> tuple[int, ...]:
+    """K that a stage can have: 128 values, of BF16 64; with E2M1 activations also 256, if each K of the GEMMs is whole in it."""
+    least = BLOCK_K if formats.scaled else PLAIN_VALUES.channels
+    return (least, 2 * least) if formats.packs_activations and all(k % (2 * least) == 0 for k in ks) else (least,)
+
+
 def check_k(config: Any, depths: Sequence[int], of: str) -> None:
     """0 becomes the least of these.  Raises `ConfigError` for others."""
     if config.block_k == 0:

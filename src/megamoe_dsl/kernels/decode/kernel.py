@@ -17,15 +17,7 @@ from ...blocks.gemm.context import prefetch_maps
 from ...blocks.weighted_sum import PER_LANE
 from ...device.e2m1 import store_table
 from ...device.launch import addresses
-from ...device.memory import (
-    VECTOR,
-    fence_async_shared,
-    load_shared_u32,
-    reduce_add_u32,
-    store_shared_v2,
-    store_shared_v4,
-    store_v4,
-)
+from ...device.memory import VECTOR, fence_async_shared, load_shared_u32, reduce_add_u32, store_shared_v2, store_shared_v4, store_v4
 from .config import ABSENT, GROUPS, DecodeConfig
 from .context import DecodeContext
 from .load import claim, load_rows, load_weights

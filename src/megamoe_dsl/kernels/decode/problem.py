@@ -35,9 +35,8 @@ class DecodeProblem(ActivatingProblem):
         self.require_up_to(hidden=1 << 20, intermediate=1 << 20, num_experts=MOST_GROUPS, topk=MAX_TOPK)
         self.require_one_of(GEMM_RECIPES, "recipe")
         step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
-        for field in ("hidden", "intermediate"):
-            own = TILE_ROWS if self.formats.decodes and field == "hidden" else step
-            self.require(field, getattr(self, field) % own == 0, f"a multiple of {own} in {self.recipe}")
+        self.require_multiple(TILE_ROWS if self.formats.decodes else step, "hidden", where=f" in {self.recipe}")
+        self.require_multiple(step, "intermediate", where=f" in {self.recipe}")
         self.require_one_of(GATE_UP[1:], "gate_up")
         self.check_activation()
 

@@ -81,8 +81,7 @@ class RouteConfig(TokensConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("problem", isinstance(self.problem, RoutingProblem), "a RoutingProblem")
-        most = min(MOST_SORTERS, self.num_sms - 1)
-        self.require("sorters", 1 <= self.sorters <= most, f"between 1 and {most}")
+        self.require_between("sorters", 1, min(MOST_SORTERS, self.num_sms - 1))
         self.require_any("indices", INDICES)
         self.require("slots_per_sorter", self.slots_per_sorter >= 1, "at least 1")
 

@@ -41,8 +41,7 @@ class RoutingProblem(TokensProblem):
         self.require_up_to(hidden=1 << 20, num_experts=MOST_GROUPS, topk=MAX_TOPK)
         self.require("topk", self.topk <= self.num_experts, f"at most num_experts = {self.num_experts}")
         self.require_one_of(GEMM_RECIPES, "recipe")
-        step = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
-        self.require("hidden", self.hidden % step == 0, f"a multiple of {step} in {self.recipe}")
+        self.require_multiple(SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP, "hidden", where=f" in {self.recipe}")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class SumProblem(TokensProblem):
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20, topk=MAX_TOPK)
         self.require_up_to(0, width=1 << 20)
-        self.require("hidden", self.hidden % CHANNEL_STEP == 0, f"a multiple of {CHANNEL_STEP}")
+        self.require_multiple(CHANNEL_STEP, "hidden")
         aligned = self.width % CHANNEL_STEP == 0 and (not self.width or self.width >= self.hidden)
         self.require("width", aligned, f"0, or a multiple of {CHANNEL_STEP} from hidden = {self.hidden} on")
         self.require_one_of(LOGITS, "weights")
@@ -80,8 +79,7 @@ class QuantizeProblem(TokensProblem):
     def __post_init__(self) -> None:
         self.require_up_to(hidden=1 << 20)
         self.require_up_to(0, matrix_rows=1 << 20)
-        for name in ("hidden", "matrix_rows"):
-            self.require(name, getattr(self, name) % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
+        self.require_multiple(SCALE_BLOCK, "hidden", "matrix_rows")
         self.require_flags("gathered", "rows", "columns")
         self.require("columns", self.columns or self.rows, "True without rows")
         self.require("recipe", self.recipe in SUMMED_RECIPES[1:], " or ".join(SUMMED_RECIPES[1:]))
@@ -108,8 +106,7 @@ class QuantizeWeightsProblem(TokensProblem):
 
     def __post_init__(self) -> None:
         self.require_up_to(n=1 << 20, k=1 << 20)
-        for name in ("n", "k"):
-            self.require(name, getattr(self, name) % SCALE_BLOCK == 0, f"a multiple of {SCALE_BLOCK}")
+        self.require_multiple(SCALE_BLOCK, "n", "k")
         self.require_flags("transposed")
 
 

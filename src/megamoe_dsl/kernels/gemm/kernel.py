@@ -22,6 +22,7 @@ from ...blocks.cta import (
     init_barriers,
     one_warp,
     run_roles,
+    set_up,
     set_up_together,
     shared_memory,
     warp_group,
@@ -45,14 +46,8 @@ TOKENS_WARP, WEIGHTS_WARP, SCHEDULER_WARP = range(3)
 @cute.jit
 def initialize(ctx: GemmContext, warp: Any):
     """mbarriers and the table of decoded values, visible to the cluster and to TMA."""
-    if warp == WEIGHTS_WARP:
-        init_barriers(ctx)
-    if warp == TOKENS_WARP:
-        prefetch_maps(ctx)
-    if cutlass.const_expr(ctx.config.problem.decodes):
-        if warp == SCHEDULER_WARP:
-            store_table(ctx.shared("decoded"))
-    set_up_together(ctx)
+    decoded = ((SCHEDULER_WARP, lambda ctx: store_table(ctx.shared("decoded"))),) if ctx.config.problem.decodes else ()
+    set_up(ctx, warp, ((WEIGHTS_WARP, init_barriers), (TOKENS_WARP, prefetch_maps), *decoded))
     if cutlass.const_expr(ctx.config.problem.of_experts):
         begin_after_others()  # Linear2, which may follow, has its weights on their way before it waits
         if cutlass.const_expr(ctx.config.has_own_table):

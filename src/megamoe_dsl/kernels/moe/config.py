@@ -25,7 +25,7 @@ WINDOW_QUARTERS = 3  # of a ring's blocks
 
 
 class PerRole(NamedTuple):
-    """How many warps of a CTA have each role."""
+    """How many warps of a CTA have each role.  Loaders also issue MMAs, schedule and store; epilogue warps finish tiles and combine."""
 
     dispatch: int
     loader: int
@@ -37,20 +37,13 @@ class PerRole(NamedTuple):
 class MegaMoeConfig(CheckedConfig):
     """Compile-time choices of a mega kernel; raises `ConfigError` where a field is out of range.
 
-    Kernels and the schedule also ask an architecture's configuration for
+    An architecture's configuration adds its own fields, and
 
-    warps               `PerRole`; loaders are also those that do what a single lane can; epilogue warps finish tiles and combine
-    registers           of the threads of each role after `setmaxnreg`, multiples of 8
-    cluster             CTAs that work on neighboring tiles
+    warps, block_k      warps of each role (`PerRole`), and channels of a stage
     blocks_per_fetch    blocks of the schedule that a cluster takes at a time
-    block_k             channels of a stage
     siblings            the same tile with other values of the architecture's own fields, worth timing beside it
-    facts               rows of tables: the tile and the epilogue
     alternating_groups  epilogue warpgroups that take alternate tiles; 1 where every one works on every tile
-    check_fields        checks the grid and what the subclass adds; raises `ConfigError`
-    linear_maps(name, rows, scales, k, tiles, weights)  tensor maps of a linear, whose operand has these rows and scales in the pool
-    output_maps(rows)   those by which Linear1's outputs are stored
-    smem_plan(num_stages, keeps=())  its shared memory; with `keeps`, of a launch of one stage, which has only those fields
+    smem_plan, linear_maps, output_maps  shared memory, and tensor maps of a linear and of Linear1's outputs (memory_plan.py)
     fc2_parts           parts of a pool block's intermediate channels that are stored, and signalled, one at a time (arrival.py)
     of_stage(linear)    the same for a launch of one stage (unfused/), which is `linear` or not
     sf_row(pool_block, row_in_block)  word index of a pool row in the M-major scale buffers
@@ -79,8 +72,7 @@ class MegaMoeConfig(CheckedConfig):
         tiles = self.tiles_of(self.problem)
         self.require("block_m", self.block_m in tiles, f"one of {list(tiles)} for {self.problem.recipe}")
         object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
-        local = self.problem.experts_per_rank
-        self.require("lookahead", 1 <= self.lookahead <= local, f"between 1 and experts_per_rank = {local}")
+        self.require_between("lookahead", 1, self.problem.experts_per_rank, ", the experts of a rank")
         self.check_fields()
         # What takes more of the SMEM: rows of tokens, or the tables with an entry per expert.
         taken = {place.field.name: place.field.num_bytes for place in self.smem_plan(1).region}
@@ -104,6 +96,8 @@ class MegaMoeConfig(CheckedConfig):
         return 32 * sum(getattr(self.warps, role) * count for role, count in self.registers.items())
 
     # --- tiles
+    fetchers = property(attrgetter("cluster"))  # CTAs that share loads
+
     @property
     def ring_blocks(self) -> int:
         """Token blocks that the pool has rows for if it is a ring; 0 if it has rows for all that there can be."""

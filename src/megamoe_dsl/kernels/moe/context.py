@@ -14,9 +14,8 @@ from ...blocks.cta import shared_memory
 from ...blocks.rank_barrier import RankContext
 from ...blocks.tiles import TileContext
 from ...device.memory import load_u64
-from ...device.ring import Stage, TileQueue, read_tile
+from ...device.ring import TileQueue, read_tile
 from ...device.stamps import detail_of, stamp
-from ...device.warp import ClusterPlace
 from ...hardware.tensor_map import DESCRIPTOR_BYTES
 from ...layouts.arith import select
 from ...layouts.records import Activity, Role
@@ -89,14 +88,6 @@ class Context(RankContext, TileContext):
     def result_rows(self, place: Any, steps: range) -> list[Any]:
         """Destinations of the rows `steps` after the first."""
         return [load_u64(place + step * 8) for step in steps]
-
-    @property
-    def place(self) -> ClusterPlace:
-        return ClusterPlace(self.cta_rank, self.config.cluster)
-
-    @property
-    def first_stage(self) -> Stage:
-        return Stage.first(self.config.smem.region, self.smem, self.config.num_stages, self.config.cluster)
 
     next_tile, detail = staticmethod(next_tile), staticmethod(detail_of)
 

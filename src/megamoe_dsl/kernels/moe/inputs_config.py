@@ -36,15 +36,11 @@ class PreDispatchConfig(CheckedConfig):
     def __post_init__(self) -> None:
         self.check_declared(Problem)
         object.__setattr__(self, "pool_rows", checked_pool_rows(self.pool_rows))
-        most = min(self.problem.topk, self.problem.experts_per_rank) - 1
-        self.require("shared", 0 <= self.shared <= most, f"between 0 and {most}, one less than slots and experts of a rank")
+        self.require_between("shared", 0, self.problem.max_experts_per_token - 1, ", one less than slots and experts of a rank")
         self.require("num_sms", self.num_sms >= 1, "positive")
         self.require("arch_name", self.arch_name in ARCHES, "one of " + ", ".join(ARCHES))
 
     shared_experts = property(lambda self: SharedExperts.within(self.problem, self.shared))
     symmetric = property(lambda self: symmetric_buffer(self.problem, self.arch, self.pool_rows))
     copies = property(lambda self: self.quantized or not self.problem.formats.scaled)  # whether tokens stay as they are given
-
-    @property
-    def lanes_per_scale(self) -> int:
-        return self.problem.formats.activations.channels // PER_LANE
+    lanes_per_scale = property(lambda self: self.problem.formats.activations.channels // PER_LANE)

@@ -16,15 +16,16 @@ from ....config_error import ConfigError
 from ....hardware.cta_pair import CLUSTER
 from ....layouts.arith import align, ceil_div
 from ....target import Target
+from ...sm100.pair_stage import block_ks
 from ..problem import GatherGemmProblem, GemmProblem
-from .config import COLUMNS, ROWS, Sm100GemmConfig, block_ks
+from .config import COLUMNS, ROWS, Sm100GemmConfig
 
 
 def choose(problem: GemmProblem, target: Target, rows: int, *, batch_invariant: bool = False, **fields: Any) -> Sm100GemmConfig:
     """The configuration for `rows` rows of A; `fields` replace what is chosen.  Every tile is `batch_invariant`.  Raises `ConfigError`, of
     experts' rows also for more of them than the chosen tile can have."""
     problem.check_rows(rows)
-    common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem)), **fields}
+    common = {"num_sms": target.num_sms, "block_k": max(block_ks(problem.formats, problem.k)), **fields}
     if problem.sums_rows:
         block_m = min(ROWS if problem.formats.scaled else COLUMNS, key=lambda one: (align(problem.n, one), -one))
         return Sm100GemmConfig(problem, **{"block_m": block_m, "dynamic_schedule": True, **common})

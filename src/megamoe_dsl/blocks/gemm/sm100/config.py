@@ -10,7 +10,7 @@ from ....arch import SM100, Arch
 from ....config_error import require
 from ....hardware.cta_pair import ACCUMULATORS, CLUSTER, PAIR_ROWS, TMEM_COLUMNS, TmemPlan
 from ...sm100.epilogue_tile import PASS_WARPGROUPS
-from ...sm100.pair_stage import PairStage, check_k, k_block_of, mma_of
+from ...sm100.pair_stage import PairStage, block_ks, check_k, k_block_of, mma_of
 from ..base_config import BaseGemmConfig
 from ..epilogue import GradientPasses, ScatterGateUp, ScatterPasses, StorePasses
 from ..problem import ALIGNED, CONTIGUOUS, DENSE, F32, LEFT, MASKED, PACKED, ROW_BLOCK, GemmProblem, VarlenKProblem
@@ -53,8 +53,10 @@ class Sm100GemmConfig(BaseGemmConfig):
     def __post_init__(self) -> None:
         self.check_problem()
         problem = self.problem
-        kinds = f"one of {', '.join(self.kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
-        self.require("problem.kind", problem.kind in self.kinds, kinds)
+        plain = (DENSE, CONTIGUOUS, MASKED, ALIGNED, *(() if problem.formats.scaled else (PACKED,)))
+        kinds = plain if not problem.of_experts else (PACKED, ALIGNED) if problem.sums_rows else (PACKED,)
+        allowed = f"one of {', '.join(kinds)} on {self.arch}, where scales of A come in atoms of {ROW_BLOCK} rows"
+        self.require("problem.kind", problem.kind in kinds, allowed)
         for field in ("consumers", "pairs"):
             self.only_where(field, self.brings_rows, "but over the rows of experts")
             self.require_any(field, (1, 2))
@@ -62,7 +64,7 @@ class Sm100GemmConfig(BaseGemmConfig):
         whole = problem.sums_rows or problem.k % problem.k_block == 0
         self.require("problem.k", whole, f"a multiple of {problem.k_block} on {self.arch}")
         self.require("problem.biases", not problem.biases, f"empty on {self.arch}")
-        check_k(self, block_ks(problem), f"k = {problem.k} of {problem.recipe}")
+        check_k(self, block_ks(problem.formats, problem.k), f"k = {problem.k} of {problem.recipe}")
         self.check_grid()
         most = max(rows for rows in self.block_ms if self._tmem(rows, 1).fits)
         held = f"at most {most} with consumers = {self.consumers}: tensor memory has {TMEM_COLUMNS} columns, also for scales"
@@ -77,21 +79,9 @@ class Sm100GemmConfig(BaseGemmConfig):
         require(fits, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
 
     # --- tiles
-    @property
-    def brings_rows(self) -> bool:
-        return self.problem.of_experts and not self.problem.sums_rows
-
+    brings_rows = property(lambda config: config.problem.of_experts and not config.problem.sums_rows)
     tile_rows = property(attrgetter("problem.n"))
-
-    @property
-    def tile_columns(self) -> int:
-        return self.problem.d_columns if self.problem.sums_rows else self.problem.n
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        if self.problem.of_experts:
-            return (PACKED, ALIGNED) if self.problem.sums_rows else (PACKED,)
-        return (DENSE, CONTIGUOUS, MASKED, ALIGNED, *(() if self.problem.formats.scaled else (PACKED,)))
+    tile_columns = property(lambda config: config.problem.d_columns if config.problem.sums_rows else config.problem.n)
 
     @property
     def block_ms(self) -> tuple[int, ...]:
@@ -141,20 +131,12 @@ class Sm100GemmConfig(BaseGemmConfig):
         return ScatterPasses() if self.brings_rows else StorePasses(staged=problem.output != F32)
 
     # --- threads
-    @property
-    def first_epilogue_warp(self) -> int:
-        return LOADER_WARPS + self.rows.warps
-
     epilogue_warps: ClassVar[int] = WARPS_PER_GROUP * PASS_WARPGROUPS
-
-    @property
-    def num_threads(self) -> int:
-        return 32 * (self.first_epilogue_warp + self.epilogue_warps)
+    first_epilogue_warp = property(lambda config: LOADER_WARPS + config.rows.warps)
+    num_threads = property(lambda config: 32 * (config.first_epilogue_warp + config.epilogue_warps))
 
     # --- plans
-    @property
-    def stage(self) -> PairStage:
-        return PairStage(self.block_m, self.k_block, self.consumers)
+    stage = property(lambda config: PairStage(config.block_m, config.k_block, config.consumers))
 
     @property
     def tmem(self) -> TmemPlan:
@@ -170,15 +152,7 @@ class Sm100GemmConfig(BaseGemmConfig):
         shape = f"{self.block_n} rows of B x {self.block_m} rows of A x {self.block_k} over two CTAs"
         return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")]
 
-    @property
-    def sharing(self) -> str:
-        return "2, which share rows of A" if self.consumers > 1 else "1"
-
-
-def block_ks(problem: GemmProblem) -> tuple[int, ...]:
-    """K that a stage can have: a block of K; with E2M1 rows also two, of which K is then a multiple."""
-    least = problem.k_block
-    return (least, 2 * least) if problem.formats.packs_activations and problem.k % (2 * least) == 0 else (least,)
+    sharing = property(lambda config: "2, which share rows of A" if config.consumers > 1 else "1")
 
 
 def tile_rows(problem: GemmProblem) -> tuple[int, ...]:

@@ -34,15 +34,8 @@ WARP = "the communication warp"
 
 @dataclass(frozen=True)
 class EpConfig(CheckedConfig):
-    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.
-
-    Each half also has
-
-    check_fields    checks what it adds; raises `ConfigError`
-    keeps           what its symmetric buffer has beyond what every configuration needs
-    slots           where communication warps have what is on its way, the barriers that say that it is there, and how combine uses them
-    operands(args)  addresses of rows, of their scales, and of what becomes of them
-    """
+    """Compile-time choices of both kernels; raises `ConfigError` where a field is out of range.  Each half also has `keeps`, fields of the
+    symmetric buffer that only it needs; `slots` of its communication warps, with barriers; and `operands` of its GEMM."""
 
     arch = ARCH_BY_NAME
     launch: ClassVar[EpLaunch]
@@ -73,7 +66,7 @@ class EpConfig(CheckedConfig):
             self.require(name, getattr(self, name) in values, f"one of {list(values)} for {self.arch}")
         self.require("cluster", self.cluster == least or not self.transposed, f"{least} in a backward pass")
         self.check_clusters()
-        self.require("task_tokens", 1 <= self.task_tokens <= MOST_TASK_TOKENS, f"between 1 and {MOST_TASK_TOKENS}")
+        self.require_between("task_tokens", 1, MOST_TASK_TOKENS)
         self.check_fields()
         self.check_depth(deepest_ring(self), "block_n")
 
@@ -118,10 +111,7 @@ class EpConfig(CheckedConfig):
         return with_fields(GemmArguments, *own)(*places, rows, rows, **own)  # type: ignore[no-any-return]
 
     # --- threads and registers
-    @property
-    def math_warps(self) -> int:
-        return self.gemm.num_threads // 32 - LOADER_WARPS
-
+    math_warps = property(lambda self: self.gemm.num_threads // 32 - LOADER_WARPS)
     num_threads = property(lambda self: self.gemm.num_threads + 32 * COMMUNICATION_WARPS)
 
     @property
@@ -161,7 +151,7 @@ class DispatchGemmConfig(EpConfig):
 
     def check_fields(self) -> None:
         """Raises `ConfigError` for choices of dispatch that are out of range or contradict one another."""
-        self.require("tail_sms", 0 <= self.tail_sms < self.num_sms, f"between 0 and {self.num_sms - 1}: some SM fetches tokens")
+        self.require_between("tail_sms", 0, self.num_sms - 1, ": some SM fetches tokens")
         self.only_where("tail_sms", self.token_saving, "where a token is fetched for each of its rows")
         self.require("gate_up", self.gate_up in GATE_UP, "one of " + ", ".join(GATE_UP))
         self.only_where("trains", not self.transposed, "in a backward pass")
@@ -186,14 +176,8 @@ class DispatchGemmConfig(EpConfig):
             return ("gate_up", "row_weights", "weighted", "dots") if activated else ()
         return ("row_weights", *["preactivations"] * activated) if self.trains else ()
 
-    @property
-    def keeps(self) -> Kept:
-        return Kept.PLACES if self.tail_sms > 0 else Kept.NOTHING
-
-    @property
-    def fetching_sms(self) -> int:
-        """SMs whose communication warps fetch tokens: the first ones."""
-        return self.num_sms - self.tail_sms
+    keeps = property(lambda self: Kept.PLACES if self.tail_sms > 0 else Kept.NOTHING)
+    fetching_sms = property(lambda self: self.num_sms - self.tail_sms)  # the first ones, whose communication warps fetch tokens
 
     @property
     def slots(self) -> tuple[Field, MBarrier, None]:
@@ -204,13 +188,11 @@ class DispatchGemmConfig(EpConfig):
         barrier = MBarrier("pull", COMMUNICATION_WARPS * count, 1, WARP, "one chunk of a token row", WARP)
         return Field("pull", (COMMUNICATION_WARPS, count, chunk), U8, 128), barrier, None
 
-    @property
-    def num_arrivals(self) -> int:
-        """Counters of rows: one of each block, or of each expert."""
-        return pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank
+    # counters of rows: one of each block, or of each expert
+    num_arrivals = property(lambda self: pool_rows(self.problem) // self.block_m if self.block_wise else self.problem.experts_per_rank)
 
     def operands(self, args: Any) -> tuple[Any, Any, Any]:
-        """Linear1 of the rows that dispatch brings."""
+        """Addresses of rows of A, of their scales and of D: Linear1 of the rows that dispatch brings."""
         scales = field_address(self, args.sym, "fc1_sf") if self.problem.formats.scaled else 0
         return field_address(self, args.sym, "fc1_acts"), scales, args.out
 
@@ -239,20 +221,9 @@ class GemmCombineConfig(EpConfig):
             divides = self.interleaved or atom % self.block_m == 0
             self.require("block_m", divides, f"a divisor of {atom} where tiles of a block of rows are counted")
 
-    @property
-    def keeps(self) -> Kept:
-        return Kept.NOTHING if self.scatter and self.interleaved else Kept.RESULTS
-
-    @property
-    def serial(self) -> bool:
-        """Whether communication warps send them."""
-        return self.scatter and not self.interleaved
-
-    @property
-    def tiles_of_part(self) -> int:
-        """Tiles that one part of a row has, where results are kept."""
-        return self.gemm_problem.n // self.block_n // self.token_blocks
-
+    keeps = property(lambda self: Kept.NOTHING if self.scatter and self.interleaved else Kept.RESULTS)
+    serial = property(lambda self: self.scatter and not self.interleaved)  # whether communication warps send results
+    tiles_of_part = property(lambda self: self.gemm_problem.n // self.block_n // self.token_blocks)  # of a row, where results are kept
     part_bytes = property(lambda self: 2 * self.block_n * self.tiles_of_part)  # bytes of BF16 that one part of a row has
     num_finished = property(lambda self: pool_rows(self.problem) // self.block_m * self.token_blocks)
 
@@ -264,7 +235,7 @@ class GemmCombineConfig(EpConfig):
         return combine.field, barrier, combine
 
     def operands(self, args: Any) -> tuple[Any, Any, Any]:
-        """Linear2 of the caller's activations, to the symmetric buffer; nobody stores there by rows if the epilogue sends results."""
+        """The same of Linear2 of the caller's activations: D lies in the symmetric buffer, unless the epilogue sends results to peers."""
         return args.acts, args.acts_sf, field_address(self, args.sym, "kept" if self.keeps else "results")
 
 
@@ -307,15 +278,8 @@ class RoutingTablesConfig(CheckedConfig):
 
     symmetric = property(lambda self: symmetric_buffer(self.problem))
 
-    @property
-    def tokens_at_a_time(self) -> int:
-        """Tokens that a warp sorts at a time, with a lane for each of their slots."""
-        return LANES // self.problem.topk
-
-    @property
-    def tokens_of_turn(self) -> int:
-        """Tokens of a CTA whose warps each take one turn; with more, more CTAs make the tables, if there are any."""
-        return WARPS * AT_A_TIME * self.tokens_at_a_time
-
+    tokens_at_a_time = property(lambda self: LANES // self.problem.topk)  # that a warp sorts, with a lane for each of their slots
+    # of a CTA whose warps each take one turn; with more, more CTAs make the tables, if there are any
+    tokens_of_turn = property(lambda self: WARPS * AT_A_TIME * self.tokens_at_a_time)
     num_sms = property(lambda self: min(ceil_div(self.problem.max_tokens_per_rank, self.tokens_of_turn), MOST_TABLES_CTAS))
     smem = property(lambda self: SharedPlan(tables_region(self.problem.num_experts)))

@@ -9,7 +9,8 @@ from typing import Any
 from ....arch import SM90, SM100, Arch
 from ....blocks.gemm.config import GemmConfig
 from ....blocks.gemm.problem import GATE_FIRST, GemmProblem, PooledRowsProblem
-from ....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig, block_ks
+from ....blocks.gemm.sm100.config import ROWS, Sm100GemmConfig
+from ....blocks.sm100.pair_stage import block_ks
 from ....hardware.cta_pair import CLUSTER, PAIR_ROWS
 from ....hardware.operand_tile import SF_ATOM_ROWS, utccp_row
 from ....layouts.arith import Int
@@ -60,7 +61,7 @@ def warpgroup_gemm(config: Any, num_stages: int) -> GemmConfig:
 
 def pair_gemm(config: Any, num_stages: int) -> Sm100GemmConfig:
     """The GEMM whose CTA pairs multiply 256 weight rows by up to 192 received rows."""
-    tile = (config.block_m, config.num_sms, max(block_ks(config.gemm_problem)), GROUP_M)
+    tile = (config.block_m, config.num_sms, max(block_ks(config.gemm_problem.formats, config.gemm_problem.k)), GROUP_M)
     return Sm100GemmConfig(config.gemm_problem, *tile, dynamic_schedule=True, num_stages=num_stages)
 
 

@@ -91,10 +91,7 @@ class CombinePlan:
         shares = (ceil_div(vectors, n) * LANE_VECTOR for n in range(1, vectors + 1) if vectors % n == 0 or not exact)
         return next((c for c in shares if c <= min(fits, LARGEST_CHUNK)), 0)
 
-    @property
-    def chunk_bytes(self) -> int:
-        return Y_BYTES * self.chunk
-
+    chunk_bytes = property(lambda self: Y_BYTES * self.chunk)
     part_bytes = property(lambda self: self.row.value_bytes * self.chunk)
     slot_bytes = property(lambda self: self.part_bytes + self.row.scale_bytes)
     pieces = property(lambda self: ceil_div(self.row.hidden, self.chunk))
@@ -110,12 +107,7 @@ class CombinePlan:
         return minimum(lane + vector * LANES, div(channels, VECTOR) - 1), 0
 
     sum_slots = property(lambda self: Y_BYTES // self.row.value_bytes)
-
-    @property
-    def slots(self) -> int:
-        """Slots that a warp has: those of the sets, then those of the sum."""
-        return self.sets * self.topk + self.sum_slots
-
+    slots = property(lambda self: self.sets * self.topk + self.sum_slots)  # of a warp: those of the sets, then those of the sum
     field = property(lambda self: Field("combine_slots", (self.warps, self.slots, self.slot_bytes), U8, 128))
 
 
@@ -135,20 +127,14 @@ class CombineRow:
     hidden: int
     format: Format = COMBINE[BF16]
 
-    @property
-    def scaled(self) -> bool:
-        return self.format.scale is not None
+    value_bytes = property(lambda self: self.format.element_bits // 8)
+    scaled = property(lambda self: self.format.scale is not None)
+    first_scale = property(lambda self: self.format.row_bytes(self.hidden))
 
     def holds(self, byte: Int) -> Any:
         """Whether this byte of a tile of Linear2, counted in the row, is one of the row's values: rows of weights that fill the last tile
         up give others.  Python's True where no tile has such."""
         return True if self.hidden % TILE_ROWS == 0 else byte < self.first_scale
-
-    value_bytes = property(lambda self: self.format.element_bits // 8)
-
-    @property
-    def first_scale(self) -> int:
-        return self.format.row_bytes(self.hidden)
 
     @property
     def scale_bytes(self) -> int:
@@ -177,6 +163,7 @@ def layer_plan(
     pull: tuple[int, int],
     amax: Field,
     barriers: tuple[MBarrier, ...],
+    work_tiles: tuple[int, int],
     before_tiles: tuple[Field, ...] = (),
     after_barriers: tuple[Field, ...] = (),
     keeps: tuple[str, ...] = (),
@@ -186,18 +173,26 @@ def layer_plan(
     main     `ring` of operands, scales and epilogue staging; `pull` slots, of so many bytes, of every dispatch warp; expert_count u32[E]
     combine  slots of every epilogue warp (`CombinePlan`); takes the place of `main`
     tail     always live: maxima that warps which share a scale exchange; tokens and first pool block of each local expert, and an entry
-             more; work tiles, four words each; mbarriers; stamps so far of each traced warp; what the architecture adds
+             more; `work_tiles` (how many, and the lanes that read one), four words each; `barriers` of the ring and of accumulators, and
+             those that both architectures have; stamps so far of each traced warp; what the architecture adds
     """
     problem = config.problem
     combine = CombinePlan(CombineRow(problem.hidden, problem.formats.combine), problem.topk, config.epilogue_warps)
-    work_tiles = next(row.count for row in barriers if row.name == "work_tile_full")
+    (tiles, readers), pulled = work_tiles, config.warps.dispatch * pull[0]
+    barriers += (
+        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler, dispatch and epilogue warps, once"),
+        MBarrier("work_tile_full", tiles, 1, "the cluster's first scheduler warp", "the work tile", "all warps that work on tiles"),
+        MBarrier("work_tile_empty", tiles, readers, "every lane that reads it, in the cluster", "", "scheduler warp", config.cluster > 1),
+        MBarrier("pull", pulled, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
+        MBarrier("combine", 2 * config.epilogue_warps, 1, "the epilogue warp", "one piece of a token's top-k results", "the epilogue warp"),
+    )
     kept = tuple(row for row in barriers if not keeps or f"{row.name}_barrier" in keeps)
     main = (*ring, Field("pull", (config.warps.dispatch, *pull), U8, 128), Field("expert_count", (problem.num_experts,), U32))
     tail = (
         amax,
         Field("expert_table", (problem.experts_per_rank + 1, 2), U32, 8),
         *before_tiles,
-        Field("work_tiles", (work_tiles, 4), U32, 16),
+        Field("work_tiles", (tiles, 4), U32, 16),
         *(row.field for row in kept),
         *after_barriers,
         Field("trace_count", (config.num_threads // 32 if config.trace else 0,), U32),

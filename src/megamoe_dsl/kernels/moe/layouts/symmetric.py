@@ -1,15 +1,11 @@
 """The symmetric buffer of one rank: workspace, inputs, pool and combine rows at the same offsets on every rank (article 3.3.2).
 
-The token pool holds the tokens that an expert has received, block by block (article 3.2.1.2).  A *whole* pool has rows for any routing.
-A smaller one is a ring: blocks have places in the order of experts, and place p uses the rows of place p modulo the ring's blocks
-(schedule/fused_moe.py).
+The token pool holds the tokens that an expert has received, block by block (article 3.2.1.2).  A *whole* pool has rows for any routing; a
+smaller one is a ring, in which the block at place p, in the order of experts, uses the rows of p modulo the ring's blocks.
 
 The workspace, at the start, holds the rank's control words (article 3.3.1).  They are zero before the first launch and after every launch,
-except for what only grows: barrier counters, the epoch, and the sums of counts with what launches have used of them.  Barrier counters
-grow by the number of CTAs (blocks/rank_barrier.py), so all launches on a buffer have the same number of CTAs; the tile may change.
-
-A token names an expert once, so a rank sends it at most T tokens: src_token_topk_idx is [El, R, T] (the article reserves R * T).  The
-article's token_src_metadata has rank, token and slot in 12 bytes; here dispatch stores the address that the epilogue needs.
+except for those that only grow: barrier counters, the epoch, and the sums of counts.  Barrier counters grow by the number of CTAs
+(blocks/rank_barrier.py), so all launches on a buffer have the same number of CTAs; the tile may change.
 
 No barrier ends a launch.  A rank that has finished may start its next launch, and send indices and counts to ranks that still combine:
 these have passed BEFORE_COMBINE and read neither any more, and their next launch uses only what the sum exceeds `expert_counts_seen` by.
@@ -55,8 +51,7 @@ def checked_pool_rows(pool_rows: object) -> int | None:
 
 def pool_tokens(problem: Problem, pool_rows: int | None = None) -> int:
     """Rows of a rank's token pool: for any routing, or at most `pool_rows`."""
-    whole = whole_pool(problem)
-    return whole if pool_rows is None else min(pool_rows, whole)
+    return min(pool_rows or whole_pool(problem), whole_pool(problem))
 
 
 def is_ring(problem: Problem, pool_rows: int | None) -> bool:
@@ -100,7 +95,8 @@ def workspace(problem: Problem, arch: Arch, pool_rows: int | None = None) -> Reg
         Field("fc2_arrival", (blocks,), U64),
         # Epilogue warps that have read what a Linear2 tile of the block needs of the pool.
         *((Field("fc2_read_count", (blocks,), U32),) if is_ring(problem, pool_rows) else ()),
-        Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),  # token * topk + slot at the source
+        # token * topk + slot at the source: a token names an expert once, so a rank sends an expert at most all of its tokens
+        Field("src_token_topk_idx", (local, ranks, problem.max_tokens_per_rank), U32),
         Field("token_src_metadata", (pool_tokens(problem, pool_rows),), U64),  # address of the combine row that its result goes to
     )
 

@@ -1,36 +1,29 @@
-"""Tile and order of tiles of the fused layer on SM100.  Nobody has measured this kernel yet.
-
-Source: article 3.2.1 (tiers, waves)."""
+"""Tile and order of tiles of the fused layer on SM100 (article 3.2.1: tiers, waves).  Nobody has measured this kernel yet."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
 
+from ....blocks.sm100.pair_stage import block_ks
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import ceil_div
 from ....problem import Problem
 from ..config import experts_with
-from .config import Sm100Config, block_ks
+from .config import Sm100Config
 
 IMBALANCE_FACTOR = 2  # article 3.2.1.3
 
 
 @dataclass(frozen=True)
 class Tier:
-    """Tile choice for up to `max_expected` tokens per expert.
-
-    `store_block_m` is the number of tokens that one pass of the epilogue handles.  The article's kernel splits a tile between its
-    warpgroups, so that its passes are as short as 8 tokens; here the warpgroups take alternate tiles, and a pass is as long as the
-    registers allow.
-
-    `packed_k` is BLOCK_K where activations are E2M1: with 256 channels a row is 128 bytes, like one of E4M3, with 128 half as long."""
+    """Tile choice for up to `max_expected` tokens per expert."""
 
     max_expected: float
     block_m: int
-    store_block_m: int
+    store_block_m: int  # tokens of an epilogue pass, as many as registers allow: here warpgroups take alternate tiles
     epilogue_warpgroups: int
-    packed_k: int
+    packed_k: int  # BLOCK_K of E2M1 activations: a row of 256 channels is 128 bytes, like one of E4M3
 
 
 def holds(block_m: int) -> float:
@@ -71,5 +64,5 @@ def choose_fields(problem: Problem, expected: float, block_m: int | None, num_sm
         "lookahead": choose_lookahead(problem, expected, tier.block_m, num_sms),
         "store_block_m": tier.store_block_m,
         "epilogue_warpgroups": tier.epilogue_warpgroups,
-        "block_k": min(tier.packed_k, max(block_ks(problem))),
+        "block_k": min(tier.packed_k, max(block_ks(problem.formats, problem.hidden, problem.intermediate))),
     }

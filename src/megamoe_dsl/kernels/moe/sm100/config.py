@@ -10,9 +10,9 @@ from operator import attrgetter
 from typing import ClassVar, Self
 
 from ....arch import SM100, Arch
-from ....blocks.sm100.pair_stage import PairStage, check_k, k_block_of, mma_of
+from ....blocks.sm100.pair_stage import PairStage, block_ks, check_k, k_block_of, mma_of
 from ....hardware.cta_pair import BLOCK_N, CLUSTER, TmemPlan
-from ....hardware.operand_tile import BLOCK_K, PLAIN_VALUES, SF_ATOM_ROWS, pool_sf_row
+from ....hardware.operand_tile import SF_ATOM_ROWS, pool_sf_row
 from ....layouts.arith import Int, align
 from ....problem import Problem
 from ..config import MegaMoeConfig, PerRole
@@ -21,14 +21,6 @@ from ..layouts.symmetric import is_ring, smallest_block_m, whole_pool
 from .memory_plan import TABLE_MAPS, linear_maps, output_maps, smem_plan
 
 BLOCK_M = (16, 32, 64, 96, 128, 192)
-
-
-def block_ks(problem: Problem) -> tuple[int, ...]:
-    """BLOCK_K that a problem can have: with E2M1 activations also 256, if both linears' K come out whole in it; BF16 has 64."""
-    if not problem.formats.scaled:
-        return (PLAIN_VALUES.channels,)
-    whole = all(k % (2 * BLOCK_K) == 0 for k in (problem.hidden, problem.intermediate))
-    return (BLOCK_K, 2 * BLOCK_K) if problem.formats.packs_activations and whole else (BLOCK_K,)
 
 
 def store_block_ms(problem: Problem) -> tuple[int, ...]:
@@ -61,9 +53,11 @@ class Sm100Config(MegaMoeConfig):
         passes = store_block_ms(self.problem)
         whole = self.store_block_m in passes and self.block_m % self.store_block_m == 0
         self.require("store_block_m", whole, f"{' or '.join(map(str, passes))} and a divisor of block_m = {self.block_m}")
-        check_k(self, block_ks(self.problem), self.problem.recipe)
+        check_k(self, self.block_ks, self.problem.recipe)
         self.require_any("epilogue_warpgroups", (1, 2))
         self.check_clusters()
+
+    block_ks = property(lambda config: block_ks(config.problem.formats, config.problem.hidden, config.problem.intermediate))
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> list[int]:
@@ -74,7 +68,7 @@ class Sm100Config(MegaMoeConfig):
     def siblings(self) -> list[Self]:
         """Other passes of the epilogue, numbers of its warpgroups and K of a stage, each with the deepest ring."""
         passes = [{"store_block_m": n} for n in store_block_ms(self.problem) if self.block_m % n == 0]
-        others = [*passes, *({"epilogue_warpgroups": n} for n in (1, 2)), *({"block_k": n} for n in block_ks(self.problem))]
+        others = [*passes, *({"epilogue_warpgroups": n} for n in (1, 2)), *({"block_k": n} for n in self.block_ks)]
         return [self.replace(**one, num_stages=0) for one in others]
 
     # --- threads and registers
@@ -87,15 +81,8 @@ class Sm100Config(MegaMoeConfig):
         return dict(zip(("dispatch", "loader", "epilogue"), counts, strict=True))
 
     # --- tiles
-    @property
-    def fc2_parts(self) -> int:
-        """One per 64 intermediate channels, which one CTA of a pair stores."""
-        return CLUSTER * self.fc1_n_blocks
-
-    @property
-    def sf_block_m(self) -> int:
-        """Scale words of one pool block: UTCCP moves atoms of 128 rows."""
-        return align(self.block_m, SF_ATOM_ROWS)
+    fc2_parts = property(lambda self: CLUSTER * self.fc1_n_blocks)  # one per 64 intermediate channels, which one CTA of a pair stores
+    sf_block_m = property(lambda self: align(self.block_m, SF_ATOM_ROWS))  # scale words of a pool block: UTCCP moves atoms of 128 rows
 
     def sf_row(self, pool_block: Int, row_in_block: Int) -> Int:
         """Word index of a pool row in the M-major scale buffers, `sf_block_m` words per pool block."""
@@ -111,10 +98,7 @@ class Sm100Config(MegaMoeConfig):
     # a CTA's 64 outputs of Linear1 for a token, and those of one pass of the epilogue: [store_block_m][64]
     fc1_row_bytes = property(lambda config: config.problem.formats.activations.row_bytes(BLOCK_N // 2))
     fc1_tile_bytes = property(lambda config: config.store_block_m * config.fc1_row_bytes)
-
-    @property
-    def tmem(self) -> TmemPlan:
-        return TmemPlan(self.block_m, scaled=self.problem.formats.scaled)
+    tmem = property(lambda config: TmemPlan(config.block_m, scaled=config.problem.formats.scaled))
 
     def of_stage(self, linear: bool) -> Self:
         return self.replace(lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)

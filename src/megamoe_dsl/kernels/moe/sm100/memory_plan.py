@@ -28,21 +28,16 @@ def smem_plan(config: Any, num_stages: int, keeps: tuple[str, ...] = ()) -> Smem
     ring = (*stage.operands(num_stages), Field("cd", (groups, staged), U8, OPERAND_ALIGNMENT), *stage.scales(num_stages))
     exchanged = config.store_block_m if problem.formats.hidden.channels == CHANNELS_PER_SCALE else 0  # tokens
     amax = Field("amax", (groups, WARPS_PER_GROUP, exchanged), U32, 16)
-    readers, sets = 32 * (CLUSTER * (2 + WARPS_PER_GROUP) + 1), 2 * config.epilogue_warps
+    readers = 32 * (CLUSTER * (2 + WARPS_PER_GROUP) + 1)
     barriers = (
         MBarrier("full", num_stages, 4, "token and weight loaders of both CTAs", "operands and scales of both CTAs", "MMA warp", True),
         MBarrier("empty", num_stages, 1, "tcgen05.commit, multicast to the pair", "", "token and weight loaders"),
         MBarrier("acc_full", ACCUMULATORS, 1, "tcgen05.commit, multicast to the pair", "", "epilogue warps"),
         MBarrier("acc_empty", ACCUMULATORS, 8, "the four warps of the epilogue warpgroup of both CTAs", "", "MMA warp", True),
-        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and epilogue warps, once"),
-        MBarrier("work_tile_full", WORK_TILES, 1, "the pair's scheduler warp", "the work tile", "loaders, MMA warp, epilogue warps"),
-        MBarrier("work_tile_empty", WORK_TILES, readers, "every lane that reads the tile, in the pair", "", "scheduler warp", True),
-        MBarrier("pull", config.warps.dispatch, 1, "the dispatch warp", "one token row", "the dispatch warp"),
-        MBarrier("combine", sets, 1, "the epilogue warp", "one piece of a token's top-k results", "the epilogue warp"),
     )
     tmem_address = Field("tmem_address", (1,), U32)  # the column that the TMEM allocation starts at
     pull = 1, problem.formats.activations.row_bytes(problem.hidden)
-    return layer_plan(config, ring, pull, amax, barriers, after_barriers=(tmem_address,), keeps=keeps)
+    return layer_plan(config, ring, pull, amax, barriers, (WORK_TILES, readers), after_barriers=(tmem_address,), keeps=keeps)
 
 
 LINEAR_MAPS = ("tokens", "sfa", "weights", "sfb")

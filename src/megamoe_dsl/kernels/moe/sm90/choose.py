@@ -17,10 +17,8 @@ LONG_TILES = 8192
 
 
 def choose_block_m(problem: Problem, expected: float) -> int:
-    """The smallest tile that holds the expected tokens of an expert and one and a half standard deviations more (of a Poisson count).  With
-    24 expected tokens a tile of 32 is faster than one of 128, with 32 expected tokens it is slower (H200s, both presets, 128 and 256
-    tokens).  Packed weights are decoded for all rows of a tile: one deviation more is enough (12 expected tokens in tiles of 16 take 2 to
-    5 % less than in tiles of 32, H100 and H200; docs/lab/tuning.md)."""
+    """The smallest tile that holds the expected tokens of an expert and `DEVIATIONS` standard deviations more (of a Poisson count).  Packed
+    weights are decoded for all rows of a tile: there one deviation more is faster (docs/lab/tuning.md)."""
     tiles, deviations = Sm90Config.tiles_of(problem), 1.0 if problem.formats.decodes else DEVIATIONS
     return next((m for m in tiles if expected_blocks(expected, m, deviations) == 1), tiles[-1])
 
@@ -36,12 +34,9 @@ def has_long_tiles(problem: Problem) -> bool:
 
 
 def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/lab/hopper.md).
-
-    All experts while an expert has one block of tokens: then loading weights takes the time, and Linear1 tiles of other experts fill the
-    gaps.  All experts with long tiles too: when both phases alternate, more of them is read from HBM.  Else as many experts as have at
-    least two and a half Linear1 tiles per SM.
-    """
+    """Experts that Linear1 is ahead of Linear2, as measured on H200s (docs/lab/hopper.md): all while an expert has one block of tokens,
+    because Linear1 tiles of other experts fill the gaps of loading weights; all with long tiles, of which HBM reads more when both phases
+    alternate; else as many as have `LOOKAHEAD_FILL` Linear1 tiles per SM."""
     local = problem.experts_per_rank
     if expected <= block_m or has_long_tiles(problem):
         return local
@@ -50,11 +45,9 @@ def choose_lookahead(problem: Problem, expected: float, block_m: int, num_sms: i
 
 
 def choose_cluster(problem: Problem, expected: float, block_m: int, num_sms: int) -> int:
-    """Two CTAs read less from L2, but wait for one another at every tile.  With the long tiles of Pro pairs gained 2 to 5 % on top of what
-    the schedule's groups gain; with the tiles of Flash they cost 0 to 4 % (one H200, 2048 and 8192 tokens of eight ranks).  With one
-    block of tokens per expert a pair shares tokens and no weights: then pairs cost up to 4 % (docs/lab/tuning.md).  Of packed weights
-    each decodes a half for both, which gains with tiles of any length (docs/lab/hopper.md); so do pairs in BF16.  When SMs are left to
-    other streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
+    """Two CTAs read less from L2, but wait for one another at every tile: a gain where tiles are long and an expert has several blocks of
+    tokens (docs/lab/tuning.md), and with tiles of any length for packed weights, of which each CTA decodes a half, and BF16.  When SMs are
+    left to other streams, a CTA may find no free partner in its part of the GPU: so pairs only with all SMs."""
     of_any_length = problem.formats.decodes or not problem.formats.scaled
     gains = (has_long_tiles(problem) or of_any_length) and expected > block_m and num_sms == NUM_SMS
     return cluster_sizes(problem, block_m, num_sms)[-1] if gains else 1
@@ -71,11 +64,8 @@ LARGEST = 60  # blocks of 128 tokens: what a ring takes at most (docs/lab/hopper
 
 
 def choose_pool_rows(problem: Problem) -> int:
-    """`pool_rows` of a layer for `problem.max_tokens_per_rank` tokens on every rank, in tiles as the heuristics choose them.
-
-    An eighth more than the blocks that uniform routing fills, if that is no more than `LARGEST` blocks of 128 tokens: then rows are used
-    again only where routing is skewed.  And no more than any routing needs.
-    """
+    """`pool_rows` of a layer for `problem.max_tokens_per_rank` tokens on every rank: an eighth more than the blocks that uniform routing
+    fills, so that only skewed routing uses rows again, but at most `LARGEST` blocks of 128 tokens, and what any routing needs."""
     expected = problem.expected_tokens_per_expert(problem.max_tokens_per_rank)
     block_m = choose_block_m(problem, expected)
     filled = problem.experts_per_rank * expected_blocks(expected, block_m)

@@ -45,9 +45,7 @@ class Sm90Config(MegaMoeConfig):
 
     arch: ClassVar[Arch] = SM90
     recipes: ClassVar[tuple[str, ...]] = ("fp8xfp8", "fp8xmxfp4", "bf16xbf16")
-    # With Pro and 8192 tokens a launch reads 8.5 GB from HBM without groups, 6.0 GB with groups of 8 blocks, and 5.1 GB with groups of 16,
-    # which hold all 8 or 9 blocks of an expert (docs/lab/hopper.md).
-    group_m: ClassVar[int] = 16
+    group_m: ClassVar[int] = 16  # holds all blocks of an expert of Pro with 8192 tokens, which HBM then reads once (docs/lab/hopper.md)
     table_maps: ClassVar[tuple[str, ...]] = memory_plan.TABLE_MAPS
     smem_plan, linear_maps, output_maps = memory_plan.smem_plan, memory_plan.linear_maps, memory_plan.output_maps
     alternating_groups: ClassVar[int] = 1
@@ -72,20 +70,13 @@ class Sm90Config(MegaMoeConfig):
 
     @property
     def swap_ab(self) -> bool:
-        """Whether tokens are the wgmma's columns.  That is for few tokens, and with packed weights, which then are decoded as rows.
-        With 64 and 96 tokens as columns tiles took longer than with 128 tokens as rows, and with 128 tokens as columns the accumulators,
-        partial sums and token scales of a thread would not fit its registers (docs/lab/hopper.md)."""
+        """Whether tokens are the wgmma's columns: for few tokens, and with packed weights, which then are decoded as rows
+        (docs/lab/hopper.md)."""
         return self.block_m <= (PACKED_COLUMNS if self.packed else MOST_COLUMNS)
 
-    @property
-    def decoded(self) -> bool:
-        """Whether packed weights are decoded into shared memory by warps of their own."""
-        return self.packed and not self.swap_ab
-
-    @property
-    def halves_decoding(self) -> bool:
-        """Whether CTAs of a cluster that have the same weights each decode half of them for both."""
-        return self.decoded and self.cluster > 1
+    # whether packed weights are decoded into shared memory by warps of their own, and CTAs of a cluster each decode half for both
+    decoded = property(lambda self: self.packed and not self.swap_ab)
+    halves_decoding = property(lambda self: self.decoded and self.cluster > 1)
 
     @property
     def part_tokens(self) -> int:

@@ -34,8 +34,7 @@ def pull_chunk(row: int) -> int:
 
 
 def smem_plan(config: Any, num_stages: int, pull_slots: int = PULL_SLOTS[-1], keeps: tuple[str, ...] = ()) -> SmemPlan:
-    """With a ring of so many stages.  In a stage of the layer no warp stores tiles of Linear1, and each chunk of a row has a slot, up to
-    `MOST_PULL_SLOTS`.
+    """With a ring of so many stages; with `keeps` that of a launch of one stage, which has only these fields.
 
     codes: packed tiles before they are decoded; row_exponents: UE8M0 of four rows a word, as in the tile's records; sfb: the tile's scale.
     cd, Linear1: [boxes][block_m] of 128 bytes; Linear2: one tile per warpgroup.  sfa: of the tokens; scales of weights that nobody decodes
@@ -61,31 +60,20 @@ def smem_plan(config: Any, num_stages: int, pull_slots: int = PULL_SLOTS[-1], ke
     # stores its tiles, too; that of another CTA reads them as all others do.
     tile_readers = config.warps.loader - (2 if keeps else 1) + math_warps + decode_warps
     readers = 32 * (tile_readers * cluster + (cluster - 1 if decode_warps else 0))
-    pulled, operands = config.warps.dispatch * pull_slots, "operands and token scales, from either CTA"
-    barriers: tuple[MBarrier, ...]
-    if decode_warps:
-        barriers = (
-            MBarrier("full", num_stages, 1 + decode_warps, "token loader and every decode warp", operands, "math warps"),
-            MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "token loader and decode warps"),
-            MBarrier("codes_full", num_stages, 1, "weight loader", "a packed tile", "decode warps"),
-            MBarrier("codes_empty", num_stages, decode_warps, "every decode warp", "", "weight loader"),
-        )
-    else:
-        barriers = (
-            MBarrier("full", num_stages, 2, "token loader and weight loader", operands, "math warps"),
-            MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", "both loaders"),
-        )
-    barriers += (
+    operands, fill = "operands and token scales, from either CTA", "every decode warp" if decode_warps else "weight loader"
+    of_codes = (
+        MBarrier("codes_full", num_stages, 1, "weight loader", "a packed tile", "decode warps"),
+        MBarrier("codes_empty", num_stages, decode_warps, "every decode warp", "", "weight loader"),
+    )
+    barriers = (
+        MBarrier("full", num_stages, 1 + decode_warps if decode_warps else 2, f"token loader and {fill}", operands, "math warps"),
+        MBarrier("empty", num_stages, math_warps * cluster, "every math warp of the cluster", "", f"token loader and {fill}"),
+        *(of_codes if decode_warps else ()),
         MBarrier("store_full", 1, math_warps, "every math warp, per Linear1 tile", "", "store warp"),
         MBarrier("store_empty", 1, 1, "store warp, when the tile has been read", "", "math warps"),
-        MBarrier("counts", 1, 32, "every lane of the scheduler warp", "", "scheduler warp, dispatch warps and math warps, once"),
-        MBarrier("work_tile_full", 1, 1, "the cluster's first scheduler warp", "the work tile", "all that work on tiles"),
-        MBarrier("work_tile_empty", 1, readers, "every lane that reads it, in the cluster", "", "scheduler warp", cluster > 1),
-        MBarrier("pull", pulled, 1, "the dispatch warp", "one chunk of a token row", "the dispatch warp"),
-        MBarrier("combine", 2 * math_warps, 1, "the math warp", "one piece of a token's top-k results", "the math warp"),
     )
     amax = Field("amax", (math_warps, exchanged), U32, 16)
-    return layer_plan(config, ring, (pull_slots, chunk), amax, barriers, before_tiles=decoded, keeps=keeps)
+    return layer_plan(config, ring, (pull_slots, chunk), amax, barriers, (1, readers), before_tiles=decoded, keeps=keeps)
 
 
 def operand(name: str, num_stages: int, num_bytes: int) -> Field:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ....arch import Arch
-from ....layouts.region import Region
 from ....problem import Problem
 from ....recipe import RECIPES
 from ....target import Target
@@ -53,9 +52,6 @@ class StageKernel(Kernel):
 
     def label(self, config: StageConfig) -> str:
         return f"{FUSED.label(config.fused)}-{config.stage}"
-
-    def buffers(self, config: StageConfig) -> Mapping[str, Region]:
-        return {**super().buffers(config), "results": config.results}
 
 
 STAGES = tuple(StageKernel(stage) for stage in LAYER_STAGES)
