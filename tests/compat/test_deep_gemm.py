@@ -330,7 +330,7 @@ def test_tokens_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             return kept[-1]
 
         monkeypatch.setattr(torch, "where", where)
-        deep_gemm.mega_moe_pre_dispatch(x, idx, weights, *views, TOKENS, 32, "mxf4xmxf4", None, factors, use_fp4_acts=True)
+        deep_gemm.mega_moe_pre_dispatch(x, idx, weights, *views, TOKENS, 32, "mxf4xmxf4", None, factors)
         codes, words = per_token_cast_to_fp4(x, use_ue8m0=True, gran_k=32, use_packed_ue8m0=True)
         found = unpack_e2m1(buffer.x[:TOKENS].view(torch.uint8))
         assert torch.equal(found.masked_fill(found == 8, 0), unpack_e2m1(codes.view(torch.uint8)))
@@ -338,7 +338,6 @@ def test_tokens_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert buffer.topk_weights[:TOKENS].tolist() == [[1, 2], [3, 4], [1, 4], [2, 1], [4, 1]]
         for options, message in (
             ({"mma_type": "fp8xfp4"}, "mma_type = 'fp8xfp4': must be mxf4xmxf4, as the buffer's"),
-            ({"mma_type": "mxf4xmxf4", "use_fp4_acts": False}, "use_fp4_acts = False: must be None or True"),
             ({"mma_type": "mxf4xmxf4", "buf_x_scales": factors}, "buf_x_scales = 'given'"),
         ):
             with pytest.raises(ProblemError, match=message):

@@ -168,7 +168,6 @@ def test_experts_have_scales_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_p
                 deep_gemm.mega_moe_pre_dispatch(x, idx, weights[:2], *views, 2, expert_scales=wrong)
         for options, message in (
             ({"mma_type": "mxf4xmxf4"}, "mma_type = 'mxf4xmxf4': must be fp8xfp4, as the buffer's"),
-            ({"use_fp4_acts": True}, "use_fp4_acts = True: must be None or False, as the buffer's"),
             ({"buf_x_scales": scales}, "buf_x_scales = 'given': must be None"),
         ):
             with pytest.raises(ProblemError, match=message):

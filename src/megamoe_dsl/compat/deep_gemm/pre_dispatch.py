@@ -1,4 +1,4 @@
-"""BF16 tokens into a symmetric buffer, quantized on the way, under DeepGEMM's names."""
+"""DeepGEMM's functions that quantize BF16 tokens into a symmetric buffer."""
 
 from __future__ import annotations
 
@@ -49,14 +49,11 @@ def mega_moe_pre_dispatch(
     mma_type: str = "fp8xfp4",
     buf_x_scales: torch.Tensor | None = None,
     expert_scales: torch.Tensor | None = None,
-    *,
-    use_fp4_acts: bool | None = None,
 ) -> None:
     """Tokens for `fp8_fp4_mega_moe`; arguments and errors as `mega_moe_pre_dispatch_sm90`.
 
     mma_type       must have the buffer's format of tokens
     expert_scales  float32 [experts of all ranks], with which the top-k weights of each expert are multiplied
-    use_fp4_acts   None, or whether the buffer's tokens are E2M1: the argument in whose place older wheels have `mma_type`
     """
     buffer = buffer_of(buf_x)
     problem = buffer.problem
@@ -64,8 +61,6 @@ def mega_moe_pre_dispatch(
     packed = problem.formats.packs_activations
     if RECIPES[mma_type_of(mma_type, buffer.target.arch).recipe].packs_activations != packed:
         raise ProblemError("mma_type", mma_type, f"{buffer.mma_type}, as the buffer's")
-    if use_fp4_acts is not None and use_fp4_acts != packed:
-        raise ProblemError("use_fp4_acts", use_fp4_acts, f"None or {packed}, as the buffer's")
     if expert_scales is not None:
         check_tensor("expert_scales", expert_scales, torch.float32, (problem.num_experts,))
         chosen = expert_scales[topk_idx.clamp(min=0).long()]
