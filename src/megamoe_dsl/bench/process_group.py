@@ -24,7 +24,7 @@ MARGIN_S = 3.0  # for a rank to report its failure
 
 @dataclass(frozen=True)
 class RankWorker:
-    """What a worker does: `work(rank, jobs, report)`, where rank 0 calls `report(job index, record)` after every job."""
+    """Processes of `ranks` ranks that call `work(rank, jobs, report)`; rank 0 calls `report(job index, record)` after every job."""
 
     work: Callable[[int, list[Any], Callable[[int, dict[str, Any]], None]], None]
     ranks: int
@@ -87,7 +87,7 @@ def run_jobs(
 def _run_once(
     worker: RankWorker, jobs: list[Any], limit_s: float, on_record: Callable[[Any, dict[str, Any]], None], grace_s: float
 ) -> tuple[int, str | None]:
-    """(jobs finished, what went wrong)."""
+    """Number of finished jobs, and the error or None."""
     context = get_context("spawn")
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

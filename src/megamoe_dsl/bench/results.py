@@ -27,8 +27,8 @@ from .point import Point
 
 
 def are_of_layers(records: Sequence[dict[str, Any]]) -> bool:
-    """Whether each has a name and, where variants were timed, a point and their times: of a check, which may be missing, back to back, and
-    as a graph unless that is None.  Raises LookupError, TypeError, ValueError or AttributeError for other values."""
+    """Whether each record has a name and, if variants were timed, a point and times of each variant (`is_timed`).  Raises LookupError,
+    TypeError, ValueError or AttributeError for other values."""
     points = [Point(**one["point"]) for one in records if "variants" in one]
     for point in points:
         point.problem.check_num_tokens(point.tokens, "tokens")
@@ -36,7 +36,7 @@ def are_of_layers(records: Sequence[dict[str, Any]]) -> bool:
 
 
 def is_timed(times: Any) -> bool:
-    """Whether they are a variant's; repeats are summed up by their median and the fastest, in microseconds, finite and positive."""
+    """Whether a variant's times have a median and a fastest repeat, positive numbers, back to back and, unless None, as a graph."""
     spreads = [times["us"], *([] if times["graph_us"] is None else [times["graph_us"]])]
     return isinstance(times.get("check") or {}, dict) and all(0 < one[name] < inf for one in spreads for name in ("median", "low"))
 
@@ -51,7 +51,7 @@ class Results:
 
     @classmethod
     def read(cls, path: Path, fits: Callable[[Sequence[dict[str, Any]]], object] = are_of_layers) -> Results:
-        """Raises `FileError` for a file with other records than those that `fits` takes: it is false or raises."""
+        """Raises `FileError` if `fits` is false for the records, or raises."""
         with suppress(ValueError, LookupError, TypeError, AttributeError):
             found = read_json_object(path)
             results = cls(path.name, found["gpu"], tuple(found["records"]))
@@ -85,7 +85,7 @@ class Recorded:
 
 
 def passed(record: dict[str, Any]) -> bool:
-    """Whether a point ran, and no kernel was found wrong."""
+    """Whether a point ran without an error, and no check failed."""
     checks = [one["check"] for one in record.get("variants", {}).values()]
     return "error" not in record and all(check is None or check["passed"] for check in checks)
 

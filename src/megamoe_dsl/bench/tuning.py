@@ -122,7 +122,7 @@ def beats(times: dict[str, Any], others: dict[str, Any]) -> bool:
 
 
 NOISE = 1.08
-"""A winner must be faster than the chosen kernel by this factor: equal kernels differ by 5 % between runs (docs/lab/halves.md)."""
+"""A winner must be faster than the chosen kernel by this factor: the same kernel differs by 5 % between runs (docs/lab/halves.md)."""
 HALVES_SAY = frozenset({"stages_us", "activation_us"})  # Records of the two halves have one of these keys.
 DISPATCH = (
     *("cluster=1", "block_wise=off", "block_wise=off cluster=1", "token_saving=off"),
@@ -137,7 +137,7 @@ CANDIDATES: Mapping[str, tuple[Variant, ...]] = {
 
 
 def winner_of(record: Mapping[str, Any], half: str) -> dict[str, Any]:
-    """The fields of `half` ("dispatch" or "combine") that were fastest at a point and are not chosen without a table."""
+    """Fields of the fastest kernel of `half` ("dispatch" or "combine") at a point, if they differ from the choice without a table."""
     times = {name: one["median"] for name, one in record["us"].items()}
     chosen, fastest = dict(record.get("tuned", {}).get(half, {})), half
     for name, us in times.items():

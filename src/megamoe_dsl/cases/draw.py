@@ -25,7 +25,7 @@ _RANKS_APART = 1_000_003  # between the generators of a rank for two seeds
 
 @dataclass(frozen=True)
 class Case(LayerInputs):
-    """Inputs of a layer with what it should give.
+    """Inputs of a layer, with the expected result.
 
     exact  any FP32 accumulation order gives the reference's bits
     """
@@ -65,7 +65,7 @@ def random_case(
     mask, skew, target_expert  see `random_routing`
     exact                      data whose result does not depend on FP32 summation order (module docstring); False draws normal data with
                                block magnitudes over several binades
-    progress                   is told of each step before it is taken, as in "weights of rank 2 of 8": large layers take minutes
+    progress                   called with the name of each step before it runs, as in "weights of rank 2 of 8": large layers take minutes
 
     Raises `ProblemError` when an argument does not fit `problem`, or `seed` is out of range, and `CaseError` when `exact` data cannot be
     found (a shape far beyond the ones of the presets).
@@ -137,7 +137,7 @@ def fragile(values: torch.Tensor, recipe: str, factor: torch.Tensor | None = Non
 
 
 class TokenInputs(NamedTuple):
-    """What one rank feeds a layer: x, its scales, experts, and their weights."""
+    """One rank's inputs of a layer: x, its scales, experts, and their weights."""
 
     x: torch.Tensor
     x_sf: torch.Tensor

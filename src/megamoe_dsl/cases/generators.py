@@ -56,8 +56,8 @@ class CaseError(RuntimeError):
 
 
 def normal(shape: tuple[int, int], channels: int, generator: torch.Generator, rows: int = 1) -> torch.Tensor:
-    """Normal values of unit variance: times a log-normal factor with mean square 1 per `rows` x `channels`.  Without these factors scales
-    would be nearly equal, and FP32 sums exact."""
+    """Normal values of unit variance, multiplied per `rows` x `channels` by a log-normal factor with mean square 1.  Without these factors
+    scales would be nearly equal, and FP32 sums exact."""
     blocks = -(-shape[0] // rows), -(-shape[1] // channels)
     factor = torch.exp2(_SPREAD * torch.randn(blocks, generator=generator, device=generator.device)) * _UNIT_VARIANCE
     spread = factor.repeat_interleave(rows, dim=0)[: shape[0]].repeat_interleave(channels, dim=1)[:, : shape[1]]
@@ -72,7 +72,7 @@ def normal_x(problem: Problem, count: int, generator: torch.Generator) -> Scaled
 
 
 def exact_x(problem: Problem, count: int, generator: torch.Generator) -> Scaled:
-    """Tokens whose sums in Linear1 are exact, and their scales."""
+    """Tokens with exact sums in Linear1, and their scales."""
     form, (largest, _) = problem.formats.activations, _INTEGERS[problem.recipe]
     codes = elements(form, (count, problem.hidden), largest, generator)
     return codes, scales(form, (count, form.scales_of(problem.hidden)), -_STEPS, generator)

@@ -54,17 +54,17 @@ DOUBLES = (MXFP4, FP8_BLOCKS)
 
 
 def can_convert(stored: Format, wanted: Format) -> bool:
-    """Whether `convert` takes weights from one format to the other."""
+    """Whether `convert` converts weights from one format to the other."""
     return stored == wanted or (stored, wanted) in _CONVERSIONS
 
 
 def convert(codes: torch.Tensor, scales: torch.Tensor | None, stored: Format, wanted: Format) -> Weight:
-    """Weights [rows, K] in another format, on the device they are on.  Raises ValueError where a value would change, but for BF16's."""
+    """Converts weights [rows, K] on their device.  Raises ValueError if a value would change, unless `stored` is BF16."""
     return (codes, scales) if stored == wanted else _CONVERSIONS[stored, wanted](codes, scales)
 
 
 def find_layout(checkpoint: Checkpoint, layer: int) -> PublishedLayout:
-    """The published layout that a layer's tensors match by name and dtype.  Raises `CheckpointError`, which lists what was looked for."""
+    """The published layout that matches a layer's tensors by name and dtype.  Raises `CheckpointError`, which lists the expected names."""
     looked, found = list[str](), list[PublishedLayout]()
     for layout in PUBLISHED.values():
         name = layout.fc2.format(layer=layer, expert=0) + layout.codes
@@ -90,10 +90,7 @@ def find_layers(checkpoint: Checkpoint) -> list[int]:
 
 @dataclass(frozen=True)
 class PublishedExperts:
-    """The experts of one layer.
-
-    checkpoint, layout, layer   where they are, and how they lie there
-    """
+    """The experts of one layer of a checkpoint, which has them in a published `layout`."""
 
     checkpoint: Checkpoint
     layout: PublishedLayout
@@ -127,12 +124,12 @@ class PublishedExperts:
         return f"{stem.format(layer=self.layer, expert=expert)}{self.layout.codes if ending is None else ending}"
 
     def names(self, expert: int, *endings: str | None) -> list[str]:
-        """Names of an expert's tensors: those with one of these endings, by default all codes and scales."""
+        """Names of an expert's tensors with one of these endings, by default all codes and scales."""
         wanted = endings or (self.layout.codes, self.layout.scales)
         return [self.name(stem, expert, one) for stem in (*self.layout.fc1, self.layout.fc2) for one in wanted if one is not None]
 
     def check_no_biases(self, why: str) -> None:
-        """Raises `CheckpointError`, which says why, where the checkpoint has biases of the first expert."""
+        """Raises `CheckpointError` with the text `why` if the checkpoint has biases of the first expert."""
         for name in self.names(0, self.layout.biases):
             if name in self.checkpoint:
                 raise self._error(why, name)
@@ -286,8 +283,8 @@ class LayerSummary:
 
 
 def summarize(checkpoint: Checkpoint) -> list[LayerSummary]:
-    """Every layer with experts, after a look at every one of their tensors' headers.  Raises `CheckpointError` for the first that is
-    missing or of another dtype or shape, and for a file that is missing or damaged."""
+    """Every layer with experts; reads the headers of all their tensors.  Raises `CheckpointError` for a missing or damaged file, and
+    for the first tensor that is missing or has another dtype or shape."""
     found = []
     for experts in (PublishedExperts.of(checkpoint, layer) for layer in find_layers(checkpoint)):
         layout, count, (hidden, intermediate) = experts.layout, experts.num_experts, experts.shape

@@ -41,12 +41,11 @@ def safetensors_library() -> ModuleType:
 
 
 class Checkpoint:
-    """Names of tensors, and the tensors when asked for.  No file is opened before one of its tensors is; with an index, files of other
-    tensors may be missing.
+    """Tensors by name, read on demand.  A file is opened when one of its tensors is read; with an index, other files may be missing.
 
     path  a folder or a file
 
-    Raises `CheckpointError` that names the file: when nothing is there, an index is unreadable, or a file without an index is damaged.
+    Raises `CheckpointError`, which names the file, for a missing path, an unreadable index, or a damaged file without an index.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -93,7 +92,7 @@ class Checkpoint:
             raise CheckpointError(f"cannot be read ({error})", file=self.files[name], tensor=name) from None
 
     def close(self) -> None:
-        """Closes every file; the next question opens them again."""
+        """Closes every file; the next read opens its file again."""
         self._open.clear()
 
     def _file_of(self, name: str) -> Path:
@@ -139,8 +138,8 @@ def require_within(folder: Path, file: Path, tensor: str | None = None) -> None:
 
 
 def read_index(index: Path) -> tuple[dict[str, str], str]:
-    """Tensor to file, from the index's folder on, and the recipe of what `megamoe weights convert` wrote, empty for others.  Raises
-    `CheckpointError` for what is no index, and for one that names files elsewhere."""
+    """File of each tensor, relative to the index's folder, and the recipe that `megamoe weights convert` recorded, else empty.  Raises
+    `CheckpointError` for a file that is no index, and for files outside of the folder."""
     require_within(index.parent, index)
     try:
         read = read_json_object(index)

@@ -28,16 +28,16 @@ class PublishedLayout:
 
     name, models  of the layout, and whose it is
     source        where the facts are from
-    format        of the weights, as in recipes
+    format        of the weights (recipe.py)
     fc1           stems of Linear1's tensors: gate and up, or one tensor with the rows of both
     fc2           stem of Linear2's tensor
     codes         ending of the name of a weight
     scales        ending of the name of its scales, of shape [rows / format.rows, K / format.channels]; None where there are none
-    stacked       a tensor has all experts in its first dimension; else every expert has its own, and stems name it
+    stacked       a tensor has all experts in its first dimension; else every expert has its own tensors, and stems contain {expert}
     interleaved   rows of gate and up alternate in the one tensor of Linear1; else gate comes first
     blocked       codes are [rows, K / channels, bytes of a scale's channels] rather than [rows, bytes of K]
-    biases        ending of the name of a bias, of as many values as fc1 or fc2 has rows; None where there are none
-    factors       endings of the names of a weight's factor and of its input's, FP32, of a format that has them; else empty
+    biases        ending of the name of a bias, with a value for each row of fc1 or fc2; None without biases
+    factors       NVFP4: endings of the names of a weight's factor and of its input's factor, FP32; else empty
 
     Stems have {layer} and, unless stacked, {expert}.
     """

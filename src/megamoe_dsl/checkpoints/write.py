@@ -1,7 +1,7 @@
 """A checkpoint in a recipe's format: files of experts in checkpoint order, and an index.
 
-Files appear whole, and one of the same source, layer, experts and recipe is not made again: an interrupted run goes on.  Layers may be
-converted one after another, or at the same time, into one folder.
+Files are written atomically.  A run skips files that exist for the same source, layer, experts and recipe, so an interrupted run can be
+repeated.  Several runs may convert layers into one folder, also at the same time.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def convert_checkpoint(
 
 
 def _check_place(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raises `CheckpointError` for a folder with files of another checkpoint, which a new index would hide."""
+    """Raises `CheckpointError` for a folder with files of another checkpoint: a new index would hide them."""
     home = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
     if folder.exists() and folder.samefile(home):
         raise CheckpointError("the folder of the checkpoint itself: must be another one", file=folder)
@@ -127,7 +127,7 @@ def _check_place(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _kept_entries(folder: Path, layers: Iterable[int], recipe: str) -> dict[str, str]:
-    """Entries of the folder's index that are of other layers.  Raises `CheckpointError` where another recipe made them."""
+    """Entries of the folder's index for other layers.  Raises `CheckpointError` if they have another recipe."""
     index = folder / INDEX_NAME
     if not os.path.lexists(index):
         return {}
@@ -143,7 +143,7 @@ def _kept_entries(folder: Path, layers: Iterable[int], recipe: str) -> dict[str,
 
 
 def _enter(folder: Path, parts: Sequence[ExpertFile], recipe: str) -> None:
-    """The files' tensors into the folder's index, beside those of other layers."""
+    """Adds the files' tensors to the folder's index and keeps entries of other layers."""
     with _alone_in(folder):
         kept = _kept_entries(folder, {part.experts.layer for part in parts}, recipe)
         found = {**kept, **{name: part.name for part in parts for name in part.tensor_names()}}

@@ -1,4 +1,4 @@
-"""What commands show: tables of a problem, a configuration and an artifact; what every simulation shows, from its data to the verdict."""
+"""Output of commands: tables of a problem, a configuration and an artifact, and of every simulation from its data to the verdict."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def counting(console: Console) -> Iterator[Callable[[int, float], None]]:
 
 
 def print_reports(console: Console, reports: Sequence[Report], *, race: bool) -> None:
-    """What the simulator saw in each launch, then every finding and warning."""
+    """Prints the simulator's counts of each launch, then every finding and warning."""
     headings = ("launch", "race findings", "warnings", "warp instructions", "seconds")
     rows = [
         (number, len(one.findings) if race else "not looked for", sum(one.warnings.values()), f"{one.instructions:,}", f"{one.seconds:.1f}")

@@ -31,7 +31,7 @@ ROWS_PER_TOKEN = 3
 
 @dataclass(frozen=True)
 class GatherCase:
-    """`packed` is the GEMM of the same rows sorted and packed; `placed` the row of D of each."""
+    """`packed` is the GEMM of the same rows, sorted and packed; `placed` has the row of D for each of them."""
 
     problem: GatherGemmProblem
     tensors: GemmTensors
@@ -50,8 +50,8 @@ class GatherCase:
         return None if factors is None else torch.cat([factors[group].expand(rows) for group, _, rows in self.packed.spans])
 
     def compared(self, *, exact: bool, k_blocks: int = 0) -> dict[str, Compared]:
-        """What a launch writes, by name, with the lowest and highest values that it may write: D; with `gate_up` also its scales, and gate
-        and up, where they are stored.  Rows of no expert are to stay as they are now.
+        """Results of a launch by name, with their lowest and highest allowed values: D; with `gate_up` also its scales, and gate and up if
+        they are stored.  Rows of no expert must stay unchanged.
 
         Raises `ProblemError` for `gate_up` of normal numbers that a tensor core scales: how it rounds their sums is not known.
         """
@@ -74,13 +74,13 @@ class GatherCase:
 
 
 def sorted_rows(counts: Sequence[int], block: int = 1) -> tuple[torch.Tensor, int]:
-    """Where `counts` rows of each expert lie, each expert in whole blocks, and how many rows a matrix has, padding included."""
+    """Indices of `counts` rows of each expert if each expert begins a new block, and the number of rows with padding."""
     ends = list(accumulate((align(count, block) for count in counts), initial=0))
     return torch.cat([torch.arange(first, first + count) for first, count in zip(ends, counts, strict=False)]), ends[-1]
 
 
 def as_integers(values: torch.Tensor) -> torch.Tensor:
-    """The same bits as integers: not every build of torch indexes 8-bit floats, and none compares them."""
+    """The same bits as integers: some builds of torch cannot index 8-bit floats, and none compares them."""
     return values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[values.element_size()])
 
 

@@ -27,7 +27,7 @@ UNTOUCHED = 7.0
 
 
 Compared = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""What a launch writes into, the lowest and the highest that it may write: the same tensor where bits are known."""
+"""A result of a launch, and its lowest and highest allowed values, which are equal if its bits are known."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class GemmCase:
 
     @property
     def sums_known(self) -> bool:
-        """Whether sums of any numbers are known to the bit: nobody has measured Blackwell's."""
+        """Whether sums of any numbers are known to the bit; those of Blackwell are not."""
         return self.problem.formats.sums_known and not self.arch.has_tensor_memory
 
     def reference(self, accumulate: Accumulate = torch.float64, k_blocks: int = 0) -> torch.Tensor:
@@ -72,10 +72,10 @@ class GemmCase:
             yield part, factor, (a[part], a_sf[part].contiguous(), b[group], b_sf[group])
 
     def ends(self, *, exact: bool, k_blocks: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lowest and highest D that a kernel may give, from what D holds now; `k_blocks` as of `reference`.
+        """Lowest and highest allowed D, from the current contents of D; `k_blocks` as of `reference`.
 
-        They are one where data are `exact`, and where the tensor core's bits are known; else as far apart as the order of a tensor core's
-        additions explains (`reference.scaled_sums`).
+        They are equal for `exact` data, and if the tensor core's sums are known; otherwise as far apart as the order of its additions
+        explains (`reference.scaled_sums`).
         """
         if exact or self.sums_known:
             one = self.reference(torch.float64 if exact else "hopper", k_blocks)
@@ -126,7 +126,7 @@ def gemm_case(problem: GemmProblem, counts: Sequence[int], seed: int = 0, *, exa
 
 
 def drawing_of(problem: GemmProblem, exact: bool) -> Callable[[GemmProblem, int, torch.Generator], tuple[torch.Tensor, ...]]:
-    """What draws operands in the problem's formats."""
+    """The function that draws operands in the problem's formats."""
     if not exact:
         return draw_normal
     if not problem.formats.scaled:
@@ -137,7 +137,7 @@ def drawing_of(problem: GemmProblem, exact: bool) -> Callable[[GemmProblem, int,
 def place_rows(
     problem: GemmProblem, counts: Sequence[int], capacity: int
 ) -> tuple[int, tuple[tuple[int, int, int], ...], torch.Tensor | None]:
-    """Rows of A, which of them belong to which group, and what says so to the kernel."""
+    """Number of rows of A, the `spans` of groups, and the kernel's `groups`."""
     if problem.kind == DENSE:
         return counts[0], ((0, 0, counts[0]),), None
     if problem.kind == MASKED:

@@ -1,4 +1,4 @@
-"""What a picture is made of, before anything is drawn: bars on an axis, and grids of cells; and what each kind of thing looks like.
+"""Parts of a picture before it is drawn: bars on an axis, grids of cells, and the style of each kind.
 
 A kind's name is the word that a legend shows. Color is never alone: kinds that share a bar chart differ in hatching (SVG) and in the
 character that fills a bar (terminal), or are lanes with names.
@@ -46,7 +46,7 @@ class BarChart:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell of a grid shows, and the kind that gives it its color."""
+    """A cell's text, and the kind that gives its color."""
 
     text: str
     kind: str
@@ -64,7 +64,7 @@ class CellGrid:
 
 @dataclass(frozen=True)
 class Picture:
-    """Charts under a title, with a sentence that says how to read them."""
+    """Charts under a title, with a note on how to read them."""
 
     title: str
     note: str
@@ -73,7 +73,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Paper:
-    """Colors of what is no bar, or a bar of nothing, on light pages and on dark ones."""
+    """Colors of everything but bars, and of empty bars, on light and on dark pages."""
 
     light: str
     dark: str

@@ -44,7 +44,7 @@ class Calibration:
     hbm_energy: float  # of a byte
     energy_exponent: float  # of the clock, of the energy of multiplying
     kernel: dict[str, float]  # architecture's own constants of a K block and an epilogue, by name (sm90.py, sm100.py)
-    sources: dict[str, str]  # what comes from where
+    sources: dict[str, str]  # origin of each group of values
 
 
 def path_of(gpu: str) -> Path:

@@ -28,7 +28,7 @@ Columns = Callable[[torch.Tensor], torch.Tensor]
 
 
 class RowGradients(NamedTuple):
-    """What the first stage leaves; rows as `RouterMetadata` sorts them.
+    """Results of the first stage; rows sorted as in `RouterMetadata`.
 
     rows          [rows, 2I]: dH, in the columns of W1's rows
     weighted      [rows, I]: w A
@@ -69,7 +69,7 @@ def row_gradients(
 ) -> RowGradients:
     """dH, w A and dw.
 
-    problem         its activation and clamp count
+    problem         gives activation and clamp
     raw             [rows, I]: dY W2
     topk_weights    [tokens, topk]
     preactivations  [rows or more, 2I], in the columns of W1's rows

@@ -74,10 +74,10 @@ class LayerInputs:
 
 @dataclass(frozen=True)
 class ExpertInputs:
-    """What one expert works on: rows int64 [n, 3] (rank, token, slot), x and x_sf of those rows, top-k weight per row, its weights.
+    """Inputs of one expert: rows int64 [n, 3] (rank, token, slot), x, x_sf and top-k weight of each row, and the expert's weights.
 
-    hidden_weight  of what Linear2 reads: the top-k weight, or None where combine applies that
-    own            its weights, without the dimension of experts
+    hidden_weight  factor of Linear2's input: the top-k weight, or None if combine applies it
+    own            the expert's weights, without the dimension of experts
     """
 
     expert: int
@@ -90,7 +90,7 @@ class ExpertInputs:
 
     @property
     def hidden_factor(self) -> torch.Tensor | None:
-        """The factor of activated gate and up, where the format has one."""
+        """The factor of activated gate and up; None unless NVFP4."""
         return None if self.own.factors is None else ExpertFactors(*self.own.factors).hidden
 
 
@@ -101,7 +101,7 @@ class MoeResult:
     y        bfloat16 [T_r, H]
     acts     float8_e4m3fn [T_r, topk, I], the requantized Linear1 activations; mxf4xmxf4: uint8 [T_r, topk, I/2]
     acts_sf  uint8 [T_r, topk, I/32]; fp8xfp8: float32 [T_r, topk, I/128]; nvfp4xnvfp4: float8_e4m3fn [T_r, topk, I/16]
-    outputs  bfloat16 [topk, T_r, H], what the combine buffer stands for; float32 where results travel as E4M3
+    outputs  bfloat16 [topk, T_r, H], the values in the combine buffer; float32 if results travel as E4M3
     routing  which rows each expert received
     """
 

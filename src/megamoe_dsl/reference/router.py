@@ -1,4 +1,4 @@
-"""What a router hands to the GEMMs of one GPU's layer: the experts of each token, and rows sorted by expert."""
+"""Routing of one GPU's layer: the experts of each token with their weights, and rows sorted by expert."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def top_experts(
     scores  softmax, over those that are chosen; or sigmoid (DeepSeek-V3's report, 2.1.2) or sqrtsoftplus, the root of log(1 + exp(logit))
             (DeepSeek-V4), divided by the sum of those that are chosen
     bias    float32 [experts], added to scores to choose by
-    groups  that experts are divided into; only the `topk_groups` with the highest sums of their two best scores are considered
-    scale   that weights are multiplied with
-    given   int32 [tokens, topk], experts that are taken instead of the highest; -1 masks a slot, whose weight is 0
+    groups  number of expert groups; only experts of the `topk_groups` groups with the highest sums of two scores are chosen
+    scale   factor of the weights
+    given   int32 [tokens, topk], experts to take instead of the highest; -1 masks a slot, whose weight is 0
     replicas  int32 [experts, most], where each expert is, then -1: token t takes place (t + replica_shift) modulo their number
 
     Of equal scores the expert of the lower number comes first.  Sums of a token's shares are formed in float64.
@@ -92,7 +92,7 @@ SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sigmoid": torch.sigmoid,
     "sqrtsoftplus": softplus_root,
 }
-"""What experts are chosen by."""
+"""Scores by name: experts are chosen by them."""
 
 
 def logits_of(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ def logits_of(logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
 
 
 def hashed_experts(hash_table: torch.Tensor, token_ids: torch.Tensor, num_experts: int) -> torch.Tensor:
-    """The experts, int32 [tokens, topk], that a table [ids, topk] has for each token's id; -1 past the table, and for what is no expert."""
+    """Experts, int32 [tokens, topk]: the row of the table [ids, topk] for each token's id; -1 for an id or an expert out of range."""
     there = (token_ids >= 0) & (token_ids < len(hash_table))
     found = hash_table[token_ids.where(there, 0)]
     return found.where(there[:, None] & (found >= 0) & (found < num_experts), -1).int()

@@ -1,4 +1,4 @@
-"""Compiled GEMM kernels on a device, loaded when first asked for, and launched with what was prepared for their tensors before."""
+"""Compiled GEMM kernels on a device: loaded on first use, launched with arguments that are prepared once for their tensors."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class LoadedGemm:
         self._prepare = lru_cache(PREPARED)(self._parameters)
 
     def _parameters(self, arguments: tuple[tuple[str, int], ...]) -> bytes:
-        """What the launch of these arguments takes: the same addresses and shapes come back again and again."""
+        """Saved arguments (`ArgumentBlock`) of a launch; calls repeat the same addresses and shapes."""
         self._kernel.arguments.fill(self._kernel.artifact.kernel.parameters(self.config, dict(arguments), encode_tensor_map))
         return self._kernel.arguments.save()
 
     def prepare(self, tensors: GemmTensors, operands: dict[str, torch.Tensor] | None = None) -> bytes:
-        """What `launch` takes of tensors that have been checked; `operands` are those of them."""
+        """Saved arguments for `launch`, of tensors that have been checked; `operands` is the result of `GemmTensors.operands`."""
         problem = self.config.problem
         return self._prepare(tuple(tensors.arguments(problem, operands or tensors.operands(problem), 0).items()))
 
     def counter(self) -> int:
-        """Address of what deals tiles to a launch on torch's current stream; 0 where nothing does."""
+        """Address of the tile counter for a launch on torch's current stream; 0 with a static schedule."""
         return self._counters.address() if self._counters else 0
 
     def launch(self, prepared: bytes, counter: int, **moved: int) -> None:
-        """Launches on torch's current stream, with what `prepare` made of tensors that are still where they were, but for `moved`:
-        addresses by the names of arguments, of which no tensor map is made."""
+        """Launches on torch's current stream with the result of `prepare`.  `moved` are new addresses of tensors, by argument; only tensors
+        without a tensor map may move."""
         arguments = self._kernel.arguments
         arguments.restore(prepared)
         early = self._counters if self.config.prefetch_weights else None
@@ -72,14 +72,14 @@ def check_current(device: torch.device, field: str = "a.device") -> None:
 
 
 def gpu_target(device: torch.device) -> Target:
-    """A device as configurations are chosen for it."""
+    """The `Target` of a GPU, for which configurations are chosen."""
     arch = device_arch(device)  # first: says where there is no GPU
     return Target(arch, torch.cuda.get_device_properties(device).multi_processor_count, torch.cuda.get_device_name(device))
 
 
 @cache
 def gemm_kernel(problem: GemmProblem, device: torch.device, rows: int, batch_invariant: bool = False) -> LoadedGemm:
-    """The kernel for a number of rows; compiled, or loaded from the cache, when first asked for.  `batch_invariant` as in `gemm`."""
+    """The kernel for a number of rows; compiled or loaded from the cache on first use.  `batch_invariant` as in `gemm`."""
     return loaded_gemm(choose(problem, gpu_target(device), rows, batch_invariant=batch_invariant), device)
 
 
@@ -90,5 +90,5 @@ def loaded_gemm(config: BaseGemmConfig, device: torch.device) -> LoadedGemm:
 
 @cache
 def loaded_kernel(device: torch.device, kind: type[Any], *fields: Any, **options: Any) -> CudaKernel:
-    """The kernel of a problem without a number of rows, `kind(*fields)`; compiled, or loaded from the cache, when first asked for."""
+    """The kernel of the problem `kind(*fields)`, which has no number of rows; compiled or loaded from the cache on first use."""
     return CudaKernel(ArtifactStore().get(choose(kind(*fields), gpu_target(device), 1, **options)))

@@ -1,4 +1,4 @@
-"""Moves tokens and routing of a call into the symmetric buffer: one launch, or none if they are views of it."""
+"""Copies tokens and routing of a call into the symmetric buffer: one launch, or none if they are views of it."""
 
 from __future__ import annotations
 

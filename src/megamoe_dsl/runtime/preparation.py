@@ -1,4 +1,4 @@
-"""The kernels of a layer, which of them a call uses, and how to compile them in advance, in parallel."""
+"""The kernels of a layer, the choice of one for a call, and compiling them in advance in parallel."""
 
 from __future__ import annotations
 

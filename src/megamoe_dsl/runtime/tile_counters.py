@@ -19,7 +19,7 @@ EACH, BYTES = 3, 4
 
 
 def captured_stream(stream: int, capturing: bool) -> tuple[int, int]:
-    """Key of a stream and of the capture on it, if any: a graph may run beside the stream it was captured on."""
+    """Key of a stream and of its capture, if any: a graph may run at the same time as the stream that captured it."""
     return stream, int(driver.cuStreamGetCaptureInfo(stream)[2]) if capturing else 0
 
 

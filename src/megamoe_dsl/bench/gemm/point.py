@@ -30,12 +30,12 @@ GROUPS = (
     (8, 4096, 4096, 4096),
 )
 SKEWED = (2048, 1200, 700, 420, 260, 170, 120, 90, 64, 50, 40, 33, 27, 20, 16, 12, 9, 7, 5, 4, 3, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0, 0)
-"""Rows of 32 experts of which few have most."""
+"""Uneven numbers of rows, of 32 experts."""
 
 
 @dataclass(frozen=True)
 class GemmPoint:
-    """One point; `counts` are rows of each group."""
+    """A problem with a number of rows for each group (`counts`)."""
 
     problem: GemmProblem
     counts: tuple[int, ...]
@@ -62,7 +62,7 @@ class GemmPoint:
 
     @property
     def name(self) -> str:
-        """dense 4096x7168x2048 (M x N x K), or packed 32x384x4096x4096 (groups x rows x N x K); formats other than the usual ones last"""
+        """dense 4096x7168x2048 (M x N x K), or packed 32x384x4096x4096 (groups x rows x N x K); then the recipe unless it is the first"""
         p = self.problem
         formats = "" if p.recipe == GEMM_RECIPES[0] else f" {p.recipe}"
         if not p.has_groups:

@@ -35,7 +35,7 @@ _asked: int | None = None
 
 
 def get_num_sms() -> int:
-    """Those asked for, else all of the current device."""
+    """The number that `set_num_sms` has set, by default all SMs of the current device."""
     if _asked is not None:
         return _asked
     count: int = torch.cuda.get_device_properties(current_device()).multi_processor_count
@@ -43,7 +43,7 @@ def get_num_sms() -> int:
 
 
 def set_num_sms(num_sms: int) -> None:
-    """For buffers that are made from now on: a buffer keeps the grid that it is made with.  Raises `ProblemError` unless positive."""
+    """Sets the SMs of buffers that are made later; a buffer keeps its grid.  Raises `ProblemError` unless positive."""
     global _asked
     _asked = integer_between("num_sms", num_sms, 1, 1 << 16, "a positive number of SMs")
 
@@ -52,7 +52,7 @@ _BY_INPUTS: WeakValueDictionary[int, SymmBuffer] = WeakValueDictionary()
 
 
 def current_device() -> torch.device:
-    """Raises `ProblemError` where there is none."""
+    """The current CUDA device.  Raises `ProblemError` without a GPU."""
     require_cuda("cuda")
     return torch.device("cuda", torch.cuda.current_device())
 
@@ -140,7 +140,7 @@ class SymmBuffer:
             setattr(self, name, None)
 
     def forget_weights(self, l1_weights: Sequence[torch.Tensor]) -> None:
-        """Lets go of weights that are no longer used, and of the kernels that were prepared with them; captured graphs of theirs die."""
+        """Frees the kernels that were prepared with these weights.  CUDA graphs that captured them must not run again."""
         address = l1_weights[0].data_ptr()
         self._kernels = {key: kernels for key, kernels in self._kernels.items() if key[0] != address}
 
@@ -151,8 +151,8 @@ class SymmBuffer:
         return replace(self.problem, activation=own, activation_clamp=clamp, fast_math=fast_math, biases=biases)
 
     def kernel(self, weights: TransformedWeights, stats: torch.Tensor | None, layer: Problem, num_tokens_bound: int) -> RankKernel:
-        """The kernel for these weights and this `layer`, prepared now if need be.  Raises `ProblemError`, and `ArtifactError` for want of a
-        compiler."""
+        """The kernel for these weights and this `layer`, prepared on first use.  Raises `ProblemError`, and `ArtifactError` if it is
+        missing and cannot be compiled."""
         config = self._config(layer, num_tokens_bound)
         key = (*(getattr(weights, name).data_ptr() for name in weight_names(layer)), 0 if stats is None else stats.data_ptr())
         kernels = self._kernels.setdefault(key, {})
@@ -188,7 +188,7 @@ class SymmBuffer:
 
 
 class SM90SymmBuffer(SymmBuffer):
-    """The same with the arguments that it has on SM90."""
+    """`SymmBuffer` with DeepGEMM's arguments for SM90."""
 
     def __init__(
         self,

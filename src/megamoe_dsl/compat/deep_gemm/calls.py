@@ -77,10 +77,10 @@ def fp8_fp4_mega_moe(
     *,
     num_tokens_bound: int | None = None,
 ) -> None:
-    """Formats of 4 bits, and MXFP8 on SM100; on SM90 MXFP4 weights.  What is not said here is as with `fp8_mega_moe`.
+    """4-bit formats, and MXFP8 on SM100; on SM90 MXFP4 weights.  Other arguments as of `fp8_mega_moe`.
 
     l1_weights, l2_weights   what the architecture's transform of weights returns
-    global_num_tokens  tokens of all ranks, which choose the kernel where no `num_tokens_bound` does
+    global_num_tokens  tokens of all ranks, which choose the kernel without `num_tokens_bound`
 
     Shared experts, factors of NVFP4, TRT-LLM's order of weights and a norm after each expert are refused.  Raises `ProblemError` before
     anything is launched.
@@ -101,7 +101,7 @@ def fp8_fp4_mega_moe(
 
 
 def _refused(name: str, instead: str) -> Callable[..., NoReturn]:
-    """A function of DeepGEMM that does nothing here but raise `ProblemError`."""
+    """A function of DeepGEMM that this project lacks; calls raise `ProblemError`."""
 
     def call(*_: Any, **__: Any) -> NoReturn:
         raise ProblemError("function", name, instead)
@@ -141,7 +141,7 @@ def _run(
 
 
 def _bound(problem: Problem, y: torch.Tensor, bound: int | None, of_all_ranks: int | None = None) -> int:
-    """The number of tokens of a rank that a kernel is chosen for, 1 at least.  Raises `ProblemError`."""
+    """Tokens of a rank for which a kernel is chosen, at least 1.  Raises `ProblemError`."""
     rows, most = problem.check_num_tokens(y.shape[0], "y.shape[0]"), problem.max_tokens_per_rank
     if bound is not None:
         allowed = f"between y.shape[0] = {rows} and the buffer's capacity {most}"
@@ -165,7 +165,7 @@ _expected = lru_cache(new_weights)
 
 
 def _in_kernel_order(problem: Problem, arch: Arch, l1: Weights, l2: Weights) -> TransformedWeights:
-    """The same memory, as `TransformedWeights` has it.  Raises `ProblemError` for what no transform returns."""
+    """Views of the weights as `TransformedWeights`.  Raises `ProblemError` unless a transform returned them."""
     how = "transform_weights_for_mega_moe" + ("" if arch.has_tensor_memory else "_sm90")
     if len(l1) != len(l2) or len(l1) not in (2, 3):
         raise ProblemError("l2_weights", f"{len(l2)} tensors beside {len(l1)} of l1_weights", f"what {how} returns")

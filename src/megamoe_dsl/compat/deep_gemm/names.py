@@ -1,4 +1,4 @@
-"""DeepGEMM's names of number formats and activations, and what stands for them here."""
+"""DeepGEMM's names of number formats and activations, with this project's recipes and activations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MMA_TYPES = {
 
 
 def mma_type_of(name: str, arch: Arch) -> MmaType:
-    """What a name means on an architecture.  Raises `ProblemError` for a name that nothing here runs under."""
+    """The entry of `MMA_TYPES` for an architecture.  Raises `ProblemError` for an unknown name."""
     types = MMA_TYPES[arch.name]
     if name not in types:
         raise ProblemError("mma_type", name, f"one of {', '.join(types)} on {arch.name}")
@@ -51,13 +51,13 @@ def activation_of(name: str) -> str:
 
 
 def clamp_of(activation: str, clamp: float | None) -> float | None:
-    """What `activation_clamp` of a `Problem` has to be: None and infinity are no clamp, also of an activation that has its own."""
+    """`activation_clamp` of a `Problem`.  None and infinity mean no clamp, also for an activation with a clamp by default."""
     if clamp is not None and clamp != math.inf:
         return clamp
     return None if ACTIVATIONS[activation].clamp is None else MAX_CLAMP
 
 
 def refuse(name: str, value: Any, allowed: str) -> None:
-    """Raises `ProblemError` for an argument that is given: one that is neither None nor False."""
+    """Raises `ProblemError` unless the argument is None or False."""
     if value is not None and value is not False:
         raise ProblemError(name, value if isinstance(value, int) else "given", allowed)
