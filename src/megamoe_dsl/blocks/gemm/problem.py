@@ -203,8 +203,7 @@ class GatherGemmProblem(ActivatingProblem, GemmProblem):
         self.require("preactivations", stored, "True or False, and False without gate_up")
         output = self.hidden.element if self.gate_up else BF16
         self.require("output", self.output == output, output + (" of gate and up" if self.gate_up else " without gate_up"))
-        multiplied = self.recipe in SUMMED_RECIPES
-        plain = multiplied and not (self.gate_up or self.biases or self.places_rows)
+        plain = self.recipe in SUMMED_RECIPES and not (self.gate_up or self.biases or self.places_rows)
         among = " or ".join(SUMMED_RECIPES)
         self.require("gradient", plain or not self.gradient, f"empty but for packed results in {among} without gate_up and biases")
         block = SCALE_BLOCK if self.formats.scaled else CHANNEL_STEP
@@ -270,6 +269,7 @@ class VarlenKProblem(GemmProblem):
 
     of_experts: ClassVar[bool] = True
     sums_rows: ClassVar[bool] = True
+    k_blocks: ClassVar[int] = 1  # type: ignore[assignment]  # K is known on the device only
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -302,8 +302,3 @@ class VarlenKProblem(GemmProblem):
         return self.n if self.transposes else self.k
 
     d_columns = property(attrgetter("k"))
-
-    @property
-    def k_blocks(self) -> int:
-        """K is known on the device only."""
-        return 1
