@@ -54,7 +54,7 @@ def normal_entry(shifts: Any, step: int) -> tuple[Any, Any]:
 
 
 def _shift(shifts: Any, step: int) -> Any:
-    """Eight times that of a step."""
+    """Eight times the shift of one K step."""
     return emit_to(Uint32, "prmt.b32 {}, {}, 0, {};", shifts, 0x4440 + step)
 
 

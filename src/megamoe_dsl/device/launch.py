@@ -31,7 +31,7 @@ FORMATS = {TensorMapDtype.FP4_UNPACKED: cuda.TensorMapDataFormat.B4X16_P64}
 
 
 def make_map(fields: MapFields) -> Any:
-    """A tensor map by the DSL's own means, from traced integers."""
+    """A tensor map made by the DSL from traced integers."""
     return cuda.create_tensor_map_tiled(
         fields.address,
         TYPES[fields.dtype],

@@ -43,7 +43,7 @@ def try_wait(barrier: Any, parity: Any) -> Any:
 
 @cute.jit
 def wait(barrier: Int32, parity: Int32):
-    """Until the phase of this parity has completed.  No watchdog here: whatever an mbarrier of this kernel waits for comes from a wait on
+    """Waits for the phase of this parity.  No watchdog here: whatever an mbarrier of this kernel waits for comes from a wait on
     global memory, which has one (sync.py)."""
     while try_wait(barrier, parity) == 0:
         pass

@@ -48,13 +48,13 @@ class Ring:
         return Ring(self.depth, select(wraps, Int32(0), self.index + 1), select(wraps, self.phase ^ 1, self.phase))
 
     def previous(self) -> Ring:
-        """The stage before this one; for its addresses, the phase is not said."""
+        """The previous stage, to address it; its phase is not valid."""
         return Ring(self.depth, select(self.index == 0, Int32(self.depth - 1), self.index - 1), Int32(0))
 
 
 @dataclass(frozen=True)
 class RingPlace:
-    """What lies at a ring's position in shared memory, whose plan is `plan`, at shared address `smem`."""
+    """The buffers at one ring position; `plan` is the layout of shared memory and `smem` its shared address."""
 
     plan: cutlass.Constexpr[Region]
     cluster: cutlass.Constexpr[int]

@@ -31,7 +31,7 @@ def begin(ctx: Any, role: cutlass.Constexpr[Role]):
 
 @cute.jit
 def stamp(ctx: Any, activity: cutlass.Constexpr[Activity], detail: Any = 0):
-    """The time since the warp's last stamp went into `activity`.  Lane 0 writes it, and a zero behind it, up to the capacity."""
+    """Records that the time since the warp's last stamp went into `activity`.  Lane 0 writes it, then a zero, while there is room."""
     if cutlass.const_expr(ctx.config.trace):
         if cute.arch.lane_idx() == 0:
             warp = cute.arch.warp_idx()

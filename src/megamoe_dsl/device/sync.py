@@ -49,7 +49,7 @@ class Watchdog:
 
 @dataclass(frozen=True)
 class Equals32:
-    """A 32-bit counter has reached `target` (acquire)."""
+    """Condition: a 32-bit counter equals `target` (acquire)."""
 
     address: Int64
     target: Int32
@@ -64,7 +64,7 @@ class Equals32:
 
 @dataclass(frozen=True)
 class Reached32(Equals32):
-    """The same, or it is beyond."""
+    """Condition: a 32-bit counter is at least `target` (acquire)."""
 
     def met(self, value: Any) -> Any:
         return value - self.target >= 0
@@ -72,7 +72,7 @@ class Reached32(Equals32):
 
 @dataclass(frozen=True)
 class Equals64(Equals32):
-    """The same of 64 bits."""
+    """Condition: a 64-bit counter equals `target` (acquire)."""
 
     target: Int64  # type: ignore[assignment]
 

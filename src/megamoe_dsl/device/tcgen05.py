@@ -38,7 +38,7 @@ def operand(low: Any, step: int, high: int, mn_major: bool, before: int = 0) -> 
 
 
 def allocate(result: Any, columns: int) -> None:
-    """By one warp of each CTA; the address goes to shared memory."""
+    """Allocates TMEM columns and writes their address to shared memory; called by one warp of each CTA."""
     emit("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [{}], {};", result, columns)
     emit("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;")
 

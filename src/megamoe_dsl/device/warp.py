@@ -59,7 +59,7 @@ shuffle_xor = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xfff
 
 
 def shuffle_xor_among(members: Any, value: Any, mask: int) -> Any:
-    """The same among some lanes, a bit each in `members`; the others may be elsewhere."""
+    """As `shuffle_xor`, among the lanes of the mask `members` only; other lanes may have diverged."""
     return emit_to(Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, {};", value, mask, members)
 
 
@@ -78,7 +78,7 @@ named_barrier = partial(emit, "barrier.cta.sync.aligned {}, {};")
 
 
 def store_where(condition: Any, store: Callable[[], None]) -> None:
-    """Calls `store` where the condition holds, without a question where it is Python's True."""
+    """Calls `store` where the condition holds; Python's True compiles to no branch."""
     if condition is True:
         store()
     else:
@@ -100,7 +100,7 @@ class ClusterPlace:
 
 
 def sync_cluster() -> None:
-    """All threads of all CTAs of the cluster, but for those that have exited."""
+    """Cluster barrier of all threads that have not exited."""
     emit("barrier.cluster.arrive.release.aligned;")
     emit("barrier.cluster.wait.acquire.aligned;")
 

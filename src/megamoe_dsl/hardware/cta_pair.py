@@ -16,7 +16,7 @@ PAIR_ROWS = CLUSTER * BLOCK_N
 
 @dataclass(frozen=True)
 class PairMma:
-    """A kind, with weights as operand A and tokens as B.
+    """A kind of tcgen05.mma with weights as operand A and tokens as B.
 
     name             of the kind in PTX
     weights, tokens  codes of the formats in the instruction descriptor
@@ -36,7 +36,7 @@ class PairMma:
 
 @dataclass(frozen=True)
 class ScaledMma(PairMma):
-    """A kind that scales its operands, by a factor for every 32 or 16 channels.
+    """A block-scaled kind: one scale factor per 32 or 16 channels.
 
     scales           code of the format of scales
     scale_channels   that share one
@@ -47,12 +47,12 @@ class ScaledMma(PairMma):
 
     @property
     def formats(self) -> int:
-        """Sums are FP32 and not said; scales in bit 23."""
+        """Accumulators are always FP32 and take no bits; the scale format is bit 23."""
         return self.scales << 23 | self.weights << 7 | self.tokens << 10
 
     @property
     def scale_ids(self) -> tuple[int, ...]:
-        """For each MMA of a word of scales the first byte that it takes of it."""
+        """For each MMA that shares a word of scales, the first byte it uses."""
         return tuple(range(0, SCALES_PER_WORD, self.channels // self.scale_channels))
 
 

@@ -81,7 +81,7 @@ def pool_sf_row(pool_block: Int, row_in_block: Int, sf_block_m: int) -> Int:
 
 @dataclass(frozen=True)
 class KBlock:
-    """K of a stage.
+    """The K extent of a pipeline stage.
 
     channels   a multiple of 128; of BF16 64
     row_bytes  of an operand's row in shared memory, the span of its swizzle.  TMA moves as far along the row for the next stage: counted in
@@ -101,7 +101,7 @@ class KBlock:
 
     @property
     def weight_tiles(self) -> int:
-        """Tiles of weights in memory (`quant.tile_sm100`) that a stage has of a CTA's rows."""
+        """Number of weight tiles (`quant.tile_sm100`) that one stage holds of a CTA's rows."""
         return max(1, self.channels // CHANNELS_PER_WORD)
 
     @property

@@ -21,7 +21,7 @@ Coordinate: TypeAlias = Any  # an `IntTuple`
 
 
 class LayoutError(ValueError):
-    """A shape and a stride are no layout, or a coordinate does not fit; the message says which condition fails."""
+    """A shape and stride that do not form a layout, or a coordinate out of range; the message names the condition."""
 
 
 def flatten(value: Coordinate) -> tuple[Any, ...]:
@@ -36,14 +36,14 @@ def product(shape: IntTuple) -> int:
 
 
 def congruent(a: Coordinate, b: Coordinate) -> bool:
-    """Whether both nest in the same way."""
+    """Whether both have the same nesting."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(congruent(x, y) for x, y in zip(a, b, strict=True))
     return not isinstance(a, tuple) and not isinstance(b, tuple)
 
 
 def unflatten(leaves: Iterable[Any], profile: IntTuple) -> Any:
-    """The leaves nested as `profile` is."""
+    """The leaves, nested like `profile`."""
     remaining = leaves if isinstance(leaves, Iterator) else iter(leaves)
     return tuple(unflatten(remaining, part) for part in profile) if isinstance(profile, tuple) else next(remaining)
 

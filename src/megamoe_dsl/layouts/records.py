@@ -20,7 +20,7 @@ def trace_buffer(num_sms: int, warps: int) -> Region:
 
 
 class Role(IntEnum):
-    """Roles that leave stamps: the detail of a warp's first."""
+    """Roles that write stamps; a warp's first stamp holds its role as detail."""
 
     DISPATCH = 0
     TOKEN_LOADER = 1
@@ -32,7 +32,7 @@ class Role(IntEnum):
 
 
 class Activity(IntEnum):
-    """What the time between a warp's last stamp and this one went into."""
+    """What a warp did between its previous stamp and this one."""
 
     START = 0  # the warp's first stamp
     COUNT = 1  # dispatch: counting tokens, sending their indices

@@ -84,7 +84,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Region:
-    """Fields with their places.  `size` and `alignment` are in bytes."""
+    """Named fields and their byte offsets.  `size` and `alignment` are in bytes."""
 
     name: str
     placements: tuple[Placement, ...]
@@ -205,7 +205,7 @@ def deepest_ring(config: Any) -> int:
 
 
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
-    """The largest number whose `num_bytes`, which grow with it, are no more than `capacity`; 0 when one is too many."""
+    """The largest count with `num_bytes(count) <= capacity`; `num_bytes` must not decrease. 0 if one does not fit."""
     first, second = num_bytes(1), num_bytes(2)
     if first < second:  # mostly they grow by as much each time
         straight = 1 + (capacity - first) // (second - first)

@@ -44,12 +44,12 @@ class HostTable:
 
     @cached_property
     def first(self) -> tuple[int, ...]:
-        """Each expert's first block, and after the last expert the number of blocks."""
+        """First block of each expert, followed by the number of blocks."""
         return (0, *accumulate(ceil_div(tokens, self.block_m) for tokens in self.counts))
 
     @cached_property
     def valid(self) -> tuple[int, ...]:
-        """How many tokens each block has, in the order of the pool."""
+        """Number of tokens of each block, in pool order."""
         step = self.block_m
         return tuple(min(step, tokens - begin) for tokens in self.counts for begin in range(0, tokens, step))
 
@@ -118,7 +118,7 @@ class FusedMoeOrder(Order):
 
     @property
     def num_steps(self) -> int:
-        """One for each expert, and as many more as Linear2 comes later."""
+        """Number of steps: one per expert, plus `lookahead`."""
         return self.config.problem.experts_per_rank + self.config.lookahead
 
     def first_sizes(self, zero: Int) -> Any:
@@ -238,7 +238,7 @@ class RingOrder(FusedMoeOrder):
         return minimum(self._blocks(expert) - first, min(self.config.group_m, self.config.window))
 
     def block(self, step: Int, local: Int, sizes: RingStep) -> Block:
-        """The block, its phase and expert included."""
+        """The block with its phase and expert."""
         phase, number = self._part(local, sizes)
         is_fc1 = phase == FC1
         expert, first, rows = (

@@ -60,7 +60,7 @@ class DenseOrder(GemmOrder):
 
 @dataclass(frozen=True)
 class GroupedOrder(GemmOrder):
-    """The experts of a table (as `fused_moe.HostTable`)."""
+    """One step per expert of a table such as `fused_moe.HostTable`."""
 
     table: Any
 

@@ -20,7 +20,7 @@ from ..layouts.arith import Int, div, minimum, select
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Position of one walk in the sequence of blocks."""
+    """Position in the sequence of blocks."""
 
     order: Order
     step: Int
@@ -77,7 +77,7 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class OneSize:
-    """The size of a step whose blocks are all of one kind."""
+    """Size of a step with one kind of blocks."""
 
     total: Int
 

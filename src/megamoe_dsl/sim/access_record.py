@@ -41,7 +41,7 @@ def pack(agent: int, clock: int, line: int, asynchronous: bool, code: int = 0) -
 
 
 def unpack(record: int) -> tuple[int, int, int, int]:
-    """What a record says: agent, code of its lanes, PTX line, clock."""
+    """The fields of a record: agent, lane code, PTX line, clock."""
     return record & AGENT_MASK, record >> CODE_SHIFT & LAST, record >> LINE_SHIFT & LINE_MASK, record >> CLOCK_SHIFT
 
 
@@ -88,7 +88,7 @@ def lane_codes(records: Records) -> Records:
 
 
 def members(code: int) -> int:
-    """The lanes that a code means, as a mask."""
+    """The lanes of a code, as a mask."""
     if code < ALIKE:
         return 1 << code
     return _groups[code - FIRST_GROUP] if FIRST_GROUP <= code < FIRST_GROUP + len(_groups) else FULL

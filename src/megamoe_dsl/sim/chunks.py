@@ -22,7 +22,7 @@ CHUNK = 16
 
 
 class Chunks:
-    """Where a copy or an operand lies: one row of `starts` (byte offsets, multiples of 16) per chunk, and what follows from them.  Pure
+    """The 16-byte chunks of a copy or operand: `starts` (byte offsets, multiples of 16) per chunk, and what follows from them.  Pure
     functions of an address return the same object for the same arguments, so that all of this is computed once."""
 
     __slots__ = ("_dense", "_records", "end", "low", "numbers", "starts")

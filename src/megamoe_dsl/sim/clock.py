@@ -176,7 +176,7 @@ class LaneAgents:
 
 @dataclass(slots=True, eq=False)
 class Strand:
-    """Lanes `bits` of a warp, which know the same."""
+    """Lanes (mask `bits`) of a warp that share one clock."""
 
     bits: int
     clock: Clock

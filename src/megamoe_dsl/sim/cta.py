@@ -22,7 +22,7 @@ from .sync import BarrierState
 
 
 class Outcome(Enum):
-    """What a handler answers where its instruction was not simply done."""
+    """Result of a handler that did not simply finish its instruction."""
 
     BLOCK = auto()  # not executed: try again later (the same lanes, the same instruction, with lanes that come to it meanwhile)
     PARK = auto()  # the same, but these lanes have arrived somewhere: those that come to it meanwhile stay apart
@@ -49,7 +49,7 @@ class Fragment:
 
 
 class Grid:
-    """A launch with its parameters, the launch before it in the stream, and how many of its clusters have not ended."""
+    """One launch: its parameters, its predecessor in the stream, and the number of unfinished clusters."""
 
     def __init__(self, launch: Launch, before: Grid | None) -> None:
         self.launch, self.program, self.before = launch, launch.program, before
@@ -87,7 +87,7 @@ class Grid:
         return self.launch.early and self.before is not None and not self.before.settled
 
     def waited(self, cta: Cta) -> Clock | None:
-        """Notes that a CTA has waited for the launches before, and returns what it then knows."""
+        """Records that a CTA has waited for its predecessors (griddepcontrol.wait); returns the clock it learns."""
         self._waited.add(cta)
         return self.before.end if self.before else None
 
@@ -162,7 +162,7 @@ Kept = TypeVar("Kept")
 
 
 def kept(owner: Owner, key: object, make: Callable[[Owner], Kept]) -> Kept:
-    """What a CTA or a warp has under a key, made at its first use."""
+    """State of a CTA or warp under a key; `make` creates it at first use."""
     if (found := owner.state.get(key)) is None:
         found = owner.state[key] = make(owner)
     return found  # type: ignore[no-any-return]

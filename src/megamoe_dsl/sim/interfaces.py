@@ -71,7 +71,7 @@ class RunState:
     sweeps: int = 0
     progress: int = 0
     warnings: Counter[str] = field(default_factory=Counter)
-    copied: Counter[tuple[int, int]] = field(default_factory=Counter)
+    crossed: int = 0
     waiting: deque[tuple[Any, Dim3]] = field(default_factory=deque)
     pipes: list[deque[tuple[Origin, Action]]] = field(default_factory=list)
     _posted: list[tuple[int, Origin, Action]] = field(default_factory=list)

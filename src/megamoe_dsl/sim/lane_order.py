@@ -199,7 +199,7 @@ class LaneOrder:
         return clock
 
     def now(self) -> int:
-        """The present, which all that lanes tell from now on covers."""
+        """The current time; everything released later covers it."""
         self._told.clear()
         return self.time
 
@@ -277,7 +277,7 @@ class LaneOrder:
         self.met = self.time
 
     def meet(self, bits: int) -> Strand:
-        """These lanes become one strand; each has learned what the others know."""
+        """Merges these lanes into one strand that knows what each of them knew."""
         first, *others = self._focus(bits)
         for strand in others:
             first.clock.join(strand.clock)
@@ -325,7 +325,7 @@ class LaneOrder:
         return [clock for lanes, clock in self.light.values() if lanes & bits in (lanes, bits)]
 
     def put_off(self, place: Place, clock: Clock, bits: int) -> None:
-        """A relaxed read of lanes has seen this; they learn it at their next fence."""
+        """Keeps what a relaxed read observed; the lanes learn it at their next fence."""
         if (place, bits) not in self.pending:
             self.pending[place, bits] = clock.copy()
         self.pending[place, bits].join(clock)

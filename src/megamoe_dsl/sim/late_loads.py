@@ -1,4 +1,4 @@
-"""Loads that take their values late: as late as PTX lets them, or earlier as the seed has it.
+"""Loads that take their values late: at a random time up to the latest that PTX allows.
 
 A weak load is checked and recorded where it stands, but its value is taken when something waits for it (an instruction that names a
 register of it, one of the same lane that orders memory, a store or copy of its warp, which may be to the same bytes), or before. What
@@ -29,7 +29,7 @@ _RELEASED = 0.5  # the chance that others run after an instruction that orders m
 
 @dataclass
 class _Late:
-    """A load under way: of which lanes, from where, at which line."""
+    """A load in flight: its lanes, addresses and PTX line."""
 
     number: int
     lanes: Lanes
@@ -39,7 +39,7 @@ class _Late:
 
 
 class LateLoads:
-    """What is late in one kernel."""
+    """The weak loads of one kernel, and the instructions that wait for them."""
 
     def __init__(self, kernel: ParsedKernel) -> None:
         self._numbers = {id(ins): n for n, ins in enumerate(kernel.code) if ins.parts[0] == "ld" and is_weak_load(ins)}
@@ -67,7 +67,7 @@ class LateLoads:
         return run
 
     def waiting(self, ins: PtxInstruction) -> Callable[..., None]:
-        """What comes before an instruction that names registers of loads."""
+        """A step before an instruction that names destination registers of loads: these loads complete."""
         numbers = self.waits_for(ins)
 
         def run(w: Warp, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Loads whose value nothing has used yet: what they read may still be read later.
+"""Loads in flight: until an instruction uses the value, the memory may still be read.
 
 PTX orders a thread's own load before its release, but says of no other thread when it is over: only an instruction that uses the value
 waits for it (docs/lab/hopper.md has a load that came back late). A copy from register to register is no use, for it may be left out.
@@ -7,6 +7,7 @@ waits for it (docs/lab/hopper.md has a load that came back late). A copy from re
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from functools import cached_property, reduce
 from operator import or_
 
@@ -40,27 +41,21 @@ class LoadsInFlight:
     @cached_property
     def _holds(self) -> dict[str, int]:
         """Register: the loads whose value it may hold, a bit each; copies are followed."""
-        holds: dict[str, int] = {}
+        holds, before = defaultdict[str, int](int), None
         for bit, ins in enumerate(self.loads):
             for name in REGISTER.findall(ins.operands[0]):
-                holds[name] = holds.get(name, 0) | 1 << bit
+                holds[name] |= 1 << bit
         copies = [(REGISTER.findall(ins.operands[0]), REGISTER.findall(ins.operands[1])) for ins in self.code if ins.parts[0] == "mov"]
-        changed = True
-        while changed:
-            changed = False
+        while holds != before:
+            before = dict(holds)
             for targets, sources in copies:
-                value = 0
-                for name in sources:
-                    value |= holds.get(name, 0)
                 for name in targets:
-                    if value & ~holds.get(name, 0):
-                        holds[name] = holds.get(name, 0) | value
-                        changed = True
+                    holds[name] |= reduce(or_, (holds[one] for one in sources), 0)
         return holds
 
     @cached_property
     def _under_way(self) -> list[int]:
-        """Before every instruction, the loads that may be."""
+        """For every instruction, the loads (a bit each) that may be in flight before it."""
         number = {id(ins): bit for bit, ins in enumerate(self.loads)}
         used = [
             0 if ins.parts[0] == "mov" else reduce(or_, (self._holds.get(name, 0) for name in registers_of(ins)), 0) for ins in self.code

@@ -60,7 +60,7 @@ Reader = Callable[[Warp], Lanes]
 
 
 def reader(value: Value) -> Reader:
-    """What evaluates a value alone."""
+    """A function that evaluates one value outside a segment."""
     source, dtype = value.source, value.dtype
     if value.operands:
         operands = [reader(one) for one in value.operands]

@@ -162,7 +162,7 @@ class Race:
         shadow.write[index] = records
 
     def _check(self, kind: str, shadow: Shadow, index: Any, last: Any, rows: Rows, level: int, records: Any, actor: Accessor) -> bool:
-        """Whether the accessor does not know of some of the accesses `last`, which is a finding."""
+        """Reports a finding if some of the accesses `last` did not happen before this one; returns whether it did."""
         bad = unordered(last, rows[level])
         if bad is None or (bad := self._unknown(last, bad, rows, level, records, actor)) is None:
             return False

@@ -1,4 +1,4 @@
-"""What a run tells: findings and statistics."""
+"""The result of a run: findings and statistics."""
 
 from __future__ import annotations
 
@@ -38,17 +38,13 @@ def describe_line(line: int, kernel: str, source: str) -> str:
 
 @dataclass
 class Report:
-    """Result of one run: warp `instructions`; bytes in global memory that copies moved, by (rank of the CTA, rank of the memory)."""
+    """Result of one run: warp `instructions`, and bytes that asynchronous copies moved between ranks (`crossed`)."""
 
     instructions: int = 0
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
     warnings: Counter[str] = field(default_factory=Counter)
-    copied: Counter[tuple[int, int]] = field(default_factory=Counter)
-
-    @property
-    def crossed(self) -> int:
-        return sum(count for (cta, memory), count in self.copied.items() if cta != memory)
+    crossed: int = 0
 
     def by_source(self) -> list[Finding]:
         """The findings, one for each kind and pair of source lines (of PTX lines where no source is known); counts are added."""

@@ -35,7 +35,7 @@ class Live(NamedTuple):
 
 
 def live_registers(binder: Binder, code: Iterable[tuple[PtxInstruction, Any, bool]]) -> Live:
-    """What a kernel reads before writing it in the same segment or unit. `code`: instructions, what was built, whether a unit begins."""
+    """Registers that a kernel reads before it writes them in a segment or unit. `code`: (instruction, built, begins a unit)."""
     live, segment, unit = Live(set(binder.watched), set(binder.watched)), set[int](), set[int]()
     for ins, item, begins in code:
         if begins:
@@ -84,7 +84,7 @@ _C = compiled("lane_program", OPERATIONS)
 
 @lru_cache(maxsize=4096)
 def elementary(function: Any, types: tuple[type, ...], result: type) -> int | None:
-    """The number of an operation of operands of these types, None for what is called."""
+    """Opcode in `lane_program.c` for operands of these types; None if the function must be called."""
     kind: Any
     if function is AS_TYPE:
         if types[0] not in (*_INTEGERS, np.bool_) or result not in _INTEGERS:
@@ -129,7 +129,7 @@ class Segment:
     def __init__(self, binder: Binder, live: Live) -> None:
         self.binder, self.live = binder, live
         self.steps: list[ValueStep] = []
-        self._leaves: dict[int, int] = {}  # register, or identity of another leaf's source: the step that it is before
+        self._leaves: dict[Any, int] = {}  # register, function of the warp, or type and bytes of a constant: the step that it is before
         self._values: dict[int, int] = {}  # register: the step of its value now
 
     def add(self, ins: PtxInstruction, item: Inline) -> None:
@@ -149,9 +149,10 @@ class Segment:
         """Registers to write, the steps of their values, and of those before where inactive lanes keep them."""
         merged = self.live.unit if masked else set[int]()  # inactive lanes of the others are read by nobody
         kept = {i: step for i, step in self._values.items() if i in self.live.segment}
-        return {i: (step, self._leaf(i, Value(i, self.binder.storage[i])) if i in merged else None) for i, step in kept.items()}
+        return {i: (step, self._leaf(Value(i, self.binder.storage[i])) if i in merged else None) for i, step in kept.items()}
 
-    def _leaf(self, key: int, leaf: Value) -> int:
+    def _leaf(self, leaf: Value) -> int:
+        key = (leaf.dtype, leaf.source.tobytes()) if isinstance(leaf.source, np.ndarray) else leaf.source
         if key not in self._leaves:
             self._leaves[key] = self._append(ValueStep(leaf.source, leaf.dtype, level=int(callable(leaf.source))))
         return self._leaves[key]
@@ -165,9 +166,8 @@ class Segment:
         while value.source is VIEW:
             (value,) = value.operands
         if not value.operands:
-            register = isinstance(value.source, int)
-            step = self._values.get(value.source) if register else None
-            return self._leaf(value.source if register else id(value.source), value) if step is None else step
+            step = self._values.get(value.source) if isinstance(value.source, int) else None
+            return self._leaf(value) if step is None else step
         source, operands = value.source, value.operands[::-1] if value.source in _SWAPPED else value.operands
         source = _SWAPPED.get(source, source)
         steps, types = tuple(map(self._step, operands)), tuple(one.dtype for one in operands)
@@ -178,7 +178,7 @@ class Segment:
 
 
 def lane_program(segment: Segment, masked: bool) -> Callable[..., None]:
-    """What does a segment, called with a warp, its registers and, where `masked`, a mask."""
+    """Compiles a segment to a function of a warp, its registers and, if `masked`, a mask."""
     steps, kept = segment.steps, segment.kept(masked)
     used = {step for pair in kept.values() for step in pair if step is not None}
     for number in reversed(range(len(steps))):

@@ -201,7 +201,7 @@ class Shadow:
     # ---- accesses
 
     def concurrent(self) -> Readers:
-        """Where reads go that are concurrent with the recorded ones, which stay."""
+        """The store of reads that are concurrent with the recorded ones; made at first use."""
         if self.readers is None:
             self.readers = Readers(len(self.read))
         return self.readers

@@ -244,4 +244,4 @@ class Simulator:
             for clusters in (world.ended, world.live):
                 world.forget(clusters)
             race.forget()
-        return Report(world.instructions, time.perf_counter() - start, list(race.findings.values()), world.warnings, world.copied)
+        return Report(world.instructions, time.perf_counter() - start, list(race.findings.values()), world.warnings, world.crossed)

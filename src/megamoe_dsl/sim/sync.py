@@ -27,7 +27,7 @@ def in_scope(scope: int, first: Place, second: Place) -> bool:
 
 @dataclass(slots=True, eq=False)
 class SyncPoint:
-    """What was released at one flag, counter or barrier: a clock per (scope, releasing CTA)."""
+    """Clocks released at one flag, counter or barrier, by (scope, releasing CTA)."""
 
     released: dict[tuple[int, Place], Clock] = field(default_factory=dict)
     version: int = 0

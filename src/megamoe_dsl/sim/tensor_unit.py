@@ -10,6 +10,7 @@ memory. With `Assumptions(tensor_fences=True)` every tcgen05 operation has both 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -35,24 +36,23 @@ def granules(quarters: range | tuple[int, ...], column: int, count: int) -> Inde
     return np.concatenate([quarter * COLUMNS + np.arange(column, column + count) for quarter in quarters])
 
 
+_FRAGMENTS: dict[str, tuple[int, Callable[[IndexArray, IndexArray], tuple[IndexArray, IndexArray]]]] = {
+    "32x32b": (1, lambda r, thread: (thread, r)),
+    "16x64b": (1, lambda r, thread: (thread // 4 + 8 * (thread % 2), 2 * r + thread // 2 % 2)),
+    "16x128b": (2, lambda r, thread: (thread // 4 + 8 * (r % 2), 4 * (r // 2) + thread % 4)),
+    "16x256b": (4, lambda r, thread: (thread // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (thread % 4) + r % 2)),
+}
+"""Registers of `.x1`, and the lane and column of register r of a thread."""
+
+
 @lru_cache(maxsize=256)
 def fragment(shape: str, repeat: int) -> tuple[IndexArray, IndexArray, int]:
     """Lane and column of each register of a tcgen05.ld or st of `.x<repeat>`, shaped (registers, 32 threads), and columns touched."""
-    per_repeat, width = {"32x32b": (1, 1), "16x64b": (1, 2), "16x128b": (2, 4), "16x256b": (4, 8)}.get(shape, (0, 0))
-    r, thread = np.arange(per_repeat * repeat)[:, None], np.arange(32)[None, :]
-    match shape:
-        case "32x32b":
-            lane, column = thread, r
-        case "16x64b":
-            lane, column = thread // 4 + 8 * (thread % 2), 2 * r + thread // 2 % 2
-        case "16x128b":
-            lane, column = thread // 4 + 8 * (r % 2), 4 * (r // 2) + thread % 4
-        case "16x256b":
-            lane, column = thread // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (thread % 4) + r % 2
-        case _:
-            raise SimError(f"tcgen05.ld/st shape {shape} is not modeled (32x32b, 16x64b, 16x128b, 16x256b are)")
-    lanes, columns = np.broadcast_arrays(lane, column)
-    return lanes, columns, width * repeat
+    if shape not in _FRAGMENTS:
+        raise SimError(f"tcgen05.ld/st shape {shape} is not modeled ({', '.join(_FRAGMENTS)} are)")
+    registers, places = _FRAGMENTS[shape]
+    lanes, columns = np.broadcast_arrays(*places(np.arange(registers * repeat)[:, None], np.arange(32)[None, :]))
+    return lanes, columns, int(columns.max()) + 1
 
 
 QUARTERS = 4
@@ -164,7 +164,7 @@ class TensorUnit:
         return Actor(self.agent, self.shared_clock, issue.line), Actor(self.agent, self.tensor_clock, issue.line)
 
     def committed(self, issue: PipeIssue) -> Clock:
-        """What a `tcgen05.commit` publishes: everything the pipe has done and was told."""
+        """The clock that `tcgen05.commit` releases: all earlier operations of the pipe, and what their issuers knew."""
         self.begin(issue)
         clock = self.shared_clock.copy()
         clock.join(self.tensor_clock)

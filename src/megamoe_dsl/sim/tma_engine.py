@@ -1,4 +1,4 @@
-"""Asynchronous copies: async-groups, and what copies read and write.
+"""Asynchronous copies: async-groups, and their reads and writes of global and shared memory.
 
 Source: PTX ISA, "Async-group mechanism". Loads are agents per mbarrier. A bulk store completes in two steps, reading its source and writing
 its destination, by two agents per warp, because `wait_group.read` waits for the first only.
@@ -126,7 +126,7 @@ def read_global_rows(cta: Cta, rows: GlobalRows, actor: Actor) -> Bytes:
     """Their bytes, shaped (rows, width), for a CTA."""
     world = cta.world
     allocation, offset = world.memory.find(rows.low, rows.end - rows.low)
-    world.copied[cta.rank, allocation.rank] += rows.num_bytes
+    world.crossed += rows.num_bytes if cta.rank != allocation.rank else 0
     if allocation.valid is not None and not (valid := rows.of(allocation.valid, offset)).all():
         row, column = divmod(int(np.argmin(valid)), rows.width)
         raise SimError(f"read of uninitialized {allocation.where(offset + int(rows.steps[row]) + column)}")
@@ -139,7 +139,7 @@ def write_global_rows(cta: Cta, rows: GlobalRows, values: Bytes, reduce: Combina
     """Store (rows, width) bytes of a CTA, or combine them with what is there: then every element is one relaxed atomic."""
     world = cta.world
     allocation, offset = world.memory.writable(rows.low, rows.end - rows.low)
-    world.copied[cta.rank, allocation.rank] += rows.num_bytes
+    world.crossed += rows.num_bytes if cta.rank != allocation.rank else 0
     if reduce is None:
         if actor:
             world.race.write_bytes(allocation, *rows.places(offset), actor)

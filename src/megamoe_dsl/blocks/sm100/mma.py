@@ -98,7 +98,7 @@ def multiply(stage: Stage, tile: PairTile, k_blocks: Int32):
 
 
 def copy_word(stage: Stage, tile: PairTile, word: int) -> None:
-    """A word of the scales of all rows to TMEM, if there are any."""
+    """Copies one word of scales of all rows to TMEM; does nothing without scales."""
     if not tile.tmem.scaled:
         return
     columns, consumers, atoms = tile.tmem, tile.tmem.consumers, tile.tmem.sfa_columns // 4
@@ -124,7 +124,7 @@ def issue_mma(ctx: TileContext, tile_of: TileOf) -> None:
 
 @cute.jit
 def multiply_tile(ctx: TileContext, tile: Any, places: tuple[Stage, Ring], tile_of: TileOf):
-    """A tile, whose first stage and accumulator are at these places; returns those of the next one."""
+    """Multiplies one tile from these positions of the stage and accumulator rings; returns the positions of the next tile."""
     stage, acc = places
     wait(ctx.barrier("acc_empty", acc.index), acc.phase ^ 1)
     tcgen05.fence_after_sync()

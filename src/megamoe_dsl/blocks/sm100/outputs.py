@@ -76,13 +76,13 @@ def finish_passes(part: ResultPart, rows: Any, form: cutlass.Constexpr[Format], 
 
 
 def shares_scales(form: Format) -> bool:
-    """Whether two warps have the channels of a scale."""
+    """Whether two warps hold the channels that share one scale."""
     return form.channels == CHANNELS_PER_SCALE
 
 
 @dataclass(frozen=True)
 class E2m1Outputs:
-    """The counterpart of `E4m3Outputs`; a pass has four groups."""
+    """As `E4m3Outputs`, for E2M1; a pass has four groups."""
 
     largest: ClassVar[float] = E2M1_MAX
 
@@ -112,7 +112,7 @@ class E4m3Outputs:
 
 @dataclass(frozen=True)
 class Bf16Outputs:
-    """The counterpart of both without scales: rows of 128 bytes, as half of a tile of results has them."""
+    """As `E4m3Outputs`, for BF16 without scales: rows of 128 bytes, the layout of half a result tile."""
 
     largest: ClassVar[float] = 0.0
 

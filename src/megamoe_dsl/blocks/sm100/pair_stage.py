@@ -86,14 +86,14 @@ def block_ks(formats: Recipe, *ks: int) -> tuple[int, ...]:
 
 
 def check_k(config: Any, depths: Sequence[int], of: str) -> None:
-    """0 becomes the least of these.  Raises `ConfigError` for others."""
+    """Replaces 0 by the smallest allowed K.  Raises `ConfigError` for a K that is not allowed."""
     if config.block_k == 0:
         object.__setattr__(config, "block_k", min(depths))
     config.require_any("block_k", depths, f" for {of}")
 
 
 def k_block_of(config: Any) -> KBlock:
-    """A stage's block of K."""
+    """K of one pipeline stage."""
     formats = config.problem.formats
     if not formats.scaled:
         return PLAIN_VALUES
@@ -103,7 +103,7 @@ def k_block_of(config: Any) -> KBlock:
 
 
 def mma_of(config: Any) -> PairMma:
-    """The instruction that multiplies it."""
+    """The kind of tcgen05.mma for these operands."""
     formats = config.problem.formats
     return PAIR_MMAS[formats.weights.scale][formats.weights.element, formats.activations.element]
 
@@ -123,7 +123,7 @@ def weight_rows(address: Any, k: int, height: Any, k_block: KBlock, box_height: 
 
 
 def k_tiles(k: int, k_block: KBlock) -> int:
-    """Tiles that K has in memory."""
+    """Number of weight tiles along K."""
     return ceil_div(k, k_block.channels // k_block.weight_tiles)
 
 

@@ -27,7 +27,7 @@ Run = Callable[[Any], Any]
 
 
 def loader_roles(load_tokens: Run, load_weights: Run, multiply: Run, schedule: Run, first: int = 0) -> tuple[WarpRole, ...]:
-    """The four warps from warp `first` on; `multiply` runs in the even CTA."""
+    """Roles of four warps, starting with warp `first`; `multiply` runs in the even CTA only."""
     return (
         one_warp("token loader", first + TOKENS_WARP, load_tokens),
         one_warp("weight loader", first + WEIGHTS_WARP, load_weights),
@@ -52,7 +52,7 @@ def run_scheduler(ctx: Any, schedule: cutlass.Constexpr[Run]):
 
 @cute.jit
 def end_pair(ctx: Any, warp: Any, first: cutlass.Constexpr[int] = 0):
-    """Neither CTA leaves while the other may still reach its SMEM or TMEM."""
+    """Keeps both CTAs alive until neither accesses the other's SMEM or TMEM, then frees tensor memory."""
     sync_cluster()
     if warp == first + SCHEDULER_WARP:
         tcgen05.free(load_shared_u32(ctx.shared("tmem_address")), ctx.config.tmem.allocated)

@@ -22,7 +22,7 @@ ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 
 @dataclass(frozen=True)
 class ResultPart:
-    """What a warpgroup has of a tile."""
+    """The part of a result tile that one warpgroup stores."""
 
     column: Int32  # the accumulator's first TMEM column
     staging: Int32  # shared address of the warpgroup's result tile

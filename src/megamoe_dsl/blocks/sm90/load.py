@@ -149,7 +149,7 @@ class WeightTile:
         self.weights.load_box(box, destination, full, *self.place(k))
 
     def load_scales(self, stage: Stage, full: Any, k: Any) -> None:
-        """Loads nothing: math warps read scales of weights from memory."""
+        """Loads nothing: math warps read the weights' scales from global memory."""
 
 
 @dataclass(frozen=True)

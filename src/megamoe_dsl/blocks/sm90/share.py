@@ -1,4 +1,4 @@
-"""The share that a math warpgroup of SM90 has of a tile, and the K loops over it: FP8 wgmma with FP32 promotion every 128 of K.
+"""The part of a tile that an SM90 math warpgroup computes, and the K loops over it: FP8 wgmma with FP32 promotion every 128 of K.
 
 waits     full, per stage
 signals   empty, per warp and stage
@@ -133,7 +133,7 @@ class RowShare(MathThread):
 
     @property
     def has_own_weights(self) -> bool:
-        """Whether its warpgroup alone has its 128 weight rows; else both warpgroups have all 256."""
+        """Whether each warpgroup computes 128 weight rows of its own; otherwise both compute all 256."""
         return self.half
 
     @property
@@ -193,11 +193,11 @@ class RowShare(MathThread):
         return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(chunk, i // 4)] for i in range(self.chunk_rows // 2))
 
     def release(self, stage: Stage, more: Any) -> None:
-        """Gives a stage back that has been read; whether there are `more` of the tile does not matter."""
+        """Releases a stage that has been read; `more` is not used."""
         release_stage(stage, self.lane)
 
     def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
-        """The sums, of shares whose addresses are theirs."""
+        """Pairs of a part's share and its sums: one pair."""
         return [(self, sums)]
 
     def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
@@ -317,7 +317,7 @@ class ColumnShare(MathThread):
 
 
 def load_pair(stage: Stage, address: Any) -> tuple[Any, Any]:
-    """Scales of two tokens that follow one another."""
+    """Scales of two consecutive tokens."""
     if stage.scales_in_pairs:
         first, second = load_shared_f32x2(address)
         return first, second
@@ -387,6 +387,6 @@ def issue_block(stage: Stage, me: Share, sums: Any, element: str, accumulate: bo
 
 
 def wait_block(sums: Any, pending: int) -> tuple[tuple[Any, ...], ...]:
-    """Until all groups but the last `pending` are done; the sums, which are ready when none is pending."""
+    """Waits until at most `pending` wgmma groups are in flight. Returns the sums, which are valid when none is."""
     values, size = wgmma.wait([one for part in sums for one in part], pending), len(sums[0])
     return tuple(values[first : first + size] for first in range(0, len(values), size))

@@ -16,7 +16,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,6 @@ Built = Handler | Straight | Inline
 Builder = Callable[[PtxInstruction, Binder], Any]
 
 _BUILDERS: dict[str, Builder] = {}
-_LOADED = False
 
 
 def register(*prefixes: str) -> Callable[[Builder], Builder]:
@@ -155,13 +154,11 @@ def whole_warp(*prefixes: str, reads: Kinds) -> Add:
     return adds(prefixes, make)
 
 
+@cache
 def load_families() -> None:
     """Import every module of this package, so that it registers itself."""
-    global _LOADED
-    if not _LOADED:
-        for module in pkgutil.iter_modules(__path__):
-            importlib.import_module(f"{__name__}.{module.name}")
-        _LOADED = True
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
 
 
 def build(ins: PtxInstruction, binder: Binder) -> Built:

@@ -29,7 +29,7 @@ from .mbarrier import INIT, mbarrier_at
 
 @plain("ret", "exit", straight=False)
 def leave(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome:
-    """Ends the executing threads; `ret` too, for only the kernel itself runs."""
+    """Ends the executing threads; `ret` does too, because there are no device functions."""
     return EXIT
 
 
@@ -125,7 +125,7 @@ def barrier(ins: PtxInstruction, b: Binder) -> Any:
 
 
 def _executing(w: Warp, mask: Mask) -> Lanes:
-    """The lanes that do; of a whole warp all that have not exited."""
+    """The executing lanes; for a converged warp, all lanes that have not exited."""
     return ~w.exited if mask is None or w.converged(mask) else mask
 
 
@@ -182,7 +182,7 @@ def fence_barrier_init(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
     *("prefetch", "prefetchu", "cp.async.bulk.prefetch"),
 )
 def hint(ins: PtxInstruction, w: Warp, mask: Mask) -> None:
-    """What has no effect on results."""
+    """Instructions that do not change results: no operation."""
 
 
 @plain("nanosleep", straight=False)

@@ -72,7 +72,7 @@ def _changes(w: Warp) -> dict[int, MapChange]:
 
 
 def _write_global(w: Warp, address: int, values: Bytes, released: bool) -> None:
-    """Store a whole map, and remember who did."""
+    """Stores a whole map and records the writer."""
     allocation, offset = w.world.memory.writable(address, DESCRIPTOR_BYTES)
     w.world.race.write_bytes(allocation, slice(offset, offset + DESCRIPTOR_BYTES), 1, w)
     _changes(w).update({address: MapChange(w.cta, w.order.agents, w.order.now(), released)})

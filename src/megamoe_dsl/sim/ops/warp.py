@@ -8,20 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..access_record import FULL, bits_of
+from ..access_record import bits_of
 from ..lanes import ALONE, LANE, Lanes, uniform
 from ..operands import COMBINED
 from . import Add, Binder, Handler, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, adds, register
 from .access import line_of
 
 _LANE = np.arange(32)
-
-
-def _constant(operand: str) -> int | None:
-    try:
-        return int(operand, 0) & FULL
-    except ValueError:
-        return None
 
 
 @lru_cache(maxsize=256)
@@ -67,8 +60,8 @@ def shuffle(ins: PtxInstruction, b: Binder) -> Any:
     target, _, valid = ins.operands[0].partition("|")
     write, write_valid = b.write(target), b.write(valid) if valid else None
     value, offset, clamp = (b.read(o, np.uint32) for o in ins.operands[1:4])
-    fixed = _constant(ins.operands[2]), _constant(ins.operands[3])
-    constant = None if None in fixed else _sources(mode, np.full(32, fixed[0]), np.full(32, fixed[1]))
+    fixed = [b.value(o, np.int64).source for o in ins.operands[2:4]]
+    constant = _sources(mode, *fixed) if all(isinstance(one, np.ndarray) for one in fixed) else None
 
     @gathered(ins.operands[4], b)
     def run(w: Warp, mask: Mask) -> None:
