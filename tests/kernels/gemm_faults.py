@@ -184,8 +184,13 @@ ADDED_FAULTS = (
     at("a box filled while it is added", READ_WAIT, 0, gone, NOT_ORDERED),
     *(at(f"a warp's lanes not in step, place {place}", IN_STEP, place, gone, ("race",)) for place in range(-4, 0)),
 )
-GRADIENT_FAULTS = tuple(at(f"a warp's lanes not in step, place {place}", IN_STEP, place, gone, ("race",)) for place in range(-8, 0))
-"""Of the box that gate and up come to and gradients leave from: fetched, read, written, stored; then the weighted product."""
+GRADIENT_FAULTS = (
+    *(at(f"a warp's lanes not in step, place {place}", IN_STEP, place, gone, ("race",)) for place in range(-6, 0)),
+    at("a box read before it has come", r"cp\.async\.wait_group[^;]*;", 0, last_number_plus(1), NOT_ORDERED),
+    at("the last box read before it has come", r"cp\.async\.wait_group[^;]*;", -1, gone, NOT_ORDERED),
+    at("copies of a box not a group", r"cp\.async\.commit_group;", -1, gone, NOT_ORDERED),
+)
+"""Of the box that gate and up come to and gradients leave from: copied, read, written, stored; then the weighted product."""
 SUMMED_RING = (*RING[1:-1], *ALONE, *TILES, *ACCUMULATING, *GATHER_FAULTS[:5], GATHER_FAULTS[6])
 CASES: tuple[tuple[Sm90Fault, str], ...] = (
     *((fault, "rows") for fault in (*RING, *ALONE, *WGMMA, *BOXES, *TILES)),

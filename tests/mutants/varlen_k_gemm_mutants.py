@@ -13,8 +13,8 @@ TAILS = (f"{FILE}test_any_number_of_rows[counts1-left]",)
 SOURCES = (f"{FILE}test_sources_that_are_not_there_are_those_that_are",)
 WEIGHTS = (f"{FILE}test_a_transposed_b",)
 GRADIENT = (f"{FILE}test_gradients_of_gate_and_up[silu-up_first-128]", f"{FILE}test_gradients_of_gate_and_up[swigluoai-interleaved-256]")
-WEIGHTED = """for number in cutlass.range_constexpr(2):
-    store_b16(fragment_place(staging, me.lane, 2 * number), weighted[4 * number : 4 * number + 4])"""
+WEIGHTED = """for i in cutlass.range_constexpr(len(weighted)):
+    store_b16(box.chunk_place(me.lane & 7, WORDS * i + (me.lane >> 3)), weighted[i])"""
 IN_FP8 = tuple(f"{FILE}test_sums_over_rows_are_the_tensor_cores[{name}]" for name in ("fp8", "fp8-f32-pairs"))
 COPY = 'load_tile_cta(stage.shared("sfb"), self.scales, full, self.row, k)'
 PAIR_FILE = "tests/kernels/test_gradient_gemms_sm100.py::"
@@ -66,9 +66,9 @@ MUTANTS = (
     mutant(
         "gate and up change places",
         "wrong base",
-        "lane_column",
-        "problem.gradient == UP_FIRST",
-        "problem.gradient != UP_FIRST",
+        "GateUpBox.column",
+        "self.order == UP_FIRST",
+        "self.order != UP_FIRST",
         nearest=(GRADIENT[0],),
     ),
     mutant(
@@ -76,23 +76,39 @@ MUTANTS = (
         "wrong number",
         "channels",
         "dots[h] + one * value",
-        "dots[h] + one * weights[h] * value",
+        "dots[h] + one * weight * value",
         nearest=GRADIENT,
     ),
     mutant(
         "a box's second half has its first half's sums",
         "wrong base",
         "finish_gradient",
-        "16 * box + 8 * number",
-        "16 * box",
+        "16 * (first + i)",
+        "16 * first",
         nearest=GRADIENT,
     ),
     mutant(
         "gate and up of the next box are the last one's",
         "off by one",
         "finish_gradient",
-        "coming.append(fetch(ctx, tile, me, box + AHEAD))",
-        "coming.append(fetch(ctx, tile, me, box))",
+        "box_of(ctx, tile, me, number + epilogue.buffers)",
+        "box_of(ctx, tile, me, number)",
+        nearest=GRADIENT,
+    ),
+    mutant(
+        "rows 8 further have the first rows' sums",
+        "wrong base",
+        "finish_gradient",
+        "4 * word + 2 * box.half + e",
+        "4 * word + e",
+        nearest=GRADIENT,
+    ),
+    mutant(
+        "a box is read before it has come",
+        "missing order",
+        "finish_gradient",
+        "wait_copies(min(epilogue.buffers, boxes - number) - 1)",
+        "wait_copies(min(epilogue.buffers, boxes - number))",
         nearest=GRADIENT,
     ),
     mutant(
@@ -162,7 +178,7 @@ MUTANTS = (
             ),
             (
                 "all channels of a lane have the first two's sums",
-                ("wrong base", "eight_channels", "raw[2 * j : 2 * j + 2]", "raw[:2]"),
+                ("wrong base", "eight_channels", "raw[2 * i : 2 * i + 2]", "raw[:2]"),
                 PAIR_GRADIENT,
             ),
             (

@@ -233,6 +233,34 @@ def test_cp_async_with_zero_fill(wait):
     assert not report.findings
 
 
+@pytest.mark.parametrize(("order", "findings"), [("bar.warp.sync -1;", 0), ("", 1)])
+def test_what_another_lane_has_copied_is_seen_behind_a_barrier_of_the_warp(order, findings):
+    """A lane waits for its own copies only; here each reads what the lane beside it has copied."""
+    body = (
+        SETUP
+        + f"""
+    shl.b32 %r3, %r50, 4;
+    add.s32 %r4, %r2, %r3;
+    cvt.u64.u32 %rd1, %r3;
+    add.s64 %rd2, %rd50, %rd1;
+    cp.async.cg.shared.global [%r4], [%rd2], 16;
+    cp.async.commit_group;
+    cp.async.wait_group 0;
+    {order}
+    xor.b32 %r4, %r4, 16;
+    ld.shared.b32 %r8, [%r4];
+    shl.b32 %r3, %r50, 2;
+    cvt.u64.u32 %rd1, %r3;
+    add.s64 %rd2, %rd51, %rd1;
+    st.global.b32 [%rd2], %r8;
+    """
+    )
+    source, out = words(128), np.zeros(32, np.uint32)
+    report = run(body, [source, out], shared=SHARED)
+    np.testing.assert_array_equal(out, source[(np.arange(32) ^ 1) * 4])
+    assert bool(report.findings) == bool(findings)
+
+
 def test_copies_that_have_completed_are_remembered_as_one():
     """A thread whose copies arrive at mbarriers closes no group; whoever waits learns of all copies, those of earlier arrivals too."""
     groups = AsyncGroups()

@@ -124,6 +124,10 @@ def copy_word(destination: Any, source: Any, num_bytes: Any, words: int = 1) -> 
     emit("cp.async.ca.shared.global [{}], [{}], {}, {};", destination, source, WORD * words, num_bytes)
 
 
+commit_copies = partial(emit, "cp.async.commit_group;")
+"""This thread's copies since the last group become one."""
+wait_copies = partial(emit, "cp.async.wait_group {};")
+"""Waits until no more than so many of this thread's latest groups of copies are under way."""
 arrive_when_copied = partial(emit, "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [{}];")
 """This thread arrives at an mbarrier once its copies so far are done; its arrival is one of those that the barrier counts."""
 load_four = partial(emit_to_many, [Uint32] * 4, "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{}, {}, {}, {}}}, [{}];")

@@ -83,6 +83,11 @@ class ParsedKernel:
         return _align(self.local_bytes, 16)
 
     @cached_property
+    def waits_for_copies(self) -> bool:
+        """Whether threads wait for their own `cp.async`, and not only through mbarriers."""
+        return any(one.opcode.startswith("cp.async.wait") for one in self.code)
+
+    @cached_property
     def unwritten(self) -> dict[str, int]:
         """Registers that instructions read and none writes, with the line of the first that reads one."""
         written, read = set[str](), dict[str, int]()

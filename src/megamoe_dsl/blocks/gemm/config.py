@@ -215,7 +215,7 @@ class GemmConfig(BaseGemmConfig):
         if self.problem.gate_up:
             return ActivateGateUp(idles=self.warpgroups > 1)
         if self.problem.gradient:
-            return GateUpGradient()
+            return GateUpGradient.of(self.tile, self.table_entries)
         if self.problem.sums_rows and self.problem.accumulate:
             return AddSums(self.epilogue_buffers, self.problem.transposes)
         if self.problem.transposes:

@@ -11,7 +11,7 @@ from ...recipe import Format
 from ..sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS
 from ..sm100.pair_stage import byte_rows
 from .problem import BF16, DOT_COLUMNS, F32
-from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, L2_PROMOTION, SWAPPED_COLUMNS
+from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, L2_PROMOTION, SWAPPED_COLUMNS, TileShape
 
 GATE_UP_ROWS = 256  # rows of B of a tile of gate and up: 128 of each, the channels of a scale
 
@@ -47,6 +47,12 @@ class Store(Epilogue):
         return {"d": MapFields(args.d, kind, dims, pitch, box, swizzle, L2_PROMOTION)}
 
     finish = late("blocks.gemm.store.finish_rows")
+
+    def box_bytes(self, tile: TileShape) -> int:
+        return 2 * tile.store_rows * tile.store_columns
+
+    def begin(self, ctx: Any, tile: Any, share: Any) -> None:
+        """Runs before a tile is multiplied, in the warps that finish it."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +102,24 @@ class ActivateGateUp(Store):
 
 @dataclass(frozen=True)
 class GateUpGradient(Store):
-    """Turns sums, gradients of the activated product, into gradients of gate and up."""
+    """Turns sums, gradients of the activated product, into gradients of gate and up.  channels: of a warp's box of 8 rows."""
 
-    buffers: int = 1
+    channels: int
+
+    @staticmethod
+    def of(tile: TileShape, groups: int) -> GateUpGradient:
+        """Scales, or tables of many groups, leave no room beside four stages for two boxes of 64 channels."""
+        return GateUpGradient(3, 32) if tile.scaled or groups > 340 else GateUpGradient(2, 64)
 
     def check(self, config: Any) -> None:
         """Requires all columns of a row of a tile in one quad.  Raises `ConfigError`."""
         check_rows_of_warpgroups(config, "a gradient")
         config.require("block_n", config.block_n % DOT_COLUMNS == 0, f"a multiple of {DOT_COLUMNS} for a gradient")
 
+    def box_bytes(self, tile: TileShape) -> int:
+        return tile.store_rows // 2 * 4 * self.channels
+
+    begin = late("blocks.gemm.gate_up_gradient.begin_gradient")
     finish = late("blocks.gemm.gate_up_gradient.finish_gradient")
 
 

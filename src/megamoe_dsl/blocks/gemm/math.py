@@ -71,6 +71,7 @@ def compute(ctx: GemmContext, tile: GemmTile, tiles: TileQueue, scales: Any, me:
             else:
                 stage = leave_out(ctx, tile, stage, me)
         else:
+            ctx.config.epilogue.begin(ctx, tile, share)
             sums, stage = multiply_rows(ctx, tile, scales, share, stage)
     ctx.stamp(Activity.MULTIPLY, tile)
     following, tiles = next_tile(tiles)

@@ -45,8 +45,8 @@ def gemm_barriers(config: Any, stages: int) -> tuple[MBarrier, ...]:
 def gemm_plan(config: Any, num_stages: int) -> SharedPlan:
     """The plan on SM90.  cd: staging boxes of D of each warp.  exchange: sums that the other CTA's threads send, four at a time."""
     tile, weights, buffers = config.tile, config.weights, config.epilogue.buffers
-    warps, box_bytes = WARPS_PER_GROUP if config.split_k else config.math_warps, 2 * tile.store_rows * tile.store_columns
-    boxes = Field("cd", (warps, buffers, box_bytes), U8, OPERAND_ALIGNMENT)
+    warps = WARPS_PER_GROUP if config.split_k else config.math_warps
+    boxes = Field("cd", (warps, buffers, config.epilogue.box_bytes(tile)), U8, OPERAND_ALIGNMENT)
     exchange = Field("exchange", (tile.sums // VECTOR, EXCHANGING_THREADS, VECTOR), F32, 128)
     ring = (
         Field("weights", (num_stages, weights.num_bytes(tile.n)), U8, OPERAND_ALIGNMENT),

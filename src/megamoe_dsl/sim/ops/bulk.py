@@ -214,11 +214,13 @@ def copy_async(ins: PtxInstruction, w: Warp, given: dict[int, tuple[int, ...]]) 
             place = f"from {source:#x} to {cta} smem+{offset - SMEM_RESERVED}"
             raise SimError(f"cp.async of {count}/{size} bytes {place}: misaligned, too long or not local")
         pieces.append((offset, source, count))
-    actor = _generic_actor(w, "cp.async")
-    copy = tma.AsyncCopy(actor.clock, work=partial(_copy_lanes, w.cta, pieces, size, actor))
-    for lane in given:
-        tma.groups_of(w, "cp.async", lane).open.append(copy)
-    w.world.post(copy.perform, origin(w))
+    apart = w.kernel.waits_for_copies  # each lane for its own
+    for lanes, own in [([lane], [piece]) for lane, piece in zip(given, pieces, strict=True)] if apart else [(list(given), pieces)]:
+        actor = _generic_actor(w, f"cp.async {lanes[0]}" if apart else "cp.async")
+        copy = tma.AsyncCopy(actor.clock, work=partial(_copy_lanes, w.cta, own, size, actor))
+        for lane in lanes:
+            tma.groups_of(w, "cp.async", lane).open.append(copy)
+        w.world.post(copy.perform, origin(w))
 
 
 @each_lane("cp.async.mbarrier.arrive", reads=(ADDRESS,))

@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ....device.cast import f32_of_bits, permute, unpack_bf16
+from ....device.cast import f32_of_bits
 from ....device.memory import load_f32, load_once_v4, load_shared_v4, store_f32, store_shared_f32, store_v4
 from ....device.tcgen05 import load_columns
 from ....device.warp import shuffle_xor_f32
@@ -20,7 +20,7 @@ from ....hardware.cta_pair import BLOCK_N
 from ...sm100.epilogue_tile import PASS_ROWS, read_row
 from ...sm100.results import ROWS_PER_STEP, ResultPart
 from ..context import GemmContext, GemmTile
-from ..gate_up_gradient import HIGH_HALVES, LOW_HALVES, channels
+from ..gate_up_gradient import eight_channels
 from ..problem import INTERLEAVED, UP_FIRST
 
 STAGED_ROWS = 16  # of FP32: as many bytes as a pass of BF16
@@ -55,7 +55,10 @@ def finish_rows(ctx: GemmContext, tile: GemmTile, part: ResultPart, first: Int32
         staged = part.staging + (own + i * ROWS_PER_STEP) * STAGED_BYTES + ((part.lane % LANES * 32) ^ (part.warp << 5))
         raw = [f32_of_bits(word) for half in range(2) for word in load_shared_v4(staged + 16 * half)]
         dots = [Float32(0.0)]
-        weighted, gradients = eight_channels(problem, raw, fetched[i], weights[i], dots)
+        weighted, *gradients = eight_channels(problem, raw, pairs_of(problem, fetched[i]), weights[i], dots, 0)
+        if cutlass.const_expr(problem.gradient == INTERLEAVED):
+            mixed = [word for both in zip(*gradients, strict=True) for word in both]
+            gradients = [mixed[:4], mixed[4:]]
         total = dots[0]
         for mask in (1, 2, 4, 8):
             total = total + shuffle_xor_f32(total, mask)
@@ -87,18 +90,9 @@ def addresses(problem: Any, base: Any, row: Any, channel: Any) -> list[Any]:
     return [ups, gates] if problem.gradient == UP_FIRST else [gates, ups]
 
 
-def eight_channels(problem: Any, raw: Any, fetched: Any, weight: Any, dots: Any) -> tuple[Any, list[Any]]:
-    """Words of a lane's weighted product, and of gradients of gates and ups as they were fetched; adds to `dots`."""
-    alternate = problem.gradient == INTERLEAVED
+def pairs_of(problem: Any, fetched: Any) -> list[tuple[Any, Any]]:
+    """Words of gates and of ups of two channels each; where gate and up alternate, of a channel each."""
+    if problem.gradient != INTERLEAVED:
+        return list(zip(*fetched, strict=True))
     flat = [word for words in fetched for word in words]
-    words = [(flat[2 * j], flat[2 * j + 1]) if alternate else (fetched[0][j], fetched[1][j]) for j in range(CHANNELS // 2)]
-    found = []
-    for j, both in enumerate(words):
-        values = [unpack_bf16(one) for one in both]
-        gate_up: Any = list(zip(*values, strict=True)) if alternate else values
-        found.append(channels(problem, raw[2 * j : 2 * j + 2], gate_up, [weight], dots, 0))
-    weighted, gates, ups = (list(one) for one in zip(*found, strict=True))
-    if not alternate:
-        return tuple(weighted), [tuple(gates), tuple(ups)]
-    mixed = [permute(gate, up, half) for gate, up in zip(gates, ups, strict=True) for half in (LOW_HALVES, HIGH_HALVES)]
-    return tuple(weighted), [tuple(mixed[:4]), tuple(mixed[4:])]
+    return list(zip(flat[::2], flat[1::2], strict=True))
