@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from ..arch import SM90, Arch
 from ..kernels.registry import find_kernel
 from ..problem import ProblemError
@@ -32,8 +34,6 @@ class Host:
         if target is None or target.arch.name not in known:
             which = f"GPUs of {' or '.join(known)}"
             raise HostError("GPUs", 0, f"{which}; without any, bench/compile_artifacts.py of the repository compiles for them")
-        import torch
-
         return cls(target.gpu, target.num_sms // 2 * 2, torch.cuda.device_count(), target.arch)
 
     @classmethod

@@ -17,6 +17,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..artifact.cache import require_writable
 from ..artifact.store import source_digest
 from ..json_file import FileError, read_json_object
@@ -123,8 +125,6 @@ def heading(*sites: Path | str | None) -> dict[str, Any]:
 
 def versions(*sites: Path | str | None) -> dict[str, Any]:
     """GPU, driver and software versions; `sites` are folders of other projects' packages, or None."""
-    import torch
-
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     try:
         driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip()

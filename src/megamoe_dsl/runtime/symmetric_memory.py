@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..arch import ARCHES, Arch, arch_of_capability
 from ..cuda_device import require_cuda, require_usable
@@ -49,8 +50,6 @@ def arch_of_recipe(problem: Problem) -> Arch:
 
 def process_group(problem: Problem, group: Any) -> Any:
     """A group of torch.distributed, by default of all processes.  Raises `ProblemError` without one, or for a size other than num_ranks."""
-    import torch.distributed as dist
-
     if group is None and not (dist.is_available() and dist.is_initialized()):
         how = "start the ranks with torchrun, and call torch.distributed.init_process_group"
         raise ProblemError("group", None, f"a process group of num_ranks = {problem.num_ranks} ranks, and there is none: {how}")
@@ -123,7 +122,6 @@ class SymmetricBuffer:
             return cls(problem, 0, sym, own, reference=reference, pool_rows=pool_rows)
         group = process_group(problem, group)
         require_cuda("cuda")
-        import torch.distributed as dist
         from torch.distributed import _symmetric_memory as symmetric_memory
 
         disable_multicast()
@@ -175,8 +173,6 @@ class SymmetricBuffer:
         """After a wait that exceeded its limit: the ranks that do not report one (watchdog.py); None if unknown."""
         if self.group is None:
             return None
-        import torch.distributed as dist
-
         store = dist.distributed_c10d._get_default_store()
         return silent_ranks(store, f"megamoe_dsl watchdog {self.group.group_name}", self.rank, self.problem.num_ranks)
 
@@ -195,8 +191,6 @@ class SymmetricBuffer:
         if self.sym.is_cuda:
             torch.cuda.synchronize()
         if self.group is not None and not alone:
-            import torch.distributed as dist
-
             dist.barrier(self.group)
         self._handle = None
         self.sym = self.peers = torch.empty(0, dtype=torch.uint8, device="cpu")
