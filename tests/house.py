@@ -25,7 +25,7 @@ BOUNDS = {
     "package: lines": (50_051, 48_000),
     "package: modules": (373, None),
     "package: modules under 40 lines": (50, None),
-    "package: lines of bench": (2_040, 2_500),
+    "package: lines of bench": (2_033, 2_500),
     "bench/results: files": (60, 60),
 }
 """The most that the test allows, and the goal (None: no number is set). A bound falls with its measure, down to the goal."""

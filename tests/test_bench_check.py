@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from megamoe_dsl.bench.check import Check, Expectation, Expected, gather, relative_difference, sample_rows, some_tokens
+from megamoe_dsl.bench.check import Check, Expectation, expected_results, gather, relative_difference, sample_rows, some_tokens
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.problem import Problem
 from ranks_in_threads import on_ranks
@@ -23,34 +23,34 @@ def test_sampled_tokens_are_held_to_the_reference() -> None:
     inputs = [random_inputs(problem, rank, 9, 3) for rank in range(2)]
     weights = [random_weights(problem, rank, 3) for rank in range(2)]
     rows = sample_rows(9, 3)
-    expected = Expected.of(problem, [some_tokens(one, rows) for one in inputs], weights)
-    whole = Expected.of(problem, inputs, weights)
-    assert torch.equal(expected.y, torch.cat([whole.y[rows], whole.y[9 + rows]]))
-    assert not torch.equal(whole.summed.float(), whole.y.float()), "the tensor core cuts off what an exact sum has"
-    right = expected.check(expected.summed)
+    sampled = expected_results(problem, [some_tokens(one, rows) for one in inputs], weights)
+    y, summed, _ = expected_results(problem, inputs, weights)
+    assert torch.equal(sampled[0], torch.cat([y[rows], y[9 + rows]]))
+    assert not torch.equal(summed.float(), y.float()), "the tensor core cuts off what an exact sum has"
+    right = Check.of(sampled[1], *sampled)
     assert right.passed and right.elements == 6 * 256 and right.same_bits == 1.0 and right.worst <= 1
-    wrong = expected.summed.clone()
+    wrong = sampled[1].clone()
     wrong[4, 7] = wrong[4, 7] + 1
     wrong[5, 0] = float("nan")
-    assert expected.check(wrong).violations == 2
+    assert Check.of(wrong, *sampled).violations == 2
     masked = torch.zeros(1, 256)
-    nothing = Expected(masked, masked, bound=masked).check(masked)
+    nothing = Check.of(masked, masked, masked, bound=masked)
     assert nothing.passed and nothing.worst == 0
 
 
 def test_nothing_is_all_right() -> None:
     """Of ranks without tokens."""
     none = torch.zeros(0, 256)
-    assert Expected(none, none, none).check(none.bfloat16()) == Check(elements=0, violations=0, worst=0.0, relative=0.0, same_bits=1.0)
+    assert Check.of(none.bfloat16(), none, none, none) == Check(elements=0, violations=0, worst=0.0, relative=0.0, same_bits=1.0)
 
 
 def test_what_a_check_says() -> None:
     """A NaN, and what is as far as the bound, or farther."""
     y, bound = torch.tensor([[3.0, 4.0, 0.0, 0.0]]), torch.tensor([[0.5, 0.5, 0.5, 0.0]])
-    expected = Expected(y, torch.tensor([[3.0, 4.0, 9.0, 0.0]]), bound)
-    assert expected.check(torch.tensor([[3.0, 3.5, 0.0, 0.0]])) == Check(4, 0, worst=1.0, relative=0.1, same_bits=0.5)
-    assert expected.check(torch.tensor([[3.0, 3.0, 0.0, 0.0]])) == Check(4, 1, worst=2.0, relative=0.2, same_bits=0.5)
-    found = expected.check(torch.tensor([[3.0, 4.0, torch.nan, 0.0]]))
+    expected = y, torch.tensor([[3.0, 4.0, 9.0, 0.0]]), bound
+    assert Check.of(torch.tensor([[3.0, 3.5, 0.0, 0.0]]), *expected) == Check(4, 0, worst=1.0, relative=0.1, same_bits=0.5)
+    assert Check.of(torch.tensor([[3.0, 3.0, 0.0, 0.0]]), *expected) == Check(4, 1, worst=2.0, relative=0.2, same_bits=0.5)
+    found = Check.of(torch.tensor([[3.0, 4.0, torch.nan, 0.0]]), *expected)
     assert (found.violations, found.passed, found.same_bits) == (1, False, 0.75)
 
 
@@ -74,7 +74,7 @@ def test_rank_0_checks_the_rows_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [random_inputs(problem, rank, 9, 3) for rank in range(2)]
     weights = [random_weights(problem, rank, 3) for rank in range(2)]
     rows = sample_rows(9, 3)
-    right = Expected.of(problem, inputs, weights).summed.view(2, 9, 256)
+    right = expected_results(problem, inputs, weights)[1].view(2, 9, 256)
 
     def run(rank: int) -> list[Check | None]:
         expectation = Expectation(problem, inputs[rank], rows, None if rank else weights)

@@ -10,7 +10,7 @@ import torch
 
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.check import Check, Expected, sample_rows
+from megamoe_dsl.bench.check import Check, expected_results, sample_rows
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime.layer import MegaMoE
@@ -47,7 +47,7 @@ class GptOssLayer:
         y = self.moe(given.x, given.topk_idx, given.topk_weights, x_sf=given.x_sf, num_tokens_bound=tokens)
         rows = sample_rows(tokens, SAMPLED).to(GPU)
         sampled = [tensor.view(torch.uint8)[rows].view(tensor.dtype) if tensor is given.x else tensor[rows] for tensor in given]
-        return Expected.of(PROBLEM, [sampled], [self.weights]).check(y[rows])
+        return Check.of(y[rows], *expected_results(PROBLEM, [sampled], [self.weights]))
 
 
 def target_of(sms: int, gpu: str) -> Target:

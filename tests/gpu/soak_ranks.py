@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.check import Check, Expected, sample_rows, some_tokens
+from megamoe_dsl.bench.check import Check, expected_results, sample_rows, some_tokens
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.cases import TokenInputs, random_inputs
@@ -82,13 +82,13 @@ def check_sets(problem: Problem, sets: Sequence[InputSet], weights: Sequence[Exp
         parts = [[tensor.to(device).view(torch.uint8) for tensor in field] for field in zip(*sampled, strict=True)]
         given.append([torch.cat(part).view(like.dtype) for part, like in zip(parts, sampled[0], strict=True)])
     whole = replace(problem, max_tokens_per_rank=max(len(x) for x, *_ in given))
-    expected = Expected.of(whole, given, weights)
+    expected = expected_results(whole, given, weights)
     owner = torch.cat([torch.full((len(some[rank]),), index) for rank in range(problem.num_ranks) for index, some in enumerate(rows)])
     found = []
     for index, (one, some) in enumerate(zip(sets, rows, strict=True)):
         got = torch.cat([y[chosen].to(device) for y, chosen in zip(one.wanted, some, strict=True)])
         own = (owner == index).to(device)
-        found.append(Expected(expected.y[own], expected.summed[own], expected.bound[own]).check(got))
+        found.append(Check.of(got, *(one[own] for one in expected)))
     return found
 
 

@@ -25,6 +25,19 @@ class Check:
     relative: float  # |y - reference| / |reference| in the 2-norm
     same_bits: float  # share of elements equal to the reference to the bit, on Hopper with the tensor core's sums
 
+    @classmethod
+    def of(cls, got: torch.Tensor, y: torch.Tensor, summed: torch.Tensor, bound: torch.Tensor) -> Check:
+        """Compares y, bf16 [tokens, hidden], with the results of `expected_results`."""
+        difference = (got.double() - y.double()).abs()
+        ratio = torch.where(difference == 0, 0.0, difference / bound)
+        return cls(
+            elements=got.numel(),
+            violations=int((~(difference <= bound)).sum()),
+            worst=float(ratio.max()) if got.numel() else 0.0,
+            relative=float(difference.norm() / y.double().norm().clamp(min=1e-30)),
+            same_bits=float((got == summed).double().mean()) if got.numel() else 1.0,
+        )
+
     @property
     def passed(self) -> bool:
         return self.violations == 0
@@ -44,36 +57,16 @@ def gather(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     return [[raw.view(dtype).to(device) for raw, dtype in zip(theirs, dtypes, strict=True)] for theirs in everyone]
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Expected y, [tokens, hidden]: the reference's, that with the sums of Hopper's tensor core, and the error bound."""
-
-    y: torch.Tensor
-    summed: torch.Tensor
-    bound: torch.Tensor
-
-    @classmethod
-    def of(cls, problem: Problem, ranks: Sequence[Sequence[torch.Tensor]], weights: Sequence[ExpertWeights]) -> Expected:
-        """The expected y of every rank's tokens (x, x_sf, topk_idx, topk_weights), rank by rank; all tensors are on one device."""
-        x, x_sf, topk_idx, topk_weights = zip(*ranks, strict=True)
-        inputs = LayerInputs(problem, x, x_sf, topk_idx, topk_weights, weights)
-        exact = mega_moe_stages(inputs).y
-        summed = mega_moe_stages(inputs, "hopper").y if RECIPES[problem.recipe].sums_known else exact
-        results = (exact, summed, error_bound(inputs))
-        return cls(*(torch.cat(list(one)) for one in results))
-
-    def check(self, got: torch.Tensor) -> Check:
-        """Compares y, bf16 [tokens, hidden], with the reference and its error bound."""
-        difference = (got.double() - self.y.double()).abs()
-        ratio = torch.where(difference == 0, 0.0, difference / self.bound)
-        norm = self.y.double().norm().clamp(min=1e-30)
-        return Check(
-            elements=got.numel(),
-            violations=int((~(difference <= self.bound)).sum()),
-            worst=float(ratio.max()) if got.numel() else 0.0,
-            relative=float(difference.norm() / norm),
-            same_bits=float((got == self.summed).double().mean()) if got.numel() else 1.0,
-        )
+def expected_results(
+    problem: Problem, ranks: Sequence[Sequence[torch.Tensor]], weights: Sequence[ExpertWeights]
+) -> tuple[torch.Tensor, ...]:
+    """For all ranks' tokens (x, x_sf, topk_idx, topk_weights), rank by rank on one device: y of the reference, y with the sums of Hopper's
+    tensor core, and the error bound, [tokens, hidden]."""
+    x, x_sf, topk_idx, topk_weights = zip(*ranks, strict=True)
+    inputs = LayerInputs(problem, x, x_sf, topk_idx, topk_weights, weights)
+    exact = mega_moe_stages(inputs).y
+    summed = mega_moe_stages(inputs, "hopper").y if RECIPES[problem.recipe].sums_known else exact
+    return tuple(torch.cat(list(one)) for one in (exact, summed, error_bound(inputs)))
 
 
 def some_tokens(inputs: TokenInputs, rows: torch.Tensor) -> list[torch.Tensor]:
@@ -89,12 +82,12 @@ class Expectation:
     def __init__(self, problem: Problem, inputs: TokenInputs, rows: torch.Tensor, weights: Sequence[ExpertWeights] | None) -> None:
         self.rows = rows
         sampled = gather(some_tokens(inputs, rows))
-        self.expected = None if weights is None else Expected.of(problem, sampled, weights)
+        self.expected = None if weights is None else expected_results(problem, sampled, weights)
 
     def check(self, y: torch.Tensor) -> Check | None:
         """Compares every rank's rows of y; all ranks together.  None on ranks other than 0."""
         got = torch.cat([one for (one,) in gather([y[self.rows]])])
-        return None if self.expected is None else self.expected.check(got)
+        return None if self.expected is None else Check.of(got, *self.expected)
 
 
 def relative_difference(y: torch.Tensor, other: torch.Tensor) -> float:
