@@ -7,7 +7,7 @@ A unit is a branch, one handler that may block, or a run of straight-line instru
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,19 @@ class Unit:
 
     def __init__(self, kind: int, pc: int, count: int, line: int) -> None:
         self.kind, self.count, self.line, self.next = kind, count, line, pc + count
-        self.full: Callable[..., None]
-        self.masked: Callable[..., None]
+        self.compile: Callable[[bool], Callable[..., None]]  # of a straight one
         self.handler: Handler
         self.predicate: int | None = None
         self.negated = False
         self.target = 0
+
+    @cached_property
+    def full(self) -> Callable[..., None]:
+        return self.compile(False)
+
+    @cached_property
+    def masked(self) -> Callable[..., None]:
+        return self.compile(True)
 
 
 class Program:
@@ -94,7 +101,7 @@ class Program:
                 while end < len(code) and end not in targets and isinstance(built[end], Inline | Straight) and end - pc < MAX_FUSED:
                     end += 1
                 unit = Unit(STRAIGHT, pc, end - pc, ins.line)
-                self._stubs(unit, list(zip(code[pc:end], built[pc:end], strict=True)))
+                unit.compile = partial(self._compile, list(zip(code[pc:end], built[pc:end], strict=True)))
             elif ins.parts[0] == "bra":
                 unit = Unit(BRANCH, pc, 1, ins.line)
                 assert ins.target is not None
@@ -115,17 +122,6 @@ class Program:
         if self.late is None or isinstance(item, Inline) or (isinstance(item, Straight) and not self.late.orders(ins)):
             return item
         return self.late.around(ins, item.handler if isinstance(item, Straight) else item)
-
-    def _stubs(self, unit: Unit, body: list[tuple[PtxInstruction, Any]]) -> None:
-        def stub(name: str) -> Callable[..., None]:
-            def first(*given: Any) -> None:
-                run = self._compile(body, masked=name == "masked")
-                setattr(unit, name, run)
-                run(*given)
-
-            return first
-
-        unit.full, unit.masked = stub("full"), stub("masked")
 
     def _compile(self, body: list[tuple[PtxInstruction, Any]], masked: bool) -> Callable[..., None]:
         steps, segment = list[Callable[..., None]](), Segment(self.binder, self.live)

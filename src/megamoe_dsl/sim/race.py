@@ -182,12 +182,9 @@ class Race:
         """An atomic, relaxed, acquire, release or volatile access: races only with weak ones. `writes` says which weak accesses it can
         conflict with later; None: with none (mbarriers, which have checks of their own). `lane`: of a warp's lanes, this one alone."""
         rows, records = self._stamp(index, actor, lane, reading=writes is False)
-        if not self.quick.knows(shadow.write, index, rows, HAPPENED):
-            last = shadow.write[index]
-            self._check("atomic vs unordered weak write", shadow, index, last, rows, HAPPENED, records, actor)
-        if writes and not self.quick.knows(shadow.read, index, rows, READS):
-            last = shadow.read[index]
-            self._check("atomic vs unordered weak read", shadow, index, last, rows, READS, records, actor)
+        for kind, last, row in (("write", shadow.write, HAPPENED), ("read", shadow.read, READS))[: 2 if writes else 1]:
+            if not self.quick.knows(last, index, rows, row):
+                self._check(f"atomic vs unordered weak {kind}", shadow, index, last[index], rows, row, records, actor)
         if writes is not None:
             shadow.add_strong(index, records, writes)
 

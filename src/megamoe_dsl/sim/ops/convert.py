@@ -6,7 +6,7 @@ Narrow floats are encoded by searching the table of their values, to nearest eve
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -56,20 +56,15 @@ def bf16_pair(high: Any, low: Any) -> Any:
     return f32_to_bf16(_pairs(high, low)).view(np.uint32).reshape(-1)
 
 
-@lru_cache
-def _ue8m0(up: bool) -> Callable[[Any], Any]:
+def _ue8m0(x: Any, up: bool) -> Any:
     """float32 to a power of two: its exponent, rounded up when `up` (cvt.rp) or towards zero; NaN is 255, the sign is ignored."""
-
-    def run(x: Any) -> Any:
-        bits = np.ascontiguousarray(x).view(np.uint32) & np.uint32(0x7FFFFFFF)
-        exponent = bits >> np.uint32(23)
-        fraction = bits & np.uint32(0x7FFFFF)
-        if up:
-            # a subnormal above 2^-127 needs 2^-126, which is code 1
-            exponent = exponent + np.where(exponent == 0, fraction > np.uint32(0x400000), fraction != 0)
-        return np.where(x != x, 255, np.minimum(exponent, 254)).astype(np.uint16)
-
-    return run
+    bits = np.ascontiguousarray(x).view(np.uint32) & np.uint32(0x7FFFFFFF)
+    exponent = bits >> np.uint32(23)
+    fraction = bits & np.uint32(0x7FFFFF)
+    if up:
+        # a subnormal above 2^-127 needs 2^-126, which is code 1
+        exponent = exponent + np.where(exponent == 0, fraction > np.uint32(0x400000), fraction != 0)
+    return np.where(x != x, 255, np.minimum(exponent, 254)).astype(np.uint16)
 
 
 def _f16_towards_zero(x: Any) -> Any:
@@ -91,7 +86,7 @@ _HOW = frozenset({"rz", "rp", "satfinite", "relu"})
 def _encoder(kind: str, qualifiers: frozenset[str]) -> Callable[[Any], Any]:
     """float32 to codes of f16, bf16 or ue8m0, as uint16."""
     if kind == "ue8m0":
-        return _ue8m0("rp" in qualifiers)
+        return partial(_ue8m0, up="rp" in qualifiers)
     encode, limit = _ENCODE[kind]["rz" in qualifiers], np.float32(_LARGEST[kind])
 
     def run(x: Any) -> Any:
