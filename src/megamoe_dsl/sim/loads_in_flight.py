@@ -40,7 +40,7 @@ class LoadsInFlight:
 
     @cached_property
     def _holds(self) -> dict[str, int]:
-        """Register: the loads whose value it may hold, a bit each; copies are followed."""
+        """For each register, the loads whose value it may hold, a bit each; copies are followed."""
         holds, before = defaultdict[str, int](int), None
         for bit, ins in enumerate(self.loads):
             for name in REGISTER.findall(ins.operands[0]):

@@ -59,7 +59,7 @@ QUARTERS = 4
 
 
 class PipeIssue:
-    """What a warp knew when it issued a pipe operation: `shared` for shared memory, `tensor` for tensor memory."""
+    """Clocks of a warp when it issues a pipe operation: `shared` for shared memory, `tensor` for tensor memory."""
 
     def __init__(self, w: Warp) -> None:
         self.line = w.line

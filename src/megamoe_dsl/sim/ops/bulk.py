@@ -51,7 +51,7 @@ def multicast(w: Warp, ranks: int) -> list[Cta]:
 def post_load(
     ins: PtxInstruction, w: Warp, lane: int, where: int, at: Place, read: Callable[[Cta, Actor], Bytes], count: int, barrier: int, mask: int
 ) -> None:
-    """A load that a lane has issued: what `read` gives goes to the chunks of every target, and its barrier then learns of `count` bytes."""
+    """Posts a lane's load: `read` gives the bytes that go to the chunks of every target; its barrier then completes `count` bytes."""
     (cta, offset), (barrier_cta, barrier_offset) = shared_target(w, where), shared_target(w, barrier)
     pair, own, other = "cta_group::2" in ins.parts, cta.cluster_rank, barrier_cta.cluster_rank
     if several := "multicast::cluster" in ins.parts:
@@ -69,7 +69,7 @@ def post_load(
 def finish_load(
     target: Cta, chunks: Chunks, read: Callable[[Cta, Actor], Bytes], barrier: Mbarrier, count: int, actor_for: Callable[[Mbarrier], Actor]
 ) -> None:
-    """What `read` gives is written to the chunks, if there are any, and the barrier learns of `count` bytes."""
+    """Writes the bytes of `read` to the chunks, if there are any, and completes `count` bytes at the barrier."""
     actor = actor_for(barrier)
     if chunks:
         tma.write_shared_chunks(target, chunks, read(target, actor), actor)
@@ -77,7 +77,7 @@ def finish_load(
 
 
 def post_store(w: Warp, lanes: list[int], where: int, at: Place, what: str, write: Callable[[Cta, Bytes, Actor], None]) -> None:
-    """A store that lanes have issued, once, in two steps: its source in shared memory is read, and `write` gets it."""
+    """Posts one store for all these lanes, in two steps: its source in shared memory is read, then `write` gets the bytes."""
     cta, offset = shared_target(w, where)
     if cta is not w.cta:
         raise SimError(f"{what} from the shared memory of {cta}")
@@ -170,7 +170,7 @@ def wait(ins: PtxInstruction, w: Warp, mask: Mask) -> Outcome | None:
 
 
 def _generic_actor(w: Warp, kind: str) -> Actor:
-    """What performs a warp's asynchronous operations of one kind, in the generic proxy."""
+    """The engine of a warp's asynchronous operations of one kind, in the generic proxy."""
     return w.world.race.engine(w, kind, w.order.snapshot(), asynchronous=False, rows=HAPPENED)
 
 

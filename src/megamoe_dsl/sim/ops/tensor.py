@@ -79,7 +79,7 @@ def _checked_chunks(tensor_map: TensorMap, place: Coordinates, cta: Cta, offset:
 
 
 def _read_boxes(tensor_map: TensorMap, place: Coordinates, cta: Cta, actor: Actor) -> Bytes:
-    """What a load reads, as shared memory holds it."""
+    """The bytes that a load reads, in the format of shared memory."""
     boxes = boxes_at(tensor_map, place)
     if len(boxes) == 1 and boxes[0].whole:
         return to_shared_format(tensor_map, tma.read_global_rows(cta, boxes[0].global_rows, actor))
