@@ -87,7 +87,7 @@ def measure_pair_rows(find: Measurer) -> list[Measure]:
 def measure_sm90(find: Measurer) -> list[Measure]:
     """All measures; of the warp that stores tiles of Linear1 where math warps do not."""
     boxes, decoded = find.config.fc1_boxes, find.config.decoded
-    store = find.inner("tile_scheduler." if decoded else "load.store", UTMASTG=boxes) if boxes else None
+    store = find.inner("tile_scheduler." if decoded else ("load.store", "pool.signal"), UTMASTG=boxes) if boxes else None
     return [
         *measure_math(find),
         *(measure_decoding(find) if decoded else measure_loaded_rows(find)),

@@ -138,9 +138,9 @@ def _functions(path: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def function_at(path: str, line: int) -> str | None:
-    """The innermost function around a line; None outside of all and where the file is not there."""
-    names = [name for first, last, name in _functions(path) if first <= line <= last]
-    return names[-1] if names else None
+    """The innermost function around a line, or the one before: the DSL counts some lines of its loops twice.  None without a function."""
+    before = [(last, name) for first, last, name in _functions(path) if first <= line]
+    return next((name for last, name in reversed(before) if line <= last), before[-1][1] if before else None)
 
 
 def function_of(instruction: Instruction) -> str | None:
