@@ -65,7 +65,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "weigh_results": False,
     },
     "Router": {"scores": "softmax", "groups": 1, "topk_groups": 1, "scale": 1.0},
-    "SimulatedMoE": {"seed": 0, "race": True, "watchdog_ns": 1_000_000_000_000},
+    "runtime.simulated.SimulatedRanks": {"seed": 0, "race": True, "watchdog_ns": 1_000_000_000_000},
     "Sm100Config": {"num_stages": 0, "trace": False, "block_k": 0},
     "Sm90Config": {"num_stages": 0, "trace": False, "cluster": 1},
     "SymmetricBuffer": {"reference": False, "num_sms": 0},
