@@ -35,6 +35,13 @@ cvt.u64.u32 %rd1, %r3;
 add.s64 %rd2, %rd51, %rd1;
 st.global.v4.u32 [%rd2], {%r10, %r11, %r12, %r13};
 """
+LANES_16_BYTES = """
+shl.b32 %r3, %r50, 4;
+add.s32 %r4, %r2, %r3;
+cvt.u64.u32 %rd1, %r3;
+add.s64 %rd2, %rd50, %rd1;
+"""
+"""Where a lane's 16 bytes lie, in shared memory and in the first argument."""
 FILL = """
 shl.b32 %r3, %r50, 2;
 add.s32 %r4, %r2, %r3;
@@ -215,11 +222,8 @@ def test_multicast_load_reaches_every_cta():
 def test_cp_async_with_zero_fill(wait):
     body = (
         SETUP
+        + LANES_16_BYTES
         + f"""
-    shl.b32 %r3, %r50, 4;
-    add.s32 %r4, %r2, %r3;
-    cvt.u64.u32 %rd1, %r3;
-    add.s64 %rd2, %rd50, %rd1;
     and.b32 %r8, %r50, 1;
     shl.b32 %r8, %r8, 4;
     cp.async.cg.shared.global [%r4], [%rd2], 16, %r8;
@@ -233,16 +237,13 @@ def test_cp_async_with_zero_fill(wait):
     assert not report.findings
 
 
-@pytest.mark.parametrize(("order", "findings"), [("bar.warp.sync -1;", 0), ("", 1)])
-def test_what_another_lane_has_copied_is_seen_behind_a_barrier_of_the_warp(order, findings):
+@pytest.mark.parametrize(("order", "races"), [("bar.warp.sync -1;", False), ("", True)])
+def test_what_another_lane_has_copied_is_seen_behind_a_barrier_of_the_warp(order, races):
     """A lane waits for its own copies only; here each reads what the lane beside it has copied."""
     body = (
         SETUP
+        + LANES_16_BYTES
         + f"""
-    shl.b32 %r3, %r50, 4;
-    add.s32 %r4, %r2, %r3;
-    cvt.u64.u32 %rd1, %r3;
-    add.s64 %rd2, %rd50, %rd1;
     cp.async.cg.shared.global [%r4], [%rd2], 16;
     cp.async.commit_group;
     cp.async.wait_group 0;
@@ -258,7 +259,7 @@ def test_what_another_lane_has_copied_is_seen_behind_a_barrier_of_the_warp(order
     source, out = words(128), np.zeros(32, np.uint32)
     report = run(body, [source, out], shared=SHARED)
     np.testing.assert_array_equal(out, source[(np.arange(32) ^ 1) * 4])
-    assert bool(report.findings) == bool(findings)
+    assert bool(report.findings) == races
 
 
 def test_copies_that_have_completed_are_remembered_as_one():
@@ -279,11 +280,8 @@ def test_copies_that_have_completed_are_remembered_as_one():
 def test_cp_async_arrives_on_an_mbarrier(race):
     body = (
         SETUP.replace("[%r1], 1;", "[%r1], 32;")
+        + LANES_16_BYTES
         + """
-    shl.b32 %r3, %r50, 4;
-    add.s32 %r4, %r2, %r3;
-    cvt.u64.u32 %rd1, %r3;
-    add.s64 %rd2, %rd50, %rd1;
     cp.async.ca.shared.global [%r4], [%rd2], 16;
     cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];
     """

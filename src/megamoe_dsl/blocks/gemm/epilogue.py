@@ -13,6 +13,7 @@ from ..sm100.pair_stage import byte_rows
 from .problem import BF16, DOT_COLUMNS, F32
 from .tile import ADDED_COLUMNS, ADDED_ROWS, GROUP_ROWS, L2_PROMOTION, SWAPPED_COLUMNS, TileShape
 
+MOST_WIDE_GROUPS = 340  # whose tables leave room for wide boxes of a gradient beside four stages
 GATE_UP_ROWS = 256  # rows of B of a tile of gate and up: 128 of each, the channels of a scale
 
 
@@ -109,7 +110,7 @@ class GateUpGradient(Store):
     @staticmethod
     def of(tile: TileShape, groups: int) -> GateUpGradient:
         """Scales, or tables of many groups, leave no room beside four stages for two boxes of 64 channels."""
-        return GateUpGradient(3, 32) if tile.scaled or groups > 340 else GateUpGradient(2, 64)
+        return GateUpGradient(3, 32) if tile.scaled or groups > MOST_WIDE_GROUPS else GateUpGradient(2, 64)
 
     def check(self, config: Any) -> None:
         """Requires all columns of a row of a tile in one quad.  Raises `ConfigError`."""

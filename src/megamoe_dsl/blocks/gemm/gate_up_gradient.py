@@ -48,7 +48,6 @@ HALVES = WARP_ROWS // BOX_ROWS
 PART_BYTES = BOX_ROWS * ROW_BYTES
 NUMBER = 32  # channels that a warp computes at a time
 WORDS = 4  # of a thread's row among them, two channels each
-ROWS_PER_STEP = 32 // CHUNKS
 LOW_HALVES, HIGH_HALVES = 0x5410, 0x7632
 
 
@@ -97,7 +96,7 @@ class GateUpBox:
 
     def pieces(self, lane: Any) -> Iterator[tuple[Any, Any]]:
         """Row and chunk that a lane moves at a time, 128 bytes of a row by eight lanes."""
-        for part, step in product(range(2 * self.chunks // CHUNKS), range(0, BOX_ROWS, ROWS_PER_STEP)):
+        for part, step in product(range(2 * self.chunks // CHUNKS), range(0, BOX_ROWS, 32 // CHUNKS)):
             yield step + lane // CHUNKS, part * CHUNKS + lane % CHUNKS
 
 
