@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_named() -> None:
     given = dict(zip(("x", "w1", "w1_sf", "w2", "w2_sf", "topk_idx"), (call.x, w.w1, None, w.w2, None, call.topk_idx), strict=True))
     given["topk_weights"] = call.topk_weights
     for changes, message in (
-        ({"w1_bias": w.w1_bias}, "w2_bias = None: must be a torch.bfloat16 tensor beside the other linear's"),
+        ({"w1_bias": w.w1_bias}, "w2_bias = None: must be a tensor beside the other linear's"),
         ({"w2_bias": w.w2_bias}, "w2_bias = 'a tensor': must be None but beside the other linear's"),
         ({"w1_bias": w.w1_bias, "w2_bias": w.w2_bias.float()}, "w2_bias.dtype = torch.float32: must be torch.bfloat16"),
         ({"w1_bias": w.w1_bias[:, 1:], "w2_bias": w.w2_bias}, r"w1_bias.shape = \(4, 319\): must be \(4, 320\)"),

@@ -150,8 +150,6 @@ def test_gate_and_up_are_stored_by_expert() -> None:
     y, reports = simulate_experts(artifacts, call)
     assert not any(report.findings for report in reports)
     assert torch.equal(y, layer_on_cpu(expected)) and torch.equal(call.operands.preactivations, expected.operands.preactivations)
-    with pytest.raises(ProblemError, match=r"preactivations = None: must be a torch\.bfloat16 tensor where the layer stores"):
-        drawn.check()
 
 
 def test_registers_are_enough_for_most_experts() -> None:

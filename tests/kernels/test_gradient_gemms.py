@@ -169,31 +169,10 @@ def test_a_bad_configuration_is_named(make: Any, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sources": torch.zeros(300, dtype=torch.int32)}, "sources.shape\\[0\\] = 300: must be at most 204"),
-        ({"groups": torch.zeros(4)}, "ends.dtype = torch.float32"),
-        ({"d": torch.zeros(4, 160, 288)}, "out.dtype = torch.float32"),
-    ],
-)
-def test_tensors_that_do_not_fit_are_named(change: dict[str, torch.Tensor], message: str) -> None:
-    run = VARLEN_K_BY_NAME["left"]
-    with pytest.raises(ProblemError, match=message):
-        replace(varlen_k_case(run.config.problem, run.counts).tensors, **change).check(run.config.problem)
-
-
 def test_a_sum_in_fp8_is_chosen_for_its_shape() -> None:
     target = Target.typical("sm_90a")
     chosen = [choose(VarlenKProblem(n, 768, "packed", 8, recipe="fp8xfp8", gathered=""), target, 4096) for n in (2048, 1920)]
     assert [(one.block_m, one.block_n, one.cluster) for one in chosen] == [(128, 128, 2), (128, 128, 1)]
-
-
-def test_rows_that_are_gathered_are_no_transposed_sides() -> None:
-    with pytest.raises(ProblemError, match=r"^left\.shape\[1\] = 64: must be a multiple of 128"):
-        varlen_k_case(VarlenKProblem(64, 64), (128,)).tensors.check(IN_FP8)
-    with pytest.raises(ProblemError, match=r"^sources = None: must be a torch.int32 tensor where rows are gathered"):
-        varlen_k_case(IN_FP8, (128,)).tensors.check(VarlenKProblem(64, 64))
 
 
 def test_a_layers_backward_pass_is_chosen_for_its_shape() -> None:

@@ -22,7 +22,6 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernel_cases.gather import gather_case
 from megamoe_dsl.kernels.registry import find_kernel
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.gemm_tensors import GemmTensors
 from megamoe_dsl.runtime.simulated import simulate_gemm
 from megamoe_dsl.target import Target
 from pair_gather_runs import PAIR_GATHER_BY_NAME, PAIR_GATHER_RUNS, PairGatherRun, pair_gather
@@ -256,59 +255,6 @@ def test_bad_configurations_are_refused() -> None:
         replace(WIDE, pairs=4)
     with pytest.raises(ConfigError, match=r"problem\.n = 768: must be a multiple of 512 for gate and up with consumers = 2 and pairs = 1"):
         Sm100GemmConfig(GatherGemmProblem(768, 256, gate_up="gate_first", output="e4m3", recipe="fp8xfp4"), 64, consumers=2)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"a": torch.zeros(68, 256, dtype=torch.uint8)}, "a.dtype = torch.uint8: must be torch.float8_e4m3fn"),
-        ({"a_sf": torch.ones(68, 2)}, "a_sf.dtype = torch.float32: must be torch.uint8 or torch.float8_e8m0fnu"),
-        ({"a_sf": torch.ones(8, 68, dtype=torch.uint8).T}, r"a_sf.stride\(\) = \(1, 68\): must be contiguous"),
-        ({"b": torch.zeros(4, 256, 256, dtype=torch.uint8)}, r"b.shape = \(4, 256, 256\): must be \(4, 256, 128\)"),
-        ({"b_sf": torch.ones(4, 256, 4, dtype=torch.uint8)}, r"b_sf.shape = \(4, 256, 4\): must be \(4, 256, 8\)"),
-    ],
-)
-def test_tensors_that_do_not_fit_are_named(changes: dict[str, torch.Tensor], message: str) -> None:
-    problem = GatherGemmProblem(256, 256, num_groups=4, recipe="fp8xfp4")
-    tensors: GemmTensors = replace(gather_case(problem, (70, 0, 1, 130)).tensors, **changes)
-    with pytest.raises(ProblemError, match=message):
-        tensors.check(problem)
-
-
-def test_factors_come_with_the_formats_that_have_them() -> None:
-    problem = GatherGemmProblem(256, 256, num_groups=2, recipe="nvfp4xnvfp4")
-    t = gather_case(problem, (3, 0)).tensors
-    with pytest.raises(ProblemError, match=r"factors = None: must be a torch\.float32 tensor where number formats have a factor"):
-        replace(t, factors=None).check(problem)
-    with pytest.raises(ProblemError, match=r"factors.shape = \(3,\): must be \(2,\)"):
-        replace(t, factors=torch.ones(3)).check(problem)
-    with pytest.raises(ProblemError, match=r"a_sf\.dtype = torch\.uint8: must be torch\.float8_e4m3fn"):
-        replace(t, a_sf=t.a_sf.view(torch.uint8)).check(problem)
-    activated = GatherGemmProblem(512, 256, num_groups=2, recipe="nvfp4xnvfp4", gate_up="gate_first", output="e2m1")
-    quantized = gather_case(activated, (3, 0)).tensors
-    quantized.check(activated)
-    for name, value, message in (
-        ("hidden_factors", None, "hidden_factors = None: must be a torch.float32 tensor"),
-        ("hidden_factors", torch.ones(2).double(), "hidden_factors.dtype = torch.float64: must be torch.float32"),
-        ("d_sf", None, "out_sf = None: must be a torch.float8_e4m3fn tensor of gate and up"),
-        ("d_sf", torch.zeros(3, 16, dtype=torch.uint8), r"out_sf.dtype = torch.uint8: must be torch.float8_e4m3fn"),
-    ):
-        with pytest.raises(ProblemError, match=message):
-            replace(quantized, **{name: value}).check(activated)  # type: ignore[arg-type]
-    with pytest.raises(ProblemError, match="hidden_factors = 'a tensor': must be None but where gate and up become a format with a factor"):
-        replace(t, hidden_factors=torch.ones(2)).check(problem)
-    other = GatherGemmProblem(256, 256, num_groups=2, recipe="fp8xfp4")
-    with pytest.raises(ProblemError, match="factors = 'a tensor': must be None but where number formats have a factor"):
-        replace(gather_case(other, (3, 0)).tensors, factors=torch.ones(2)).check(other)
-
-
-def test_scales_of_gate_and_up_come_in_their_order() -> None:
-    problem = GatherGemmProblem(512, 256, num_groups=2, recipe="fp8xfp4", output="e4m3", gate_up="up_first")
-    t = gather_case(problem, (3, 0)).tensors
-    with pytest.raises(ProblemError, match=r"b_sf.dtype = torch.uint8: must be torch.int32, as gate_up_words makes them"):
-        replace(t, b_sf=torch.ones(2, 512, 8, dtype=torch.uint8)).check(problem)
-    with pytest.raises(ProblemError, match=r"out_sf.shape = \(3, 2\): must be \(3, 8\)"):
-        replace(t, d_sf=torch.zeros(3, 2, dtype=torch.uint8)).check(problem)
 
 
 def test_runs_have_names_of_their_own() -> None:

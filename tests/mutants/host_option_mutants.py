@@ -6,7 +6,7 @@ from host_mutant import LAUNCHES, MOE, host
 from mutant import Mutant
 
 RUNTIME = "tests/runtime/test_"
-MOE_LAYER, NODES, REFUSED = f"{RUNTIME}moe_layer.py::test_", f"{RUNTIME}node_layer.py::test_", f"{RUNTIME}refused_launches.py::test_"
+MOE_LAYER, NODES = f"{RUNTIME}moe_layer.py::test_", f"{RUNTIME}node_layer.py::test_"
 
 ASKED = (
     host(
@@ -101,14 +101,6 @@ WAITING = (
     ),
 )
 REFUSALS = (
-    host(
-        "stored gate and up begin anywhere",
-        "missing check",
-        "GemmTensors._of_experts",
-        "Wanted(bf16, (rows, 2 * p.n), TMA_ALIGNMENT)",
-        "Wanted(bf16, (rows, 2 * p.n))",
-        f"{REFUSED}one_thing_that_is_wrong_is_named",
-    ),
     host(
         "a buffer has whatever pool it has",
         "missing check",

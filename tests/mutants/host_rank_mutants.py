@@ -5,7 +5,7 @@ from __future__ import annotations
 from host_mutant import MOE, case, host
 
 PLACES = "tests/kernels/test_ep_scatter_indices.py::test_bad_indices_are_named"
-GATHER = "tests/kernels/test_gather_gemm.py::test_"
+GATHER, REFUSED = "tests/kernels/test_gather_gemm.py::test_", "tests/runtime/test_refused_launches.py::test_"
 SYMMETRIC, RAILS = "tests/runtime/test_symmetric_memory.py::test_", "tests/runtime/test_rails.py::test_"
 RANKS = (
     host("places of other experts pass for its own", "missing check", "check_scatter_indices", "places.clamp(-1, most)", "places", PLACES),
@@ -55,22 +55,14 @@ TENSORS = (
         "tensors on any device",
         "missing check",
         "GemmTensors.check",
-        "check_wanted(given, wanted, WHERE, self.a.device, names)",
-        "check_wanted(given, wanted, WHERE, None, names)",
-        f"{GATHER}tensors_of_another_device_are_named",
-    ),
-    host(
-        "a list of any length",
-        "missing check",
-        "GemmTensors._sources",
-        "p.check_rows(self.sources.numel(), 'sources.shape[0]')",
-        "self.sources.numel()",
-        f"{GATHER}a_list_is_no_longer_than_a_launch_counts",
+        "partial(check_tensor, device=self.a.device)",
+        "check_tensor",
+        f"{REFUSED}one_thing_that_is_wrong_is_named",
     ),
     host(
         "biases begin anywhere",
         "missing check",
-        "ExpertCall._wanted_matrix",
+        "ExpertCall._check_matrix",
         "2 * kind.itemsize",
         "1",
         "tests/runtime/test_experts.py::test_biases_and_weights_of_tokens_are_float32_or_bfloat16",

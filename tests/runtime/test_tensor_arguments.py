@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from megamoe_dsl import (
-    GemmProblem,
     Problem,
     ProblemError,
     gemm,
@@ -26,7 +24,6 @@ from megamoe_dsl import (
     scales_by_column,
     scatter_indices,
 )
-from megamoe_dsl.kernel_cases.gemm import gemm_case
 from megamoe_dsl.runtime.gemm import Operands
 from megamoe_dsl.runtime.top_experts import top_experts
 
@@ -137,21 +134,6 @@ def test_other_errors_stay_as_they_are() -> None:
 
     with pytest.raises(AttributeError, match="no such place"):
         gemm(A.as_subclass(Wrong), None, B[0], None, out=torch.zeros(6, 256, dtype=torch.bfloat16).as_subclass(Wrong))
-
-
-@pytest.mark.parametrize("biases", ["", "f32"])
-def test_a_bias_is_there_where_the_problem_has_one(biases: str) -> None:
-    case = gemm_case(GemmProblem(208, 256, "packed", 3), [40, 0, 9])
-    problem, bias = replace(case.problem, biases=biases), torch.zeros(3, case.problem.n)
-    given, missing = replace(case.tensors, bias=bias), replace(case.tensors, bias=None)
-    right, wrong = (given, missing) if biases else (missing, given)
-    right.check(problem)
-    with pytest.raises(ProblemError, match=r"^bias = (None: must be a torch.float32 tensor|'a tensor': must be None but) of a problem"):
-        wrong.check(problem)
-    shifted = torch.zeros(3 * case.problem.n + 1)[1:].view(3, -1)
-    if biases:
-        with pytest.raises(ProblemError, match=r"^bias\.data_ptr\(\) = \d+: must be a multiple of 8"):
-            replace(case.tensors, bias=shifted).check(problem)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import torch
 
@@ -67,33 +66,6 @@ def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
     """Raises `ProblemError` unless the tensor is on this device."""
     if tensor.device != device:
         raise ProblemError(f"{name}.device", tensor.device, str(device))
-
-
-class Wanted(NamedTuple):
-    """The arguments with which `check_tensor` checks a tensor."""
-
-    dtypes: torch.dtype | Sequence[torch.dtype]
-    shape: tuple[int, ...]
-    alignment: int = 1
-    strided: bool = False
-
-
-def check_wanted(
-    tensors: Mapping[str, Any],
-    wanted: Mapping[str, Wanted],
-    where: Mapping[str, str],
-    device: torch.device,
-    names: Mapping[str, str] | None = None,
-) -> None:
-    """Raises `ProblemError` for a tensor that fails its check, or is not on `device`.  The optional tensors, keys of `where`, must be there
-    if wanted and else None.  `names` are the caller's names of tensors."""
-    names = names or {}
-    for name, place in where.items():
-        if (name in wanted) != (tensors[name] is not None):
-            allowed = f"a {wanted[name].dtypes} tensor {place}" if name in wanted else f"None but {place}"
-            raise ProblemError(names.get(name, name), None if name in wanted else "a tensor", allowed)
-    for name, one in wanted.items():
-        check_tensor(names.get(name, name), tensors[name], one.dtypes, one.shape, device, one.alignment, strided=one.strided)
 
 
 def check_finite(name: str, values: torch.Tensor) -> None:

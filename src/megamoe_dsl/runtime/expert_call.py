@@ -17,19 +17,13 @@ from ..problem import ProblemError
 from ..quant import NVFP4_BLOCK, no_scales
 from ..quant.weights import stored_row
 from ..recipe import ExpertFactors
-from .buffers import Wanted, check_dims, check_wanted
+from .buffers import check_dims, check_tensor
 from .gemm_scales import TMA_ALIGNMENT, check_no_scales, given_scales, rows_of_words
 from .gemm_tensors import OUTPUT_DTYPES, UNPACKED_ALIGNMENT, GemmTensors
 
 INDEX_DTYPES = {I64: torch.int64, I32: torch.int32}
 NVFP4_WORD = SCALES_PER_WORD * NVFP4_BLOCK
 """Values with scales in one 32-bit word, in NVFP4."""
-WHERE = {
-    "preactivations": "where the layer stores gate and up",
-    "factors": "with nvfp4xnvfp4",
-    **dict.fromkeys(("w1_bias", "w2_bias"), "beside the other linear's"),
-}
-"""Optional tensors, and which layers have them."""
 
 
 class LayerOperands(NamedTuple):
@@ -86,42 +80,41 @@ class ExpertCall:
 
     def check(self) -> None:
         """Raises `ProblemError` that names the tensor and what is wrong with it; reads no tensor."""
-        layer, w1_sf, factors = self.layer, self.operands.w1_sf, self.operands.factors
+        layer, w, slots, device = self.layer, self.operands, (self.tokens, self.layer.topk), self.x.device
         check_dims("x", self.x, 2, f"(tokens, {layer.hidden})")
         layer.routing.check_num_tokens(self.tokens, "x.shape[0]")
-        if factors is None and w1_sf.dtype == torch.int32 and w1_sf.dim() == 3 and w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
+        if w.factors is None and w.w1_sf.dtype == torch.int32 and w.w1_sf.dim() == 3 and w.w1_sf.shape[1] * NVFP4_WORD == layer.hidden:
             raise ProblemError("factors", None, "those of expert_factors beside w1_sf with a scale for every 16 values")
-        slots, rows = (self.tokens, layer.topk), 2 * layer.intermediate
-        wanted = {
-            "x": Wanted(torch.bfloat16, (self.tokens, layer.hidden), TMA_ALIGNMENT),
-            "topk_idx": Wanted(INDEX_DTYPES[layer.indices], slots),
-            "topk_weights": Wanted(OUTPUT_DTYPES[layer.weights], slots),
-            **self._wanted_matrix("w1", rows, layer.hidden),
-            **self._wanted_matrix("w2", layer.hidden, layer.intermediate),
-        }
-        if layer.preactivations:
-            wanted["preactivations"] = Wanted(torch.bfloat16, (self.rows, rows), TMA_ALIGNMENT)
-        if layer.formats.activations.factor:
-            wanted["factors"] = Wanted(torch.float32, (len(ExpertFactors._fields), layer.num_experts))
-        others = {"x": self.x, "topk_idx": self.topk_idx, "topk_weights": self.topk_weights}
-        check_wanted({**others, **self.operands._asdict()}, wanted, WHERE, self.x.device)
-        for name, n in (("w1_sf", rows), ("w2_sf", layer.hidden)) if not layer.formats.scaled else ():
-            check_no_scales(layer.recipe, name, getattr(self.operands, name), (layer.num_experts, n))
+        of_both = "beside the other linear's"
+        for name, wanted, where in (("factors", layer.formats.activations.factor, "with nvfp4xnvfp4"), ("w2_bias", layer.biases, of_both)):
+            if (getattr(w, name) is not None) != bool(wanted):
+                raise ProblemError(name, None if wanted else "a tensor", f"a tensor {where}" if wanted else f"None but {where}")
+        check_tensor("x", self.x, torch.bfloat16, (self.tokens, layer.hidden), device, TMA_ALIGNMENT)
+        check_tensor("topk_idx", self.topk_idx, INDEX_DTYPES[layer.indices], slots, device)
+        check_tensor("topk_weights", self.topk_weights, OUTPUT_DTYPES[layer.weights], slots, device)
+        self._check_matrix("w1", 2 * layer.intermediate, layer.hidden)
+        self._check_matrix("w2", layer.hidden, layer.intermediate)
+        if w.preactivations is not None:
+            check_tensor("preactivations", w.preactivations, torch.bfloat16, (self.rows, 2 * layer.intermediate), device, TMA_ALIGNMENT)
+        if w.factors is not None:
+            check_tensor("factors", w.factors, torch.float32, (len(ExpertFactors._fields), layer.num_experts), device)
 
-    def _wanted_matrix(self, name: str, rows: int, k: int) -> dict[str, Wanted]:
-        """Checks of a linear's weights, scales and biases."""
-        layer, formats, experts = self.layer, self.layer.formats, self.layer.num_experts
+    def _check_matrix(self, name: str, rows: int, k: int) -> None:
+        """Checks a linear's weights, scales and biases."""
+        layer, formats, experts, device = self.layer, self.layer.formats, self.layer.num_experts, self.x.device
+        weights, scales, bias = (getattr(self.operands, field) for field in (name, f"{name}_sf", f"{name}_bias"))
         dtype, row = stored_row(formats.weights, k)
-        found = {name: Wanted(dtype, (experts, rows, row), UNPACKED_ALIGNMENT if formats.scales_in_mma else TMA_ALIGNMENT)}
-        if formats.promoted:
-            found[f"{name}_sf"] = Wanted(torch.float32, (experts, rows // SCALE_BLOCK, k // SCALE_BLOCK))
-        elif formats.scaled:
+        check_tensor(name, weights, dtype, (experts, rows, row), device, UNPACKED_ALIGNMENT if formats.scales_in_mma else TMA_ALIGNMENT)
+        if not formats.scaled:
+            check_no_scales(layer.recipe, f"{name}_sf", scales, (experts, rows))
+        elif formats.promoted:
+            check_tensor(f"{name}_sf", scales, torch.float32, (experts, rows // SCALE_BLOCK, k // SCALE_BLOCK), device)
+        else:
             words = formats.weights.scales_of(k) // SCALES_PER_WORD
-            found[f"{name}_sf"] = Wanted(torch.int32, (experts, words, rows_of_words(rows)), TMA_ALIGNMENT)
-        if layer.biases:
+            check_tensor(f"{name}_sf", scales, torch.int32, (experts, words, rows_of_words(rows)), device, TMA_ALIGNMENT)
+        if bias is not None:
             kind = OUTPUT_DTYPES[layer.biases]
-            found[f"{name}_bias"] = Wanted(kind, (experts, rows), 2 * kind.itemsize)
-        return found
+            check_tensor(f"{name}_bias", bias, kind, (experts, rows), device, 2 * kind.itemsize)
 
     @property
     def tokens(self) -> int:

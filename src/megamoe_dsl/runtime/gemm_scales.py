@@ -13,7 +13,7 @@ from ..quant import interleave_gate_up, inverse_utccp_scale_order, no_scales, pa
 from ..quant.weights import TORCH_DTYPES
 from ..recipe import MXFP4, NVFP4, RECIPES, UE4M3
 from ..target import find_arch
-from .buffers import Wanted, check_dims
+from .buffers import check_dims, check_tensor
 from .custom_op import takes_tensors
 from .symmetric_memory import device_arch
 
@@ -130,27 +130,30 @@ def capacity_step(problem: GemmProblem) -> int:
     return SCALE_STEP if problem.formats.promoted else ATOM_ROWS
 
 
-def wanted_scales(
-    problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, *, words: bool = True
-) -> dict[str, Wanted]:
-    """Checks of both scales, none without scales.  `lead` is the shape of A's rows; `words` allows `scale_words` of all rows for A."""
-    if not problem.formats.scaled:
-        return {}
-    if not problem.formats.promoted:
-        every = (torch.Size(lead).numel(),) if words and a_sf.dtype == torch.int32 else lead
-        return {"a_sf": wanted_bytes(problem, a_sf, every, words), "b_sf": wanted_bytes(problem, b_sf, problem.b_lead)}
+def check_scales(problem: GemmProblem, lead: tuple[int, ...], a_sf: torch.Tensor, b_sf: torch.Tensor, device: torch.device) -> None:
+    """Raises `ProblemError` for scales of a dense or grouped problem that do not fit; `lead` is the shape of A's rows."""
     *groups, rows = problem.b_lead
-    of_b = Wanted(torch.float32, (*groups, -(-rows // SCALE_BLOCK), problem.k_blocks))
-    none = Wanted(torch.uint8, (*groups, rows, 0))
-    return {"a_sf": Wanted(torch.float32, (*lead, problem.k_blocks), strided=True), "b_sf": none if problem.decodes else of_b}
+    if not problem.formats.scaled:
+        check_no_scales(problem.recipe, "a_sf", a_sf, lead)
+        check_no_scales(problem.recipe, "b_sf", b_sf, problem.b_lead)
+    elif problem.formats.promoted:
+        check_tensor("a_sf", a_sf, torch.float32, (*lead, problem.k_blocks), device, strided=True)
+        of_b = (torch.uint8, (*groups, rows, 0)) if problem.decodes else (torch.float32, (*groups, problem.scale_rows, problem.k_blocks))
+        check_tensor("b_sf", b_sf, *of_b, device)
+    else:
+        every = (torch.Size(lead).numel(),)
+        check_bytes(problem, "a_sf", a_sf, every if a_sf.dtype == torch.int32 else lead, device)
+        check_bytes(problem, "b_sf", b_sf, problem.b_lead, device)
 
 
-def wanted_bytes(problem: GemmProblem, sf: torch.Tensor, rows: tuple[int, ...], words: bool = True) -> Wanted:
-    """Check of one-byte scales of rows of this shape; `words` also allows `scale_words`, which TMA reads without a copy."""
-    if words and sf.dtype == torch.int32:
-        return Wanted(torch.int32, (*rows[:-1], problem.k_words, rows_of_words(rows[-1])), TMA_ALIGNMENT)
+def check_bytes(problem: GemmProblem, name: str, sf: torch.Tensor, rows: tuple[int, ...], device: torch.device) -> None:
+    """Checks one-byte scales of rows of this shape, or `scale_words` of them, which TMA reads without a copy.  Raises `ProblemError`."""
+    if sf.dtype == torch.int32:
+        shape = (*rows[:-1], problem.k_words, rows_of_words(rows[-1]))
+        check_tensor(name, sf, torch.int32, shape, device, TMA_ALIGNMENT)
+        return
     dtypes = (torch.float8_e4m3fn, torch.int32) if problem.formats.weights.scale == UE4M3 else SCALE_DTYPES
-    return Wanted(dtypes if words else dtypes[:-1], (*rows, problem.k_words * BYTES_PER_WORD))
+    check_tensor(name, sf, dtypes, (*rows, problem.k_words * BYTES_PER_WORD), device)
 
 
 def check_no_scales(recipe: str, name: str, sf: torch.Tensor, rows: tuple[int, ...]) -> None:

@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 
-from ..blocks.gemm.problem import BF16, CONTIGUOUS, DOT_COLUMNS, MASKED, ROW_BLOCK, SCALE_BLOCK, SORTED_BLOCKED, GemmProblem
+from ..blocks.gemm.problem import BF16, CONTIGUOUS, MASKED, ROW_BLOCK, GemmProblem
 from ..hardware.packed_tile import TILE_BYTES, tiles_of
 from ..problem import ProblemError
-from ..quant.weights import TORCH_DTYPES, stored_row
+from ..quant.weights import stored_row
 from ..recipe import E2M1, F32
-from .buffers import Wanted, check_aligned, check_dims, check_wanted
-from .gemm_scales import (
-    TMA_ALIGNMENT,
-    by_block,
-    capacity_step,
-    check_no_scales,
-    has_kernel_strides,
-    kernel_scales,
-    rows_of_words,
-    token_scales,
-    wanted_scales,
-)
+from .buffers import check_aligned, check_dims, check_tensor
+from .gemm_scales import TMA_ALIGNMENT, by_block, capacity_step, check_scales, kernel_scales, token_scales
 
 OUTPUT_DTYPES = {BF16: torch.bfloat16, F32: torch.float32}
 OUTPUTS = {dtype: name for name, dtype in OUTPUT_DTYPES.items()}
 UNPACKED_ALIGNMENT = 32
-WHERE = {
-    "groups": "beside groups of rows",
-    "factors": "where number formats have a factor",
-    "bias": "of a problem with biases",
-    "sources": "where rows are gathered",
-    "d_sf": "of gate and up that have scales",
-    "preactivations": "where gate and up are stored",
-    "up_factors": "where gate and up become a format with a factor",
-    "hidden_factors": "where gate and up become a format with a factor",
-    **dict.fromkeys(("gate_up", "row_weights", "weighted", "dots"), "of a problem with a gradient"),
-}
-"""Optional tensors, and which problems have them."""
-
-
-SIDES = {"a": "left", "a_sf": "left_sf", "b": "right", "b_sf": "right_sf"}
-"""Names of the operands of `k_grouped_gemm`."""
 
 
 def number_of_rows(values: torch.Tensor) -> int:
@@ -99,121 +74,29 @@ class GemmTensors:
     trace: torch.Tensor | None = None
 
     def check(self, problem: GemmProblem) -> None:
-        """Raises `ProblemError` that names the caller's tensor and what is wrong with it; reads no tensor."""
-        p: Any = problem
-        names = {"d": "out", "d_sf": "out_sf"} | ({"groups": "ends"} if p.of_experts else {})
-        if p.sums_rows and not p.gathers:
-            names |= SIDES
-        wanted = self._sums(p) if p.sums_rows else self._of_experts(p) if p.of_experts else self._of_rows(p)
-        given = {name: tensor for name, tensor in vars(self).items() if name != "trace"}
-        check_wanted(given, wanted, WHERE, self.a.device, names)
-        if not (p.formats.scaled or p.sums_rows):
-            check_no_scales(p.recipe, "a_sf", self.a_sf, tuple(self.a.shape[:-1]))
-            check_no_scales(p.recipe, "b_sf", self.b_sf, p.b_lead)
-        if self.d_sf is not None and self.d_sf.dtype == torch.float32 and not has_kernel_strides(self.d_sf):
-            raise ProblemError("out_sf.stride()", self.d_sf.stride(), "those of scales_by_column")
-
-    def _of_rows(self, p: GemmProblem) -> dict[str, Wanted]:
-        """Checks for a dense or grouped problem.  Raises `ProblemError` for a wrong shape of rows."""
-        dims = 3 if p.kind == MASKED else 2
-        check_dims("a", self.a, dims, "[num_groups, capacity, k]" if dims == 3 else "[m, k]")
+        """For a caller's tensors of a dense or grouped problem: raises `ProblemError` that names a tensor that does not fit; reads none."""
+        p, masked, check = problem, problem.kind == MASKED, cast(Any, partial(check_tensor, device=self.a.device))
+        check_dims("a", self.a, 3 if masked else 2, "[num_groups, capacity, k]" if masked else "[m, k]")
         lead = tuple(self.a.shape[:-1])
-        if dims == 3 and lead[0] != p.num_groups:
+        if masked and lead[0] != p.num_groups:
             raise ProblemError("a.shape[0]", lead[0], f"num_groups = {p.num_groups}")
         step = capacity_step(p)
-        if dims == 3 and lead[1] % step:
+        if masked and lead[1] % step:
             raise ProblemError("a.shape[1]", lead[1], f"a multiple of {step}: TMA fetches the scales of so many rows at least")
-        entries = self.rows // ROW_BLOCK if p.kind == CONTIGUOUS else p.num_groups
-        return {
-            **self._operands(p, lead),
-            **wanted_scales(p, lead, self.a_sf, self.b_sf),
-            "d": Wanted(OUTPUT_DTYPES[p.output], (*lead, p.n), TMA_ALIGNMENT),
-            **({"groups": Wanted(torch.int32, (entries,))} if p.has_groups else {}),
-        }
-
-    def _of_experts(self, p: Any) -> dict[str, Wanted]:
-        """Checks for a problem with rows of experts."""
-        for name, tensor in (("a", self.a), ("out", self.d)):
-            check_dims(name, tensor, 2, "[rows, k]" if name == "a" else "[rows, n]")
-        for name, layout, rows in (("a", p.source, len(self.a)), ("out", p.result, len(self.d))):
-            if layout == SORTED_BLOCKED and rows % ROW_BLOCK:
-                raise ProblemError(f"{name}.shape[0]", rows, f"a multiple of {ROW_BLOCK} where rows are {layout}")
-        if p.gate_up and p.formats.scales_in_mma and self.b_sf.dtype != torch.int32:
-            raise ProblemError("b_sf.dtype", self.b_sf.dtype, "torch.int32, as gate_up_words makes them")
-        rows, m, hidden, bf16 = len(self.d), self.rows, p.hidden, torch.bfloat16
-        dtype, row = stored_row(hidden, p.d_columns) if p.gate_up else (bf16, p.d_columns)
-        found = {
-            **self._operands(p, (len(self.a),)),
-            **wanted_scales(p, (len(self.a),), self.a_sf, self.b_sf, words=False),
-            "d": Wanted(dtype, (rows, row), TMA_ALIGNMENT),
-            "groups": Wanted(torch.int32, (p.num_groups,)),
-        }
-        if p.gate_up and hidden.scale:
-            shape = rows, p.d_columns // hidden.channels
-            found["d_sf"] = Wanted(TORCH_DTYPES[hidden.scale], shape, strided=hidden.scale == F32)
-        if p.preactivations:
-            found["preactivations"] = Wanted(bf16, (rows, p.n), TMA_ALIGNMENT)
-        if hidden.factor:
-            found |= dict.fromkeys(("up_factors", "hidden_factors"), Wanted(torch.float32, (p.num_groups,)))
-        if p.gradient:
-            found["gate_up"] = Wanted(bf16, (rows, 2 * p.n), TMA_ALIGNMENT)
-            found["row_weights"] = Wanted(torch.float32, (m,))
-            found["weighted"] = Wanted(bf16, (rows, p.n), TMA_ALIGNMENT)
-            found["dots"] = Wanted(torch.float32, (-(-p.n // DOT_COLUMNS), m))
-        if p.gathers:
-            found |= self._sources(p, len(self.a), "a")
-            if "a_sf" in found:
-                found["a_sf"] = found["a_sf"]._replace(strided=False, alignment=self.a_sf.element_size() * p.scales_at_once)
-        return found
-
-    def _operands(self, p: GemmProblem, lead: tuple[int, ...]) -> dict[str, Wanted]:
-        """Checks of A, B, factors and bias."""
         p.check_rows(torch.Size(lead).numel(), "a.shape[0]")
         a, b = (stored_row(one, p.k) for one in (p.formats.activations, p.formats.weights))
-        groups = p.b_lead[:-1]
-        tiles = (*groups, tiles_of(p.n), p.k_blocks, TILE_BYTES)
-        found = {"a": Wanted(a[0], (*lead, a[1]), TMA_ALIGNMENT)}
-        shape = (*groups, p.k, p.n) if p.transposed_b else tiles if p.decodes else (*p.b_lead, b[1])
-        found["b"] = Wanted(b[0], shape, alignment_of_b(p))
-        if p.formats.weights.factor:
-            found["factors"] = Wanted(torch.float32, (p.num_groups,))
-        if p.biases:
-            kind = OUTPUT_DTYPES[p.biases]
-            found["bias"] = Wanted(kind, p.b_lead, 2 * kind.itemsize)
-        return found
-
-    def _sources(self, p: GemmProblem, rows: int, name: str) -> dict[str, Wanted]:
-        """Check of the indices of gathered rows.  Raises `ProblemError` if there are no rows to gather from."""
-        if self.sources is None:
-            return {"sources": Wanted(torch.int32, ())}
-        count = p.check_rows(self.sources.numel(), "sources.shape[0]")
-        if count and not rows:
-            raise ProblemError(f"{name}.shape[0]", 0, "1 or more where rows are gathered from it")
-        return {"sources": Wanted(torch.int32, (count,))}
-
-    def _sums(self, p: Any) -> dict[str, Wanted]:
-        """Checks for sums over the rows of groups."""
-        found = {
-            "groups": Wanted(torch.int32, (p.num_groups,)),
-            "d": Wanted(OUTPUT_DTYPES[p.output], (p.num_groups, p.n, p.k), TMA_ALIGNMENT),
-        }
-        if p.gathers:
-            if self.sources is not None and self.sources.numel() > number_of_rows(self.b):
-                raise ProblemError("sources.shape[0]", self.sources.numel(), f"at most {len(self.b)}, the rows of b")
-            found["a"] = Wanted(torch.bfloat16, (len(self.a), p.tile_rows), TMA_ALIGNMENT)
-            found["b"] = Wanted(torch.bfloat16, (len(self.b), p.tile_columns), TMA_ALIGNMENT)
-            return found | self._sources(p, len(self.a), "a")
-        rows = self.a.shape[-1]
-        if p.check_rows(rows, "left.shape[1]") % SCALE_BLOCK:
-            raise ProblemError("left.shape[1]", rows, f"a multiple of {SCALE_BLOCK}")
-        for name, columns in (("a", p.n), ("b", p.k)):
-            found[name] = Wanted(torch.float8_e4m3fn, (columns, rows), TMA_ALIGNMENT)
-            dtype, width = (torch.float32, columns) if p.formats.promoted else (torch.int32, rows_of_words(columns))
-            found[f"{name}_sf"] = Wanted(dtype, (rows // SCALE_BLOCK, width), TMA_ALIGNMENT)
-        return found
+        tiles = (*p.b_lead[:-1], tiles_of(p.n), p.k_blocks, TILE_BYTES)
+        check("a", self.a, a[0], (*lead, a[1]), alignment=TMA_ALIGNMENT)
+        check("b", self.b, b[0], tiles if p.decodes else (*p.b_lead, b[1]), alignment=alignment_of_b(p))
+        check_scales(p, lead, self.a_sf, self.b_sf, self.a.device)
+        check("out", self.d, OUTPUT_DTYPES[p.output], (*lead, p.n), alignment=TMA_ALIGNMENT)
+        if p.has_groups:
+            check("groups", self.groups, torch.int32, (self.rows // ROW_BLOCK if p.kind == CONTIGUOUS else p.num_groups,))
+        if self.factors is not None:
+            check("factors", self.factors, torch.float32, (p.num_groups,))
 
     def check_addresses(self, problem: GemmProblem) -> None:
-        """The part of `check` that differs between tensors of one layout: addresses, of a dense or grouped problem."""
+        """The part of `check` that differs between tensors of one layout: addresses."""
         check_aligned("a", self.a, TMA_ALIGNMENT)
         check_aligned("b", self.b, alignment_of_b(problem))
         check_aligned("out", self.d, TMA_ALIGNMENT)

@@ -26,7 +26,7 @@ from .buffers import check_dims, check_tensor
 from .custom_op import check_no_gradient, define_stage, takes_tensors
 from .device_gemm import check_current, loaded_kernel
 from .device_gradients import FP8, launch_kernel, recipe_of, run_gemm
-from .gemm_scales import TMA_ALIGNMENT, scale_bytes, scale_words
+from .gemm_scales import TMA_ALIGNMENT, rows_of_words, scale_bytes, scale_words
 from .gemm_tensors import OUTPUTS, GemmTensors
 
 Quantized = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -143,15 +143,22 @@ def k_grouped_gemm(
     Deterministic.  Raises `ProblemError` before any launch.
     """
     check_no_gradient(("left_sf", "right_sf", "out"), (left_sf, right_sf, out))
-    for name, side in (("left", left), ("right", right)):
-        check_dims(name, side, 2, "[columns, rows of groups]")
+    check_dims("left", left, 2, "[columns, rows of groups]")
+    check_dims("right", right, 2, "[columns, rows of groups]")
     dtype = out_dtype if out is None else out.dtype
     if dtype not in OUTPUTS:
         raise ProblemError("out.dtype", dtype, " or ".join(map(str, OUTPUTS)))
     if out is None:
         out = left.new_zeros((ends.numel(), len(left), len(right)), dtype=dtype)
-    problem = _problem(out, left, left_sf, right)
-    GemmTensors(left, left_sf, right, right_sf, out, ends).check(problem)
+    problem, rows = _problem(out, left, left_sf, right), left.shape[1]
+    if problem.check_rows(rows, "left.shape[1]") % SCALE_BLOCK:
+        raise ProblemError("left.shape[1]", rows, f"a multiple of {SCALE_BLOCK}")
+    for name, codes, scales in (("left", left, left_sf), ("right", right, right_sf)):
+        kind, width = (torch.float32, len(codes)) if problem.formats.promoted else (torch.int32, rows_of_words(len(codes)))
+        check_tensor(name, codes, torch.float8_e4m3fn, (len(codes), rows), left.device, TMA_ALIGNMENT)
+        check_tensor(f"{name}_sf", scales, kind, (rows // SCALE_BLOCK, width), left.device, TMA_ALIGNMENT)
+    check_tensor("out", out, dtype, (problem.num_groups, problem.n, problem.k), left.device, TMA_ALIGNMENT)
+    check_tensor("ends", ends, torch.int32, (problem.num_groups,), left.device)
     add_columns(out, left, left_sf, right, right_sf, ends)
     return out
 

@@ -211,12 +211,11 @@ def simulate_gemm(
 ) -> Report:
     """Computes `tensors.d`, `launches` times without a pause between them; what the simulator saw.
 
-    Raises `ProblemError` for tensors that do not fit, and `SimError` for a fault or a deadlock.
+    Raises `ProblemError` for another kernel, and `SimError` for a fault, such as an access beyond a tensor, or a deadlock.
     """
     config = artifact.config
     if not isinstance(config, BaseGemmConfig):
         raise ProblemError("artifact", type(config).__name__, "an Artifact of a GEMM")
-    tensors.check(config.problem)
     operands, counters = tensors.operands(config.problem), torch.zeros(2, dtype=torch.int32)
     memory = memory_of(operands, {**tensors.results(), "counters": counters})
     stream = []
