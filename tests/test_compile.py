@@ -1,4 +1,4 @@
-"""`compile(problem, arch=...)`: an artifact that answers for itself."""
+"""Compiled kernels answer for themselves."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from megamoe_dsl import Sm100Config, Target, choose
 from megamoe_dsl.arch import SM90, SM100, arch_of_capability
 from megamoe_dsl.artifact.artifact import Artifact, CompileError, read_code
-from megamoe_dsl.artifact.compile import compile, compile_kernel, require_whole
+from megamoe_dsl.artifact.compile import compile_kernel, require_whole
 from megamoe_dsl.config_error import ConfigError
-from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem, ProblemError
+from megamoe_dsl.problem import MAX_CLAMP, MIN_CLAMP, Problem
 from sweep import sample
 
 
 @pytest.mark.parametrize(("arch", "recipe", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
 def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
-    artifact = compile(Problem(512, 256, 8, 2, 2, 16, recipe=recipe), arch, num_sms=4)
+    artifact = compile_kernel(choose(Problem(512, 256, 8, 2, 2, 16, recipe=recipe), Target.typical(arch, 4), 16), line_info=True)
     assert artifact.arch.name == arch and f".target {artifact.arch.compiled_for}" in artifact.ptx and artifact.cubin[:4] == b"\x7fELF"
     assert artifact.resources.stack_bytes == 0 and artifact.resources.registers <= 168 and artifact.line_info
     stack = re.compile(rb"(?<=\x04\x12\x08\0)(....)\0{4}", re.DOTALL)  # what a kernel needs of a stack, apart from its frames
@@ -32,15 +32,6 @@ def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
     assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
     with pytest.raises(KeyError, match="must be one of"):
         artifact.histogram("nobody")
-
-
-def test_the_configuration_is_that_of_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default of as many as a rank may have; SMs and fields are the caller's."""
-    monkeypatch.setattr("megamoe_dsl.artifact.compile.compile_kernel", lambda config, *, line_info: (config, line_info))
-    problem = Problem(4096, 2048, 64, 8, 8, 2048, recipe="fp8xfp8")
-    found = [compile(problem, "sm_90a", num_tokens=tokens, num_sms=78, lookahead=2) for tokens in (None, 2048, 8)]
-    want = [(choose(problem, Target.typical("sm_90a", 78), tokens, lookahead=2), True) for tokens in (2048, 2048, 8)]
-    assert found == want and want[0] != want[2]
 
 
 @pytest.mark.parametrize("line_info", [False, True])
@@ -91,12 +82,6 @@ def test_what_is_no_configuration_is_refused(given):
 def test_a_kernels_name_can_carry_any_clamp(clamp):
     problem = Problem(256, 128, 4, 2, 2, 16, recipe="fp8xfp8", activation_clamp=clamp)
     assert "activation_clamp" in compile_kernel(choose(problem, Target.typical("sm_90a", 4), 16)).entry
-
-
-@pytest.mark.parametrize(("arch", "field"), [("sm_80", "arch"), ("sm_90a", "recipe")])
-def test_bad_requests_name_the_field(arch, field):
-    with pytest.raises((ProblemError, ConfigError), match=field):
-        compile(Problem(512, 256, 8, 2, 2, 16), arch)
 
 
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

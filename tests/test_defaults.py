@@ -216,7 +216,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "compat.deep_gemm.transform_weights_for_mega_moe": {"activation": "swiglu", "mma_type": "fp8xfp4"},
     "compat.deep_gemm.utils.per_token_cast_to_fp4": {"gran_k": 128, "use_packed_ue8m0": False},
     "compat.deep_gemm.utils.per_token_cast_to_fp8": {"gran_k": 128, "use_packed_ue8m0": False},
-    "artifact.compile.compile": {"arch": "sm_100a"},
 }
 """By name in `megamoe_dsl`; all others are None."""
 ASSUMPTIONS = {

@@ -13,13 +13,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from ..interrupts import held_interrupts
 from ..kernels.kernel import KernelConfig
-from ..kernels.registry import config_type, entry, find_kernel, kernel_of
-from ..problem import Problem
-from ..target import Target
+from ..kernels.registry import entry, kernel_of
 from .artifact import Artifact, CompileError
 
 ROLE_FOLDERS = tuple(Path(__file__).parents[1] / name for name in ("kernels", "blocks"))
@@ -73,19 +70,3 @@ def compile_kernel(config: KernelConfig, *, line_info: bool = False) -> Artifact
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
         require_whole(directory, ptx, cubin)
     return Artifact(config, ptx, cubin, seconds, line_info)
-
-
-def compile(problem: Problem, arch: str = "sm_100a", *, num_tokens: int | None = None, **overrides: Any) -> Artifact:
-    """The fused kernel for a problem, with line info, so that `.histogram(role)` and `.measures` answer.
-
-    arch        name of an architecture (arch.py) whose kernel takes the problem's recipe
-    num_tokens  tokens on every rank that the configuration is chosen for; by default the capacity, max_tokens_per_rank
-    overrides   num_sms, and fields of the configuration (`Sm100Config`, `Sm90Config`)
-
-    Raises `ProblemError` for an unknown arch, `ConfigError` (for a recipe that the architecture's kernel does not take, too) and
-    `CompileError`.
-    """
-    kernel, target = find_kernel("mega_moe"), Target.typical(arch, overrides.pop("num_sms", None))
-    config_type(kernel, target.arch)
-    config = kernel.choose(problem, target, problem.max_tokens_per_rank if num_tokens is None else num_tokens, **overrides)
-    return compile_kernel(config, line_info=True)
