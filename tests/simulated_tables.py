@@ -1,4 +1,4 @@
-"""The kernel that makes routing tables on simulated ranks."""
+"""The kernel that makes routing tables, and both halves of a layer, on simulated ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.kernels.moe.halves.config import RoutingTablesConfig
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.runtime.ep.buffers import EpBuffers
+from megamoe_dsl.runtime.buffers import Inputs
+from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations
+from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.simulated import WATCHDOG_NS
 from megamoe_dsl.runtime.watchdog import naming_the_wait
 from megamoe_dsl.sim import GlobalMemory, Launch, Report, Simulator, load
@@ -55,3 +57,11 @@ def simulate_tables(
         )
     with naming_the_wait(*ranks):
         return Simulator(None, memory, seed=seed, race=race, most_instructions=MOST_INSTRUCTIONS).run(launched * launches)
+
+
+def both_halves(ep: SimulatedEp, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
+    """y of every rank, and the reports of dispatch and of combine, with an activation of every rank's rows in between."""
+    rows, first = ep.dispatch(inputs)
+    acts = [RowActivations.of(activation(one), ep.problem.formats.activations) for one in rows]
+    y, second = ep.combine(acts, [one.num_tokens for one in inputs])
+    return y, [first, second]

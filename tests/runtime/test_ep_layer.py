@@ -33,6 +33,7 @@ from megamoe_dsl.runtime.preparation import halves_kernels
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel
+from simulated_tables import both_halves
 
 FIELDS = {"block_m": 64, "block_n": 64}
 
@@ -215,7 +216,7 @@ def test_two_simulated_ranks() -> None:
     case = random_case(moe, (7, 4), 2, mask=0.2, exact=False)
     ep = SimulatedEp(*(compile_kernel(kind(moe, **FIELDS, num_sms=2)) for kind in (DispatchGemmConfig, GemmCombineConfig)), case.weights)
     inputs = [Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)]
-    ys, reports = ep(inputs, swiglu)
+    ys, reports = both_halves(ep, inputs, swiglu)
     assert [report.findings for report in reports] == [[], []]
     for y, wanted in zip(ys, expected(case), strict=True):
         assert torch.equal(y.view(torch.int16), wanted.view(torch.int16))

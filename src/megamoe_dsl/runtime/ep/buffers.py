@@ -16,7 +16,7 @@ from ...problem import Problem
 from ...quant import ExpertWeights, inverse_utccp_scale_order, quantize
 from ...quant.weights import TORCH_DTYPES, stored_row
 from ...recipe import RECIPES, UE8M0, Format
-from ..buffers import Inputs, check_tensor
+from ..buffers import Inputs
 from ..gemm_scales import kernel_scales, scale_words
 from ..watchdog import new_record
 from .routing import RoutingTables, scattered_rows
@@ -72,11 +72,6 @@ class RowActivations:
     def places(self) -> dict[str, int]:
         """Addresses, by arguments of a launch."""
         return {"acts": self.values.data_ptr(), "acts_sf": self.scales.data_ptr()}
-
-    def check(self, problem: Problem, owner: str = "") -> None:
-        """Raises `ProblemError` for a dtype or a shape."""
-        for name, (dtype, shape) in self.layout(problem).items():
-            check_tensor(f"{owner}{name}", getattr(self, name), dtype, shape)
 
 
 class EpBuffers:

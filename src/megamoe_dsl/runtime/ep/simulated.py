@@ -8,13 +8,11 @@ from typing import Any
 import torch
 
 from ...artifact.artifact import Artifact
-from ...kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
-from ...problem import ProblemError
 from ...quant import ExpertWeights
 from ...sim import Report
 from ..buffers import Inputs
 from ..simulated import SimulatedRanks, Tensors, check_rank_weights, memory_of, simulated_launch
-from .buffers import Activation, EpBuffers, RowActivations
+from .buffers import EpBuffers, RowActivations
 from .routing import RoutingTables, check_scatter_indices
 
 
@@ -26,16 +24,11 @@ class SimulatedEp(SimulatedRanks):
     weights   per rank, the local experts'
     options   of `SimulatedRanks`: seed, race, watchdog_ns, progress
 
-    Raises `ProblemError` when an argument does not fit.
+    Raises `ProblemError` for weights that do not fit.
     """
 
     def __init__(self, dispatch: Artifact, combine: Artifact, weights: Sequence[ExpertWeights], **options: Any) -> None:
-        for name, artifact, kind in (("dispatch", dispatch, DispatchGemmConfig), ("combine", combine, GemmCombineConfig)):
-            if not isinstance(artifact.config, kind):
-                raise ProblemError(name, type(artifact.config).__name__, f"an Artifact of a {kind.__name__}")
         self.dispatch_kernel, self.combine_kernel, problem = dispatch, combine, dispatch.config.problem
-        if combine.config.problem != problem:
-            raise ProblemError("combine.config.problem", combine.config.problem, f"that of dispatch, {problem}")
         check_rank_weights(problem, weights)
         keeps = max(dispatch.config.keeps, combine.config.keeps)
         super().__init__(problem, [EpBuffers(problem, one, keeps=keeps) for one in weights], **options)
@@ -53,19 +46,9 @@ class SimulatedEp(SimulatedRanks):
     def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
         """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
         Raises as `dispatch` does."""
-        self.problem.check_ranks("acts", acts)
-        for rank, one in enumerate(acts):
-            one.check(self.problem, f"acts[{rank}].")
         ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
         given = [{"acts": one.values, "acts_sf": one.scales} for one in acts]
         return ys, self.launch(self.combine_kernel, [{"y": y} for y in ys], given, launches)
-
-    def __call__(self, inputs: Sequence[Inputs], activation: Activation) -> tuple[list[torch.Tensor], list[Report]]:
-        """The layer: dispatch and Linear1, the activation of every rank's rows, Linear2 and combine.  y of every rank, and the reports."""
-        rows, first = self.dispatch(inputs)
-        acts = [RowActivations.of(activation(one), self.problem.formats.activations) for one in rows]
-        y, second = self.combine(acts, [one.num_tokens for one in inputs])
-        return y, [first, second]
 
     def store(self, inputs: Sequence[Inputs], scatter_indices: Sequence[torch.Tensor] | None = None) -> None:
         """Tokens and routing tables of all ranks, for the launches that follow.  Raises `ProblemError`."""
