@@ -10,6 +10,7 @@ RUNS = ("tests/kernels/test_gather_gemm.py::test_every_row_is_exact",)
 ACTIVATED = ("tests/kernels/test_gather_gemm.py::test_gate_and_up_are_activated_and_quantized",)
 PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact",)
 PAIR_ACTIVATED = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantized",)
+PART_OF = "gemm.sm100.epilogue:part_of"
 CONSUMERS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-consumers]",)
 TWO_PAIRS = ("tests/kernels/test_pair_gather.py::test_every_row_is_exact[two-pairs-sorted]",)
 TWO_PAIRS_GATHER = ("tests/kernels/test_pair_gather.py::test_gate_and_up_are_activated_and_quantized[two-pairs-gate-first]",)
@@ -32,14 +33,12 @@ MUTANTS = (
     mutant(
         "gathered rows are read before the tensor core sees them", "missing order", "GatheredStage.wait_full", "fence_async_shared()", ""
     ),
-    Mutant(
+    mutant(
         "rows are gathered past the tile's last",
         "off by one",
         "gather_tile",
         "rows[i] < tile.valid_m",
         "rows[i] <= tile.valid_m",
-        RUNS,
-        ("sm_90a",),
         equivalent="a row more is fetched and multiplied, of which nothing is stored: 128 bytes for each K block",
     ),
     mutant(
@@ -296,22 +295,22 @@ MUTANTS = (
         ("sm_100a",),
     ),
     pair_mutant(
-        "both warpgroups store one consumer's sums", "wrong base", "finish_tile", "column + group * config.block_m", "column", CONSUMERS
+        "both warpgroups store one consumer's sums", "wrong base", PART_OF, "column + me.group * config.block_m", "column", CONSUMERS
     ),
     pair_mutant(
         "both consumers have the same columns of D",
         "wrong base",
-        "finish_tile",
-        "n_block * config.consumers + group",
+        PART_OF,
+        "n_block * config.consumers + me.group",
         "n_block * config.consumers",
         CONSUMERS,
     ),
     pair_mutant(
         "two consumers share the passes of one",
         "wrong number",
-        "finish_tile",
-        "n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)",
-        "n_block * config.consumers + group, column + group * config.block_m, every, first",
+        PART_OF,
+        "n_block * config.consumers + me.group, column + me.group * config.block_m, 1, Int32(0)",
+        "n_block * config.consumers + me.group, column + me.group * config.block_m, every, first",
         CONSUMERS,
     ),
     pair_mutant(

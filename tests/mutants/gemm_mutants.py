@@ -105,7 +105,11 @@ PAIR_MUTANTS = (
         "self.column <= self.ctx.config.problem.d_columns",
     ),
     pair_mutant(
-        "an accumulator of a GEMM is given back without a fence after its loads", "missing order", "epilogue", "fence_before_sync()", ""
+        "an accumulator of a GEMM is given back without a fence after its loads",
+        "missing order",
+        "sm100.results:finish_tiles",
+        "fence_before_sync()",
+        "",
     ),
 )
 BF16_RUNS = (f"{RUNS[0]}[bf16-64]", f"{RUNS[0]}[bf16-24]")

@@ -70,8 +70,8 @@ NUMERICS_MUTANTS = (
         "both CTAs of a pair have one's biases",
         "wrong base",
         "load_biases",
-        "n_block * BLOCK_N",
-        "(n_block & -2) * BLOCK_N",
+        "part.n_block * BLOCK_N",
+        "(part.n_block & -2) * BLOCK_N",
         f"{TWO_RANKS}[SM100]",
     ),
     numerics_mutant(

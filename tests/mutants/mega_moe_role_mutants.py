@@ -90,8 +90,8 @@ SM100_ROLES = (
         "the maximum of a scale's other half is the warp's own",
         "wrong number",
         "sm100.epilogue:finish_fc1",
-        "tile.warp ^ 1",
-        "tile.warp",
+        "me.warp ^ 1",
+        "me.warp",
         archs=ON_SM100,
     ),
     Mutant(

@@ -158,7 +158,7 @@ class ScatterPasses(Epilogue):
         dims, pitch = (config.problem.d_columns, args.d_rows), (config.problem.d_columns * config.problem.output_bytes,)
         return {"d": MapFields(args.d, TensorMapDtype.BF16, dims, pitch, (HALF_CHANNELS, 1), HALF_BYTES)}
 
-    finish = late("blocks.gemm.sm100.epilogue.finish_tile", "blocks.gemm.sm100.epilogue.finish_results")
+    finish = late("blocks.gemm.sm100.epilogue.finish_results")
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class ScatterGateUp(ScatterPasses):
         row_bytes = self.hidden.row_bytes
         return {"d": byte_rows(args.d, row_bytes(config.problem.d_columns), args.d_rows, 1, row_bytes(FC1_CHANNELS))}
 
-    finish = late("blocks.gemm.sm100.epilogue.finish_tile", "blocks.gemm.sm100.gate_up.finish_gate_up")
+    finish = late("blocks.gemm.sm100.gate_up.finish_gate_up")
 
 
 @dataclass(frozen=True)
@@ -194,4 +194,4 @@ class GradientPasses(ScatterPasses):
     def maps(self, config: Any, args: Any) -> dict[str, MapFields]:
         return {}
 
-    finish = late("blocks.gemm.sm100.epilogue.finish_tile", "blocks.gemm.sm100.gradient.finish_gradient")
+    finish = late("blocks.gemm.sm100.gradient.finish_gradient")

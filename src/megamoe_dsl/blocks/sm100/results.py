@@ -1,8 +1,13 @@
-"""A CTA's part of a tile from tensor memory to rows in global memory, a pass of tokens at a time (article 4.5.5): accumulators are rounded
-to BF16 and transposed through SMEM so that 16 lanes write 128 channels of one token."""
+"""Epilogue warps of an SM100 CTA: their loop over tiles, and a tile's results from tensor memory to rows in global memory, a pass of tokens
+at a time (article 4.5.5), rounded to BF16 and transposed through SMEM so that 16 lanes write 128 channels of one token.
+
+waits     work_tile_full and acc_full, per tile
+signals   work_tile_empty and acc_empty of the even CTA, per tile
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +16,13 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...device.cast import pack_bf16
+from ...device.mbarrier import LEADER, arrive_cluster, wait
 from ...device.memory import load_shared_v4, store_transposed_b16
-from ...device.tcgen05 import load_columns
-from ...device.warp import named_barrier
+from ...device.ring import Ring, TileQueue
+from ...device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
+from ...device.warp import named_barrier, sync_warp
+from ...layouts.records import Activity
+from ..tiles import TileContext
 from .epilogue_tile import HALF_BYTES, channel_bytes, read_address, read_row, write_address
 
 WARPGROUP = 128  # threads
@@ -21,14 +30,47 @@ ROWS_PER_STEP = 8  # tokens that the four warps write at a time, two per warp
 
 
 @dataclass(frozen=True)
-class ResultPart:
+class EpilogueThread:
+    """`group` counts the CTA's epilogue warpgroups, `warp` the warps of a warpgroup."""
+
+    group: Int32
+    warp: Int32
+    lane: Int32
+
+    @staticmethod
+    def of(thread: Any) -> EpilogueThread:
+        return EpilogueThread(thread >> 7, (thread >> 5) & 3, thread & 31)
+
+
+@cute.jit
+def finish_tiles(
+    ctx: TileContext, tile: Any, tiles: TileQueue, me: EpilogueThread, acc: Ring, first: Any, finish: Callable[..., Any], waits: Any = None
+):
+    """All tiles of an epilogue warp, from `tile` on, which `finish` gets with the first TMEM column of their sums.  The warp's accumulators
+    are those of the ring `acc`, from number `first` on; `waits` is what a tile needs besides its sums, if anything."""
+    while tile.valid():
+        if cutlass.const_expr(waits is not None):
+            waits(ctx, tile)
+        index = acc.index + first
+        wait(ctx.barrier("acc_full", index), acc.phase)
+        fence_after_sync()
+        ctx.stamp(Activity.WAIT_STAGE, tile)
+        finish(ctx, tile, me, ctx.config.tmem.accumulator(index))
+        fence_before_sync()
+        sync_warp()
+        if me.lane == 0:
+            arrive_cluster(ctx.barrier("acc_empty", index) & LEADER)
+        ctx.stamp(Activity.EPILOGUE, tile)
+        acc = acc.next()
+        tile, tiles = ctx.next_tile(tiles)
+
+
+@dataclass(frozen=True)
+class ResultPart(EpilogueThread):
     """The part of a result tile that one warpgroup stores."""
 
     column: Int32  # the accumulator's first TMEM column
     staging: Int32  # shared address of the warpgroup's result tile
-    group: Int32
-    warp: Int32
-    lane: Int32
     valid: Int32  # tokens of the tile
     n_block: Int32  # which 128 weight rows, of all
     tokens: cutlass.Constexpr[int]  # of a pass

@@ -1,11 +1,8 @@
-"""Epilogue warps: every accumulator to D.
+"""Epilogue warps: every accumulator to D, tile by tile (blocks/sm100/results.py).
 
-waits     work_tile_full and acc_full, per tile
-signals   work_tile_empty and acc_empty of the even CTA, per tile
-
-BF16 goes through SMEM, a pass of 32 rows at a time (blocks/sm100/results.py), FP32 from registers to memory.  Two warpgroups take
-alternate passes of a tile, or each has a consumer's.  Rows of experts lie wherever the result's layout says: scatter4 takes a row of D for
-each, and leaves out those beyond a tile's.
+BF16 goes through SMEM, a pass of 32 rows at a time, FP32 from registers to memory.  Two warpgroups take alternate passes of a tile, or each
+has a consumer's.  Rows of experts lie wherever the result's layout says: scatter4 takes a row of D for each, and leaves out those beyond a
+tile's.
 """
 
 from __future__ import annotations
@@ -18,18 +15,16 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....device.mbarrier import LEADER, arrive_cluster, wait
 from ....device.memory import fence_async_shared, load_f32, store_v4
 from ....device.ring import Ring
-from ....device.tcgen05 import fence_after_sync, fence_before_sync, load_columns
+from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, scatter_rows, wait_group_read
-from ....device.warp import sync_warp
 from ....hardware.cta_pair import BLOCK_N, CLUSTER
 from ....layouts.arith import select
-from ....layouts.records import Activity, Role
+from ....layouts.records import Role
 from ...sm100.epilogue_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, PASS_WARPGROUPS, write_address
-from ...sm100.results import ResultPart, stage_pass, store_results
-from ..context import GemmContext, GemmTile, next_tile
+from ...sm100.results import EpilogueThread, ResultPart, finish_tiles, stage_pass, store_results
+from ..context import GemmContext, GemmTile
 from ..store import store_value
 from ..tile import WARPS_PER_GROUP
 
@@ -105,47 +100,38 @@ class ResultsOfTile:
         return self.ctx.config.problem.d_columns * self.value_bytes
 
 
+def part_of(ctx: GemmContext, tile: GemmTile, me: EpilogueThread, column: Any) -> ResultPart:
+    """A warpgroup's part of a tile, whose sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
+    config, every, first = ctx.config, PASS_WARPGROUPS, me.group * PASS_ROWS
+    n_block = tile.n_block * config.cluster + ctx.cta_rank
+    if config.consumers > 1:
+        n_block, column, every, first = n_block * config.consumers + me.group, column + me.group * config.block_m, 1, Int32(0)
+    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
+    return ResultPart(me.group, me.warp, me.lane, column, ctx.shared("cd", me.group), *shape)
+
+
 @cute.jit
 def store_tile_of(
     ctx: GemmContext,
     tile: GemmTile,
+    me: EpilogueThread,
     column: Int32,
-    group: Int32,
-    warp: Int32,
-    lane: Int32,
     results: cutlass.Constexpr[type[ResultsOfTile]] = ResultsOfTile,
 ):
-    """A warp's part of a tile, whose sums begin at TMEM column `column`, to D; or BF16 to where `results` says."""
-    config, n_block, factor = ctx.config, tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
-    if cutlass.const_expr(config.epilogue.staged):
-        rows = results(ctx, tile, n_block * BLOCK_N + (lane & 15) * 8, factor)
-        staging = ctx.shared("cd", group)
-        shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, PASS_WARPGROUPS, group * PASS_ROWS)
-        store_results(ResultPart(column, staging, group, warp, lane, *shape), rows)
+    """A warp's part of a tile to D; or BF16 to where `results` says."""
+    n_block, factor = tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
+    if cutlass.const_expr(ctx.config.epilogue.staged):
+        rows, staging = results(ctx, tile, n_block * BLOCK_N + (me.lane & 15) * 8, factor), ctx.shared("cd", me.group)
+        shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, PASS_WARPGROUPS, me.group * PASS_ROWS)
+        store_results(ResultPart(me.group, me.warp, me.lane, column, staging, *shape), rows)
     else:
-        store_floats(ctx, tile, factor, column, group, ctx.cta_rank * BLOCK_N + warp * 32 + (lane >> 2), (lane & 3) * 2)
+        store_floats(ctx, tile, factor, column, me.group, ctx.cta_rank * BLOCK_N + me.warp * 32 + (me.lane >> 2), (me.lane & 3) * 2)
 
 
-@cute.jit
-def epilogue(ctx: GemmContext, thread: Int32, finish: cutlass.Constexpr[Callable[..., Any]] = store_tile_of):
+def epilogue(ctx: GemmContext, thread: Any, finish: Callable[..., Any] = store_tile_of) -> None:
     """All epilogue warps; `thread` counts within them.  `finish` is what a warp does with a tile."""
-    config = ctx.config
-    group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
-    ctx.begin(Role.EPILOGUE)
-    tile, tiles = next_tile(ctx.first_tile)
-    acc = Ring.start(config.tmem.accumulators)
-    while tile.valid():
-        wait(ctx.barrier("acc_full", acc.index), acc.phase)
-        fence_after_sync()
-        ctx.stamp(Activity.WAIT_STAGE, tile)
-        finish(ctx, tile, config.tmem.accumulator(acc.index), group, warp, lane)
-        fence_before_sync()
-        sync_warp()
-        if lane == 0:
-            arrive_cluster(ctx.barrier("acc_empty", acc.index) & LEADER)
-        ctx.stamp(Activity.EPILOGUE, tile)
-        acc = acc.next()
-        tile, tiles = next_tile(tiles)
+    me, (tile, tiles) = EpilogueThread.of(thread), ctx.take_first(Role.EPILOGUE)
+    finish_tiles(ctx, tile, tiles, me, Ring.start(ctx.config.tmem.accumulators), 0, finish)
 
 
 @cute.jit
@@ -158,8 +144,9 @@ def store_floats(ctx: GemmContext, tile: GemmTile, factor: Any, column: Int32, g
 
 
 @cute.jit
-def finish_results(ctx: GemmContext, tile: GemmTile, part: ResultPart):
+def finish_results(ctx: GemmContext, tile: GemmTile, me: EpilogueThread, column: Int32):
     """BF16, 128 columns of D."""
+    part = part_of(ctx, tile, me, column)
     write, rows = write_address(part.staging, part.warp, part.lane, PASS_ROWS), ResultsOfTile(ctx, tile, Int32(0), load_factor(ctx, tile))
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         wait_group_read(0)
@@ -167,14 +154,3 @@ def finish_results(ctx: GemmContext, tile: GemmTile, part: ResultPart):
         fence_async_shared()
         part.sync_group()
         scatter_pass(ctx, tile, part, first, HALF_BYTES, part.n_block * (2 * HALF_CHANNELS), 2)
-
-
-@cute.jit
-def finish_tile(ctx: GemmContext, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32, finish: Callable[..., Any]):
-    """A warp's part of a tile; its sums begin at TMEM column `column`.  Of two consumers a warpgroup has all passes of its own."""
-    config, every, first = ctx.config, PASS_WARPGROUPS, group * PASS_ROWS
-    n_block = tile.n_block * config.cluster + ctx.cta_rank
-    if cutlass.const_expr(config.consumers > 1):
-        n_block, column, every, first = n_block * config.consumers + group, column + group * config.block_m, 1, Int32(0)
-    shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, every, first)
-    finish(ctx, tile, ResultPart(column, ctx.shared("cd", group), group, warp, lane, *shape))

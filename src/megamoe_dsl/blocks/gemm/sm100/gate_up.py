@@ -17,10 +17,10 @@ from ....device.tma import wait_group_read
 from ....layouts.arith import select
 from ...sm100.epilogue_tile import FC1_CHANNELS, HALF_BYTES, HALF_CHANNELS, chunk_address, fc1_scale, read_address, read_row
 from ...sm100.outputs import GateUpFactors, activate_channels, finish_passes
-from ...sm100.results import ROWS_PER_STEP, ResultPart
+from ...sm100.results import ROWS_PER_STEP, EpilogueThread, ResultPart
 from ..context import GemmContext, GemmTile
 from ..problem import INTERLEAVED
-from .epilogue import load_factor, scatter_pass, with_factor
+from .epilogue import load_factor, part_of, scatter_pass, with_factor
 from .load import first_gate
 
 
@@ -59,9 +59,9 @@ class GateUpOfTile:
         scatter_pass(self.ctx, self.tile, self.part, first, row_bytes, self.part.n_block * row_bytes, 1)
 
 
-def finish_gate_up(ctx: GemmContext, tile: GemmTile, part: ResultPart) -> None:
+def finish_gate_up(ctx: GemmContext, tile: GemmTile, me: EpilogueThread, column: Any) -> None:
     """64 channels of every row."""
-    hidden, factor, factors = ctx.config.problem.hidden, load_factor(ctx, tile), None
+    part, hidden, factor, factors = part_of(ctx, tile, me, column), ctx.config.problem.hidden, load_factor(ctx, tile), None
     if hidden.factor:
         args, place = ctx.args, Int64(tile.group) * 4
         factors = GateUpFactors(factor, load_f32(args.up_factors + place), load_f32(args.hidden_factors + place))

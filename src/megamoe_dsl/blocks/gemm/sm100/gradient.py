@@ -18,10 +18,11 @@ from ....device.tcgen05 import load_columns
 from ....device.warp import shuffle_xor_f32
 from ....hardware.cta_pair import BLOCK_N
 from ...sm100.epilogue_tile import PASS_ROWS, read_row
-from ...sm100.results import ROWS_PER_STEP, ResultPart
+from ...sm100.results import ROWS_PER_STEP, EpilogueThread, ResultPart
 from ..context import GemmContext, GemmTile
 from ..gate_up_gradient import eight_channels
 from ..problem import INTERLEAVED, UP_FIRST
+from .epilogue import part_of
 
 STAGED_ROWS = 16  # of FP32: as many bytes as a pass of BF16
 LANES, CHANNELS = 16, 8  # of a row, and of a lane
@@ -29,8 +30,9 @@ STAGED_BYTES = 4 * BLOCK_N
 
 
 @cute.jit
-def finish_gradient(ctx: GemmContext, tile: GemmTile, part: ResultPart):
+def finish_gradient(ctx: GemmContext, tile: GemmTile, me: EpilogueThread, column: Int32):
     """128 channels of a tile."""
+    part = part_of(ctx, tile, me, column)
     for first in cutlass.range(part.first, tile.valid_m, part.every * PASS_ROWS, unroll=1):
         for staged in cutlass.range_constexpr(0, PASS_ROWS, STAGED_ROWS):
             finish_rows(ctx, tile, part, first + staged)

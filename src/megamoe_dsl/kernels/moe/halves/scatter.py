@@ -26,6 +26,7 @@ from ....blocks.gemm.store import MATRIX, stage_rows
 from ....blocks.gemm.tile import WARPS_PER_GROUP
 from ....blocks.rank_barrier import Group
 from ....blocks.sm90.share import RowShare
+from ....blocks.sm100.results import EpilogueThread
 from ....device.memory import load_shared_v4, load_u64, load_v4, reduce_add_u32, store_v4
 from ....device.stamps import stamp
 from ....device.sync import Equals32, spin
@@ -142,12 +143,12 @@ class SentRows(ResultsOfTile):
         return [load_u64(begun + step * 8) for step in steps]
 
 
-def send_tile(ctx: EpGemm, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32) -> None:
+def send_tile(ctx: EpGemm, tile: GemmTile, me: EpilogueThread, column: Any) -> None:
     """A warp's part of a tile on SM100, whose sums begin at TMEM column `column`."""
-    store_tile_of(ctx, tile, column, group, warp, lane, SentRows)
+    store_tile_of(ctx, tile, me, column, SentRows)
 
 
-def keep_tile(ctx: EpGemm, tile: GemmTile, column: Int32, group: Int32, warp: Int32, lane: Int32) -> None:
+def keep_tile(ctx: EpGemm, tile: GemmTile, me: EpilogueThread, column: Any) -> None:
     """The same to this rank's memory, where it is counted."""
-    store_tile_of(ctx, tile, column, group, warp, lane)
-    count_tile(ctx, tile, lane)
+    store_tile_of(ctx, tile, me, column)
+    count_tile(ctx, tile, me.lane)

@@ -1,9 +1,9 @@
 """Epilogue warps: every accumulator to its destination, then combine (article 4.5).
 
-waits     work_tile_full and acc_full, per tile; Linear1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens);
+waits     besides those of blocks/sm100/results.py: Linear1 arrival count, per tile (acquires what dispatch wrote for the tile's tokens);
           counts, once
-signals   work_tile_empty and acc_empty of the even CTA, per tile; of Linear1, fc2_arrival of the pool block: this CTA's 64 channels
-          (release, after values and scales); of Linear2, nothing per tile: the rank barrier BEFORE_COMBINE covers all remote writes
+signals   likewise: of Linear1, fc2_arrival of the pool block: this CTA's 64 channels (release, after values and scales); of Linear2,
+          nothing per tile: the rank barrier BEFORE_COMBINE covers all remote writes
 
 Two warpgroups take alternate tiles, so each has one of the two accumulators to itself and they never wait for each other.
 
@@ -20,21 +20,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 from ....blocks.rank_barrier import Group, rank_barrier
+from ....blocks.sm100 import results
 from ....blocks.sm100.epilogue_tile import fc1_scale
 from ....blocks.sm100.outputs import GateUpFactors, activate_channels, finish_passes
-from ....blocks.sm100.results import ResultPart, store_results
-from ....device.mbarrier import LEADER, arrive_cluster, wait
+from ....blocks.sm100.results import EpilogueThread, ResultPart, store_results
+from ....device.mbarrier import wait
 from ....device.memory import fence_async_shared, load_f32, load_f32x2
 from ....device.ring import Ring
-from ....device.stamps import begin, detail_of, stamp
-from ....device.tcgen05 import fence_after_sync, fence_before_sync
+from ....device.stamps import begin, stamp
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
-from ....device.warp import named_barrier, store_where, sync_warp
+from ....device.warp import named_barrier, store_where
 from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
@@ -46,11 +45,11 @@ from ..layouts.smem_plan import NamedBarrier, RankBarrier
 from ..pool import add_bias, bias_address, expert_factor, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
 
 
-def load_biases(ctx: Context, tile: Any, phase: int, n_block: Any) -> tuple[Any, ...]:
+def load_biases(ctx: Context, tile: WorkTile, phase: int, part: ResultPart) -> tuple[Any, ...]:
     """Biases of the thread's weight rows among the CTA's 128; none in a layer without biases."""
     if not ctx.config.problem.biases:
         return ()
-    address = bias_address(ctx, phase, tile.block.expert, n_block * BLOCK_N + tile.warp * 32 + (tile.lane >> 2))
+    address = bias_address(ctx, phase, tile.expert, part.n_block * BLOCK_N + part.warp * 32 + (part.lane >> 2))
     return tuple(load_f32(address + 32 * k) for k in range(4))
 
 
@@ -94,19 +93,19 @@ class PoolResults:
         return self.ctx.outputs.row.value_bytes
 
 
-def part_of(ctx: Context, tile: Any) -> ResultPart:
+def part_of(ctx: Context, tile: WorkTile, me: EpilogueThread, column: Any) -> ResultPart:
     """A tile as blocks know a warpgroup's part of it."""
-    shape: Any = (tile.block.valid_m, tile.block.n_block * CLUSTER + ctx.cta_rank, ctx.config.store_block_m, NamedBarrier.EPILOGUE_GROUP)
-    return ResultPart(tile.column, ctx.shared("cd", tile.group), tile.group, tile.warp, tile.lane, *shape)
+    shape: Any = (tile.valid_m, tile.n_block * CLUSTER + ctx.cta_rank, ctx.config.store_block_m, NamedBarrier.EPILOGUE_GROUP)
+    return ResultPart(me.group, me.warp, me.lane, column, ctx.shared("cd", me.group), *shape)
 
 
 @cute.jit
-def finish_fc2(ctx: Context, tile):
+def finish_fc2(ctx: Context, tile: WorkTile, me: EpilogueThread, column: Int32):
     """One tile, `store_block_m` tokens at a time."""
-    config, block, part = ctx.config, tile.block, part_of(ctx, tile)
-    factor = expert_factor(ctx, block.expert, "fc2") if config.problem.formats.weights.factor else 1.0
-    biases = load_biases(ctx, tile, ctx.result_phase, part.n_block)
-    store_results(part, PoolResults(ctx, block.pool_block * config.block_m, block.valid_m, biases, factor))
+    config, part = ctx.config, part_of(ctx, tile, me, column)
+    factor = expert_factor(ctx, tile.expert, "fc2") if config.problem.formats.weights.factor else 1.0
+    biases = load_biases(ctx, tile, ctx.result_phase, part)
+    store_results(part, PoolResults(ctx, tile.pool_block * config.block_m, tile.valid_m, biases, factor))
 
 
 @dataclass(frozen=True)
@@ -162,27 +161,16 @@ def store_outputs(ctx: Context, buffer: Any, n_block: Any, row: Any) -> None:
 
 
 @cute.jit
-def finish_fc1(ctx: Context, tile):
+def finish_fc1(ctx: Context, tile: WorkTile, me: EpilogueThread, column: Int32):
     """One tile, `store_block_m` tokens at a time."""
-    block, hidden, part = tile.block, ctx.config.problem.formats.hidden, part_of(ctx, tile)
-    factors: Any = GateUpFactors(*(expert_factor(ctx, block.expert, one) for one in ("gate", "up", "hidden"))) if hidden.factor else None
-    rows = PoolOutputs(ctx, block, part, load_biases(ctx, tile, FC1, part.n_block), factors)
-    maxima = [ctx.shared("amax", tile.group, warp, (tile.lane & 3) * 2) for warp in (tile.warp, tile.warp ^ 1)]
+    hidden, part = ctx.config.problem.formats.hidden, part_of(ctx, tile, me, column)
+    factors: Any = GateUpFactors(*(expert_factor(ctx, tile.expert, one) for one in ("gate", "up", "hidden"))) if hidden.factor else None
+    rows = PoolOutputs(ctx, tile, part, load_biases(ctx, tile, FC1, part), factors)
+    maxima = [ctx.shared("amax", me.group, warp, (me.lane & 3) * 2) for warp in (me.warp, me.warp ^ 1)]
     finish_passes(part, rows, hidden, maxima, factors)
     if rows.leads:
         wait_group(0)
-        signal_part(ctx, ctx.at("fc2_arrival", block.pool_block), part_mark(ctx, part.n_block))
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A tile as one epilogue warp sees it: its block, the accumulator's first TMEM column, warpgroup, warp within it, lane."""
-
-    block: WorkTile
-    column: Int32
-    group: Int32
-    warp: Int32
-    lane: Int32
+        signal_part(ctx, ctx.at("fc2_arrival", tile.pool_block), part_mark(ctx, part.n_block))
 
 
 @cute.jit
@@ -204,34 +192,17 @@ def epilogue(ctx: Context, thread: Int32):
 
 
 @cute.jit
-def finish_tile(ctx: Context, tile: Tile):
-    if tile.block.phase == FC1:
-        finish_fc1(ctx, tile)
+def finish_tile(ctx: Context, tile: WorkTile, me: EpilogueThread, column: Int32):
+    if tile.phase == FC1:
+        finish_fc1(ctx, tile, me, column)
     else:
-        finish_fc2(ctx, tile)
+        finish_fc2(ctx, tile, me, column)
 
 
-@cute.jit
-def finish_tiles(ctx: Context, thread: Int32, finish: Callable[..., Any]):
-    """All tiles of an epilogue warp, each given to `finish`."""
-    config = ctx.config
-    groups = config.epilogue_warpgroups
-    group, warp, lane = thread >> 7, (thread >> 5) & 3, thread & 31
-    block, tiles = next_tile(ctx.first_tile.alternate(group, groups))
+def finish_tiles(ctx: Context, thread: Any, finish: Callable[..., Any]) -> None:
+    """All tiles of an epilogue warp, each given to `finish`; several warpgroups take alternate tiles and accumulators."""
+    me, groups = EpilogueThread.of(thread), ctx.config.epilogue_warpgroups
+    tile, tiles = next_tile(ctx.first_tile.alternate(me.group, groups))
     stamp(ctx, Activity.WAIT_COUNTS)
-    acc = Ring(ACCUMULATORS // groups, Int32(0), Int32(0))
-    while block.valid():
-        if cutlass.const_expr(ctx.operands_arrive):
-            wait_tokens(ctx, block)
-        index = acc.index + group
-        wait(ctx.barrier("acc_full", index), acc.phase)
-        fence_after_sync()
-        stamp(ctx, Activity.WAIT_STAGE, detail_of(block))
-        finish(ctx, Tile(block, index * config.block_m, group, warp, lane))
-        fence_before_sync()
-        sync_warp()
-        if lane == 0:
-            arrive_cluster(ctx.barrier("acc_empty", index) & LEADER)
-        stamp(ctx, Activity.EPILOGUE, detail_of(block))
-        acc = acc.next()
-        block, tiles = next_tile(tiles)
+    waits = wait_tokens if ctx.operands_arrive else None
+    results.finish_tiles(ctx, tile, tiles, me, Ring.start(ACCUMULATORS // groups), me.group, finish, waits)
