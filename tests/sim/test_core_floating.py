@@ -186,6 +186,23 @@ def test_cvt_to_ue8m0(mode, value, code):
     assert got[0] == code | code << 8
 
 
+@pytest.mark.parametrize(
+    ("mode", "bits", "want"),
+    [
+        ("rna", 0x3F801000, 0x3F802000),  # ties: away from zero, to even, toward zero
+        ("rn", 0x3F801000, 0x3F800000),
+        ("rn", 0x3F803000, 0x3F804000),
+        ("rz", 0x3F803FFF, 0x3F802000),
+        ("rna", 0xBF800FFF, 0xBF800000),
+        ("rn", 0xBF801001, 0xBF802000),
+        ("rna", 0xFFFFFFFF, 0x7FFFFFFF),  # NaN
+        ("rn", 0x7F800000, 0x7F800000),
+    ],
+)
+def test_cvt_to_tf32(mode, bits, want):
+    assert lanes(f"cvt.{mode}.tf32.f32 %r3, %r1;", np.uint32(bits), result="%r3", dtype=np.uint32)[0] == want
+
+
 def test_cvt_between_integers_and_floats():
     same(lanes("cvt.rzi.s32.f32 %r3, %r1;", B, result="%r3", dtype=np.int32), np.trunc(B).astype(np.int32))
     assert lanes("cvt.rni.s32.f32 %r3, %r1;", np.float32(2.5), result="%r3", dtype=np.int32)[0] == 2

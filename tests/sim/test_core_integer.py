@@ -182,6 +182,8 @@ def test_fns_finds_the_nth_set_bit():
     offsets[:6] = [0, 1, 2, 3, 5, np.uint32(0xFFFFFFFF)]
     got = lanes("fns.b32 %r3, %r1, 2, %r2;", masks, offsets, result="%r3", dtype=np.uint32)
     assert got[:6].tolist() == [2, 2, 4, 5, M32, 2]
+    beyond = lanes("fns.b32 %r3, %r1, 0xFFFFFFFF, %r2;", masks, np.uint32(0xFFFFFFFF), result="%r3", dtype=np.uint32)
+    assert beyond[0] == 7  # the highest one below a base that is no bit
 
 
 def test_setp_selp_and_predicate_logic():

@@ -160,8 +160,10 @@ def _scalar(qualifiers: tuple[str, ...], how: frozenset[str], x: Value, to: str,
     if rounding := next((r for r in _ROUND if r in qualifiers), None):
         x = apply(_ROUND[rounding], x)
     if to == "tf32":
-        x = where(x > 0, x, constant(0, x.dtype)) if "relu" in how else x
-        return x.view(np.uint32) + 0x1000 & 0xFFFFE000  # type: ignore[no-any-return]
+        x = where((x > 0) | (x != x), x, constant(0, x.dtype)) if "relu" in how else x
+        bits = x.view(np.uint32)
+        added = 0 if "rz" in how else 0xFFF + (bits >> 13 & 1) if "rn" in qualifiers else 0x1000  # .rna: ties away from zero
+        return where(x == x, bits + added & 0xFFFFE000, constant(0x7FFFFFFF, np.uint32))
     if to in _ENCODE:
         return apply(_encoder(to, how), x.astype(np.float32), dtype=np.uint16)
     if not np.issubdtype(result, np.floating):
