@@ -30,11 +30,7 @@ store_shared_f32 = partial(emit, "st.shared.f32 [{}], {};")
 store_shared_f32x2 = partial(emit, "st.shared.v2.f32 [{}], {{{}, {}}};")
 store_shared_v2 = partial(emit, "st.shared.v2.b32 [{}], {{{}, {}}};")
 
-
-def store_shared_v4(address: Any, values: tuple[Any, ...]) -> None:
-    emit("st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)
-
-
+store_shared_v4 = partial(emit, "st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};")  # (address, words)
 atomic_add_shared = partial(emit_to, Int32, "atom.relaxed.cta.shared::cta.add.u32 {}, [{}], {};")
 reduce_add_shared = partial(emit, "red.relaxed.cta.shared::cta.add.u32 [{}], {};")
 """`atomic_add_shared` without the previous value."""
@@ -67,9 +63,7 @@ store_v2 = partial(emit, "st.global.v2.b32 [{}], {{{}, {}}};")
 store_f32 = partial(emit, "st.global.f32 [{}], {};")
 store_v2_f32 = partial(emit, "st.global.v2.f32 [{}], {{{}, {}}};")
 
-
-def store_v4(address: Any, values: tuple[Any, ...]) -> None:
-    emit("st.global.v4.b32 [{}], {{{}, {}, {}, {}}};", address, *values)
+store_v4 = partial(emit, "st.global.v4.b32 [{}], {{{}, {}, {}, {}}};")  # (address, words)
 
 
 # --- global, strong

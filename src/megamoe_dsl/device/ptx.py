@@ -16,7 +16,7 @@ def _operands(values: Sequence[Any]) -> tuple[list[Any], list[str]]:
     """Read-only arguments, and the text of every operand: a literal for a Python int, a placeholder for a traced value."""
     arguments: list[Any] = []
     texts = []
-    for value in values:
+    for value in (part for one in values for part in (one if isinstance(one, (tuple, list)) else (one,))):
         if isinstance(value, int):
             texts.append(str(value))
         else:
@@ -26,7 +26,7 @@ def _operands(values: Sequence[Any]) -> tuple[list[Any], list[str]]:
 
 
 def emit(template: str, *values: Any) -> None:
-    """`emit("st.shared.b32 [{}], {};", address, 3)`: literal braces are doubled, as in str.format."""
+    """`emit("st.shared.b32 [{}], {};", address, 3)`: literal braces are doubled, as in str.format; a tuple stands for its parts."""
     arguments, texts = _operands(values)
     inline_ptx(template.format(*texts), read_only_args=arguments)
 

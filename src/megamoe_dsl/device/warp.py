@@ -57,12 +57,8 @@ shuffle_xor_f32 = partial(emit_to, Float32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 
 shuffle_xor = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;")
 """(value, mask): the word that the lane with this number XOR `mask` holds."""
 
-
-def shuffle_xor_among(members: Any, value: Any, mask: int) -> Any:
-    """As `shuffle_xor`, among the lanes of the mask `members` only; other lanes may have diverged."""
-    return emit_to(Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, {};", value, mask, members)
-
-
+shuffle_xor_among = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, {};")
+"""(value, mask, members): as `shuffle_xor`, among the lanes of the mask `members` only; other lanes may have diverged."""
 sync_warp = partial(emit, "bar.warp.sync 0xffffffff;")
 """Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
 smem_base = partial(emit_to, Int32, "mov.b32 {}, {};")  # 32-bit shared address of a `cutlass.Array` in SMEM
@@ -108,10 +104,5 @@ def sync_cluster() -> None:
 in_cta = partial(emit_to, Int32, "mapa.shared::cluster.u32 {}, {}, {};")
 """(address, rank): shared address, for instructions on `.shared::cluster`, of the same place in the cluster's CTA `rank`."""
 
-
-def store_async_v4(address: Any, values: tuple[Any, ...], barrier: Any) -> None:
-    """16 bytes into the SMEM of a CTA of the cluster; they count on `barrier`, of the same CTA."""
-    emit(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [{}], {{{}, {}, {}, {}}}, [{}];",
-        *(address, *values, barrier),
-    )
+store_async_v4 = partial(emit, "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [{}], {{{}, {}, {}, {}}}, [{}];")
+"""(address, words, barrier): 16 bytes into the SMEM of a CTA of the cluster; they count on `barrier`, of the same CTA."""

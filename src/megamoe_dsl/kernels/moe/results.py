@@ -67,7 +67,7 @@ class E4m3Results:
         members = Int32(FIRST_LANES) << (lane & LANES)
         amax = reduce(cast.abs_max_bf16, words)
         for mask in (8, 4, 2, 1):
-            amax = cast.abs_max_bf16(amax, shuffle_xor_among(members, amax, mask))
+            amax = cast.abs_max_bf16(amax, shuffle_xor_among(amax, mask, members))
         exponent = cast.scale_exponent(cast.larger_of_pair(amax))
         store_where(self.row.holds(first), partial(store_v2, place, *encode(words, exponent)))
         if (lane & (LANES - 1)) == 0:
