@@ -23,30 +23,19 @@ CHUNK = 16
 
 class Chunks:
     """The 16-byte chunks of a copy or operand: `starts` (byte offsets, multiples of 16) per chunk, and what follows from them.  Pure
-    functions of an address return the same object for the same arguments, so that all of this is computed once."""
+    functions of an address return the same object for the same arguments, so that all of this is computed once.  `dense` chunks leave no
+    gaps from `low` to `end`."""
 
-    __slots__ = ("_dense", "_records", "end", "low", "numbers", "starts")
+    __slots__ = ("dense", "end", "low", "numbers", "starts")
 
     def __init__(self, starts: IndexArray) -> None:
         self.starts = starts
         self.numbers = starts // CHUNK
         self.low, self.end = (int(starts.min()), int(starts.max()) + CHUNK) if len(starts) else (0, 0)
-        self._dense = self.end - self.low == CHUNK * len(starts) == CHUNK * len(np.unique(starts))
-        self._records: dict[int, IndexArray | slice] = {}
+        self.dense = self.end - self.low == CHUNK * len(starts) == CHUNK * len(np.unique(starts))
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    def records(self, shift: int) -> IndexArray | slice:
-        """Indices of the chunks in records of 2 ** shift bytes, which divide 16; a slice when there are no gaps."""
-        index = self._records.get(shift)
-        if index is None:
-            if self._dense:
-                index = slice(self.low >> shift, self.end >> shift)
-            else:
-                index = ((self.starts[:, None] >> shift) + np.arange(CHUNK >> shift)).ravel()
-            self._records[shift] = index
-        return index
 
 
 class GlobalRows:
@@ -152,10 +141,10 @@ def boxes_at(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> list[Box]:
     return [box_at(tensor_map, (coordinates[0], row)) for row in coordinates[1:]]
 
 
-@lru_cache(maxsize=1024)
-def shared_chunks(start: int, box_bytes: int, span: int) -> Chunks:
-    """The 16-byte chunks of a box in box order; swizzles move whole chunks."""
-    return Chunks(Swizzle(span)(start + np.arange(0, box_bytes, CHUNK)))
+@lru_cache(maxsize=4096)
+def shared_chunks(start: int, num_bytes: int, span: int = 0) -> Chunks:
+    """The 16-byte chunks of a copy, in its order; swizzles, which have a span, move whole chunks."""
+    return Chunks(Swizzle(span)(start + np.arange(0, num_bytes, CHUNK)))
 
 
 def to_shared_format(tensor_map: TensorMap, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

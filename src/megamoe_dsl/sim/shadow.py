@@ -126,14 +126,11 @@ class Shadow:
         return index
 
     def _find(self, start: Places, size: int) -> Index:
-        if isinstance(start, Chunks):
-            pages = slice(start.low >> BYTES_SHIFT, (start.end - 1 >> BYTES_SHIFT) + 1)
-            if not self._refined or self._settle(pages, CHUNK) == self._shift:
-                return start.records(self._shift)
-            return self._records(start.starts, CHUNK)
         if isinstance(start, slice):
             return self._slice(start.start, start.stop)
-        return self._records(start, size)
+        if not isinstance(start, Chunks):
+            return self._records(start, size)
+        return self._slice(start.low, start.end) if start.dense else self._records(start.starts, CHUNK)
 
     def _slice(self, low: int, end: int) -> Index:
         first, last = low >> BYTES_SHIFT, end - 1 >> BYTES_SHIFT

@@ -139,7 +139,12 @@ def gather(
     race, total = w.world.race, size * count
     if not strong and uniform(where) and not _is_local(space, first := int(where[0])):
         w.mask = mask
-        return _load_one(w, space, first, size, count, parts, seen).repeat(len(where), axis=0)
+        store, offset = find(w, space, first, total)
+        if store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes():
+            _uninitialized(w, store, offset, seen)
+        if race and not seen and isinstance(store, Allocation | SharedMemory):
+            race.read_bytes(store, slice(offset, offset + total), total, w, parts)
+        return store.rows(size, count)[offset // total : offset // total + 1].repeat(len(where), axis=0)
     out: Any = None
     for store, offsets, lanes in resolve(w, space, where, total, mask):
         if (values := take(store.rows(size, count), store.valid, offsets, total)) is None:
@@ -160,17 +165,6 @@ def gather(
             out = np.zeros((len(where), *values.shape[1:]), values.dtype)
         out[lanes] = values
     return out
-
-
-def _load_one(w: Warp, space: str, address: int, size: int, count: int, parts: bool, seen: bool) -> Lanes:
-    """A weak load of the same address for all lanes: a row of `count` elements; `parts` and `seen` as in `gather`."""
-    race, total = w.world.race, size * count
-    store, offset = find(w, space, address, total)
-    if store.valid is not None and b"\0" in store.valid[offset : offset + total].tobytes():
-        _uninitialized(w, store, offset, seen)
-    if race and not seen and isinstance(store, Allocation | SharedMemory):
-        race.read_bytes(store, slice(offset, offset + total), total, w, parts)
-    return store.rows(size, count)[offset // total : offset // total + 1]
 
 
 def scatter(

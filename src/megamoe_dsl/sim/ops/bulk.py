@@ -7,13 +7,13 @@ addresses of bulk copies are multiples of 16. cp.async and st.async work in the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
 from .. import tma_engine as tma
 from ..access_record import HAPPENED, mask_of
-from ..chunks import CHUNK, Chunks, GlobalRows
+from ..chunks import CHUNK, Chunks, GlobalRows, shared_chunks
 from ..clock import Actor, Clock
 from ..memory import DTYPES, ELEMENTS, SMEM_RESERVED, Allocation, Bytes
 from ..operands import Combination, combination
@@ -22,18 +22,13 @@ from .access import origin, shared_target
 from .mbarrier import Mbarrier, mbarrier_at
 
 
-@lru_cache(maxsize=4096)
-def _chunks(offset: int, size: int) -> Chunks:
-    return Chunks(np.arange(offset, offset + size, CHUNK))
-
-
 def _piece(cta: Cta, offset: int, *, size: int, address: int) -> Chunks:
     """Where a linear copy of `size` bytes, from or to `address`, lies in shared memory."""
     for name, value in (("shared address", offset), ("other address", address), ("size", size)):
         if value % CHUNK:
             raise SimError(f"bulk copy: {name} {value:#x} must be a multiple of {CHUNK}")
     cta.shared.check(offset, offset + size)
-    return _chunks(offset, size)
+    return shared_chunks(offset, size)
 
 
 Place = Callable[[Cta, int], Chunks]
@@ -114,7 +109,7 @@ def copy(ins: PtxInstruction, w: Warp, lane: int, where: int, start: int, count:
     def read(target: Cta, actor: Actor) -> Bytes:
         if source == "global":
             return tma.read_global_rows(target, GlobalRows(np.array([start]), count), actor)
-        return tma.read_shared_chunks(there, _chunks(first, count), "bulk copy", actor)
+        return tma.read_shared_chunks(there, shared_chunks(first, count), "bulk copy", actor)
 
     post_load(ins, w, lane, where, partial(_piece, size=count, address=start), read, count, barrier, mask)
 

@@ -56,7 +56,7 @@ _SMALLEST_NORMAL = np.array([1.17549435e-38], np.float32)
 
 
 def is_float(ins: PtxInstruction) -> bool:
-    return ins.parts[-1] in _FLOATS
+    return ins.parts[0] in _FUNCTIONS and ins.parts[-1] in _FLOATS
 
 
 def flush(x: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..formats import bf16_to_f32
-from ..memory import ELEMENTS, LOCAL_BASE, PARAM_BASE, SHARED_BASE
+from ..memory import ELEMENTS, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW_SHIFT
 from ..operands import COMBINED
 from ..parser import TYPE_BYTES
 from ..values import Value, apply, unsigned, where
@@ -31,52 +31,6 @@ _COMPARE_FLOAT: dict[str, Comparison] = {
     "ltu": lambda x, y: ~(x >= y), "leu": lambda x, y: ~(x > y), "gtu": lambda x, y: ~(x <= y), "geu": lambda x, y: ~(x < y),
     "num": lambda x, y: (x == x) & (y == y), "nan": lambda x, y: (x != x) | (y != y),
 }  # fmt: skip
-
-
-@register("shl", "shr")
-def shift(ins: PtxInstruction, b: Binder) -> Inline:
-    """Shifts by a .u32 amount; shr brings in zeros or, for signed types, the sign."""
-    t = b.dtype(ins)
-    value, amount = b.value(ins.operands[1], t), b.value(ins.operands[2], np.uint32).to(t)
-    return Inline([(ins.operands[0], value << amount if ins.parts[0] == "shl" else value >> amount)])
-
-
-@register("selp")
-def select(ins: PtxInstruction, b: Binder) -> Inline:
-    """selp: the first source where the predicate holds, else the second."""
-    dest, yes, no, chosen = ins.operands
-    t = unsigned(b.dtype(ins))
-    return Inline([(dest, where(b.value(chosen, np.bool_), b.value(yes, t), b.value(no, t)))])
-
-
-_WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}
-
-
-def _high64(x: Any, y: Any) -> Any:
-    products = [int(p) * int(q) >> 64 & 0xFFFFFFFFFFFFFFFF for p, q in zip(x, y, strict=True)]
-    return np.array(products, np.uint64).view(x.dtype)
-
-
-def _product(ins: PtxInstruction, b: Binder) -> Value:
-    t = b.dtype(ins)
-    x, y = ins.operands[1:3]
-    if "wide" in ins.parts:
-        return b.value(x, t).astype(_WIDE[t]) * b.value(y, t).astype(_WIDE[t])
-    if "hi" in ins.parts:
-        if t in (np.uint64, np.int64):
-            return apply(_high64, b.value(x, t), b.value(y, t))
-        return (b.value(x, t).astype(_WIDE[t]) * b.value(y, t).astype(_WIDE[t]) >> 8 * np.dtype(t).itemsize).astype(t)
-    t = unsigned(t)
-    return b.value(x, t) * b.value(y, t)
-
-
-@register("mul", "mad")
-def multiply(ins: PtxInstruction, b: Binder) -> Inline:
-    """mul and mad: the low half, the upper half (`.hi`) or all (`.wide`) of the product, plus c for mad."""
-    if is_float(ins):
-        return build_float(ins, b)
-    product = _product(ins, b)
-    return Inline([(ins.operands[0], product + b.value(ins.operands[3], product.dtype) if ins.parts[0] == "mad" else product)])
 
 
 def _compared(ins: PtxInstruction, b: Binder) -> Any:
@@ -163,7 +117,14 @@ def logic3(ins: PtxInstruction, b: Binder) -> Inline:
 
 # ---- instructions that are a function of their sources
 
-Function = tuple[Callable[..., Any], list[type], type]  # What computes it, the types of the sources, and the type of the result.
+Function = tuple[Callable[..., Any], list[type], type | None]
+"""What computes it, of arrays of these types, and the type of the result; None: of values, to a value."""
+_WIDE: dict[type, type] = {np.int16: np.int32, np.uint16: np.uint32, np.int32: np.int64, np.uint32: np.uint64}
+
+
+def _high64(x: Any, y: Any) -> Any:
+    products = [int(p) * int(q) >> 64 & 0xFFFFFFFFFFFFFFFF for p, q in zip(x, y, strict=True)]
+    return np.array(products, np.uint64).view(x.dtype)
 
 
 def _quotient(x: Any, y: Any) -> Any:
@@ -204,7 +165,7 @@ def _reverse(x: Any) -> Any:
 def _nth_set(masks: Any, bases: Any, offsets: Any) -> Any:
     out = np.full(len(masks), 0xFFFFFFFF, np.uint32)
     for lane, (mask, base, n) in enumerate(zip(masks.tolist(), bases.tolist(), offsets.tolist(), strict=True)):
-        positions = [base & 31] if n == 0 else range(base, 32) if n > 0 else range(base, -1, -1)
+        positions = [base & 31] if n == 0 else range(base, 32) if n > 0 else range(min(base, 31), -1, -1)
         if found := [j for j in positions if mask >> j & 1][max(abs(n) - 1, 0) :]:
             out[lane] = base if n == 0 else found[0]
     return out
@@ -243,6 +204,21 @@ _SPACES = {
 }
 
 
+def _product(p: tuple[str, ...], t: type) -> Function:
+    result = _WIDE[t] if "wide" in p else t if "hi" in p else unsigned(t)
+
+    def run(x: Value, y: Value, *addend: Value) -> Value:
+        if "hi" in p and t in (np.uint64, np.int64):
+            product = apply(_high64, x, y)
+        elif "hi" in p:
+            product = (x.astype(_WIDE[t]) * y.astype(_WIDE[t]) >> 8 * np.dtype(t).itemsize).astype(t)
+        else:
+            product = x.astype(result) * y.astype(result)
+        return product + addend[0] if addend else product
+
+    return run, [t, t, result], None
+
+
 def _extreme(p: tuple[str, ...], t: type) -> Function:
     extreme = COMBINED[p[0]]
     return (lambda x, y: np.maximum(extreme(x, y), 0)) if "relu" in p else extreme, [t, t], t
@@ -257,6 +233,12 @@ def _dot_product(p: tuple[str, ...], t: type) -> Function:
         return (products.sum(axis=1) + c).astype(result)
 
     return run, [np.uint32, np.uint32, result], result
+
+
+def _generic(p: tuple[str, ...], t: type) -> Function:
+    space = next(part for part in p[1:] if part != "to").split("::")[0]
+    base = {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(space, 0)
+    return lambda address: address - base if "to" in p else address + base, [t], None
 
 
 def _is_space(p: tuple[str, ...], t: type) -> Function:
@@ -280,6 +262,13 @@ def _wrapping(p: tuple[str, ...], t: type) -> Function:
 FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
     **dict.fromkeys(_WRAPPING, _wrapping),
     "abs": lambda p, t: (np.abs, [t], t),
+    # by a .u32 amount; shr brings in zeros or, for signed types, the sign
+    "shl": lambda p, t: (lambda x, amount: x << amount.to(t), [t, _U32], None),
+    "shr": lambda p, t: (lambda x, amount: x >> amount.to(t), [t, _U32], None),
+    # the first source where the predicate holds, else the second
+    "selp": lambda p, t: (lambda yes, no, chosen: where(chosen, yes, no), [unsigned(t), unsigned(t), np.bool_], None),
+    # the low half, the upper half (.hi) or all (.wide) of the product, plus c for mad
+    **dict.fromkeys(("mul", "mad"), _product),
     # signed, unsigned or floating by type; .relu: a negative result is 0
     "min": _extreme,
     "max": _extreme,
@@ -308,6 +297,10 @@ FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
     "bmsk": lambda p, t: (partial(_bit_mask, clamp="clamp" in p), [_U32, _U32], _U32),
     # the upper (.l) or lower (.r) word of a 64-bit shift of two .b32; the amount is clamped to 32 or wraps at 32
     "shf": lambda p, t: (partial(_funnel, left="l" in p, wrap="wrap" in p), [_U32] * 3, _U32),
+    # an address of a state space to the generic one, or (.to) back; global and parameter addresses are the same in both
+    "cvta": _generic,
+    # the rank in the cluster, .u32, of the CTA that a shared address belongs to
+    "getctarank": lambda p, t: (lambda address: (address >> WINDOW_SHIFT & 0xFF).astype(_U32), [t], None),
     # whether a generic .u64 address lies in the window of a state space
     "isspacep": _is_space,
 }
@@ -319,11 +312,11 @@ _function = lru_cache(maxsize=256)(lambda parts, t: FUNCTIONS[parts[0]](parts, t
 
 @register(*FUNCTIONS)
 def function(ins: PtxInstruction, b: Binder) -> Inline:
-    """Any row of `FUNCTIONS`, unless its type is a floating-point one."""
+    """Any row of `FUNCTIONS`, unless it is floating-point arithmetic."""
     if is_float(ins):
         return build_float(ins, b)
     if ins.parts[0] == "prmt" and len(ins.parts) > 2:
         raise SimError("only the generic mode of prmt is supported")
     run, reads, result = _function(ins.parts, np.uint64 if ins.parts[0] == "isspacep" else b.dtype(ins))
     sources = (b.value(o, t) for o, t in zip(ins.operands[1:], reads, strict=False))
-    return Inline([(ins.operands[0], apply(run, *sources, dtype=result))])
+    return Inline([(ins.operands[0], run(*sources) if result is None else apply(run, *sources, dtype=result))])

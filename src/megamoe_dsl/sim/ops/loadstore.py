@@ -1,4 +1,4 @@
-"""Loads, stores and address arithmetic (PTX ISA: ld, st, cvta, mapa).
+"""Loads, stores and atomics (PTX ISA: ld, st, atom, red), and `mapa`.
 
 Cache hints (`.L1::`, `.L2::`, `.nc`, `.ca`, ...) do not matter here and are ignored. Strong accesses (volatile, relaxed, acquire, release)
 synchronize through the race detector; a strong load that returns what it returned last time yields, for it is a spin.
@@ -16,7 +16,7 @@ from ..access_record import mask_of
 from ..lanes import Lanes, stacked
 from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
-from ..memory import DTYPES, ELEMENTS, LOCAL_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
+from ..memory import DTYPES, ELEMENTS, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import COMBINED, combination
 from ..parser import TYPE_BYTES
 from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
@@ -108,17 +108,6 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
     return Straight(run)
 
 
-@register("cvta")
-def convert_address(ins: PtxInstruction, b: Binder) -> Inline:
-    """cvta between the address in a state space and the generic one; global addresses are the same in both."""
-    t = b.dtype(ins)
-    address = b.value(ins.operands[1], t)
-    space = next(p for p in ins.parts[1:] if p != "to")
-    if base := {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(space.split("::")[0], 0):
-        address = address - base if "to" in ins.parts else address + base
-    return Inline([(ins.operands[0], address)])
-
-
 @register("mapa")
 def map_address(ins: PtxInstruction, b: Binder) -> Inline:
     """The address of the same shared variable in another CTA of the cluster."""
@@ -128,12 +117,6 @@ def map_address(ins: PtxInstruction, b: Binder) -> Inline:
         raise SimError("mapa of a variable with an offset is not supported")
     address = (b.value(source, t) & WINDOW_MASK) | (b.value(ins.operands[2], np.uint32).to(t) << WINDOW_SHIFT)
     return Inline([(ins.operands[0], address + SHARED_BASE if "shared::cluster" not in ins.parts and t == np.uint64 else address)])
-
-
-@register("getctarank")
-def cta_rank(ins: PtxInstruction, b: Binder) -> Inline:
-    """getctarank: the rank in the cluster, .u32, of the CTA that a shared address belongs to."""
-    return Inline([(ins.operands[0], (b.value(ins.operands[1], b.dtype(ins)) >> WINDOW_SHIFT & 0xFF).astype(np.uint32))])
 
 
 Update = Callable[[Any, Any, Any], Any]  # (old, operand, second operand) -> new, on arrays of one unsigned element.

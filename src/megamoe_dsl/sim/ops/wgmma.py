@@ -45,22 +45,12 @@ class Part:
 
 @dataclass
 class Operation:
-    """One wgmma.mma_async of a warpgroup. `number` counts those of the warpgroup from 1."""
+    """One wgmma.mma_async of a warpgroup: what each of its warps issued. `number` counts those of the warpgroup from 1."""
 
     number: int
     line: int
     parts: dict[int, Part] = field(default_factory=dict)
     done: bool = False
-
-    def add(self, warp: Warp, part: Part) -> None:
-        """A warp issues it.  Raises SimError when the warp issues something else than the others."""
-        first = next(iter(self.parts.values()), part)
-        if warp.line != self.line:
-            raise SimError(f"wgmma.mma_async number {self.number} of the warpgroup is at PTX line {self.line} for its other warps")
-        other_a = part.a is not first.a and isinstance(part.a, SmemDescriptor) and part.a != first.a
-        if other_a or (part.b, part.accumulate) != (first.b, first.accumulate):
-            raise SimError("the warps of a warpgroup issue a wgmma.mma_async with different descriptors or predicates")
-        self.parts[warp.index % WARPS] = part
 
 
 class Warpgroup:
@@ -78,9 +68,15 @@ class Warpgroup:
         cta.exit_checks[self.name] = self._exit_check
 
     def issue(self, warp: Warp, number: int, part: Part, execute: Callable[[Operation], None], origin: Origin) -> Operation:
-        """A warp issues its operation of that number; the last of the four sends it off."""
+        """A warp issues its operation of that number; the last of the four sends it off. Raises SimError where the warps' operations
+        differ."""
         operation = self.operations.setdefault(number, Operation(number, warp.line))
-        operation.add(warp, part)
+        operation.parts[warp.index % WARPS] = part
+        first, from_memory = next(iter(operation.parts.values())), isinstance(part.a, SmemDescriptor)
+        if warp.line != operation.line:
+            raise SimError(f"wgmma.mma_async number {number} of the warpgroup is at PTX line {operation.line} for its other warps")
+        if (from_memory and part.a != first.a) or (part.b, part.accumulate) != (first.b, first.accumulate):
+            raise SimError("the warps of a warpgroup issue a wgmma.mma_async with different descriptors or predicates")
         if len(operation.parts) == WARPS:
             del self.operations[number]
             self.cta.world.post(lambda: execute(operation), origin, self.pipe)
@@ -104,12 +100,6 @@ class Warpgroup:
     def _exit_check(self, cta: Cta) -> None:
         for operation in self.operations.values():
             raise SimError(f"{self.name}: wgmma.mma_async at PTX line {operation.line} issued by {len(operation.parts)} of {WARPS} warps")
-
-
-def warpgroup(w: Warp) -> Warpgroup:
-    """The warpgroup of a warp, created at first use."""
-    index = w.index // WARPS
-    return kept(w.cta, ("warpgroup", index), lambda cta: Warpgroup(cta, index))
 
 
 @dataclass
@@ -166,7 +156,8 @@ class WgmmaThread:
 
 
 def wgmma_thread(w: Warp) -> WgmmaThread:
-    return kept(w, "wgmma", lambda w: WgmmaThread(w, warpgroup(w)))
+    index = w.index // WARPS
+    return kept(w, "wgmma", lambda w: WgmmaThread(w, kept(w.cta, ("warpgroup", index), lambda cta: Warpgroup(cta, index))))
 
 
 _INTEGERS = ("s8", "u8")
