@@ -156,6 +156,7 @@ class WgmmaThread:
 
 
 def wgmma_thread(w: Warp) -> WgmmaThread:
+    """The state of a warp; it and that of its warpgroup are made at first use."""
     index = w.index // WARPS
     return kept(w, "wgmma", lambda w: WgmmaThread(w, kept(w.cta, ("warpgroup", index), lambda cta: Warpgroup(cta, index))))
 
