@@ -32,22 +32,22 @@ def choose(kind: Any, problem: Problem, target: Target, num_tokens: int, fields:
     require(gpu is None or isinstance(gpu, str), "gpu", gpu, "None or the name of a GPU")
     kind.require_recipe(problem)
     expected = problem.expected_tokens_per_expert(num_tokens)
-    if block_m is not None:
-        require(block_m in kind.tiles_of(problem), "block_m", block_m, f"one of {list(kind.tiles_of(problem))}")
+    require(block_m in (None, *kind.tiles_of(problem)), "block_m", block_m, f"one of {list(kind.tiles_of(problem))}")
     chosen = heuristics(problem, expected, block_m, num_sms)
     if gpu is not None and block_m is None:
         for entry in tuned_table(gpu).near(Entry.share_of(problem, num_sms=num_sms), expected):
             if heuristics(problem, entry.expected, None, num_sms) == chosen:
-                return measured(kind, problem, entry).replace(**fields)
+                found = measured(kind, problem, entry)
+                return found.replace(**fields) if fields else found
     return kind(problem, num_sms=num_sms, **{**chosen, **fields}) if fields else made(kind, problem, num_sms=num_sms, **chosen)
 
 
 def measured(kind: Any, problem: Problem, entry: Entry, pool_rows: int | None = None) -> MegaMoeConfig:
     """The configuration of a measured point.  If its ring does not fit here, because with another number of ranks the tables of experts
     take more SMEM, the deepest ring that fits."""
-    fields: dict[str, Any] = {**entry.choice, "num_stages": 0, "pool_rows": pool_rows}
-    deepest, stages = made(kind, problem, num_sms=entry.num_sms, **fields), entry.choice["num_stages"]
-    return deepest.replace(num_stages=stages) if 0 < stages < deepest.num_stages else deepest
+    fields, stages = {**entry.choice, "num_sms": entry.num_sms, "pool_rows": pool_rows}, entry.choice["num_stages"]
+    deepest = made(kind, problem, **{**fields, "num_stages": 0})
+    return made(kind, problem, **fields) if 0 < stages < deepest.num_stages else deepest
 
 
 @lru_cache(maxsize=1024)
