@@ -32,7 +32,6 @@ from megamoe_dsl.kernels.moe.sm90.memory_plan import pull_chunk
 from megamoe_dsl.kernels.moe.unfused.config import STAGE_NAMES, StageConfig
 from megamoe_dsl.kernels.moe.unfused.family import STAGES
 from megamoe_dsl.kernels.registry import arch_of_recipe, family_of, find_kernel
-from megamoe_dsl.predict import nodes
 from megamoe_dsl.presets import projection
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import COMBINE
@@ -382,15 +381,3 @@ def test_gradients_of_rows_are_compared_closely() -> None:
     assert found["dots"][0] is case.tensors.dots and found["dH"][0] is case.tensors.d
     dots = found["dots"][1].sum(dim=0)
     torch.testing.assert_close(dots, rows.topk_weights.flatten()[case.metadata.sources.long()], rtol=1e-4, atol=1e-2)
-
-
-# --- over nodes
-def test_chunks_are_those_of_the_layer_on_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a GPU that nobody calibrated, those of the usual one of its architecture; more tokens than most are as many."""
-    asked = list[tuple[Any, ...]]()
-    monkeypatch.setattr(nodes.NodePrediction, "of", lambda *given: asked.append(given) or SimpleNamespace(chunks=3))
-    moe = replace(MOE, num_ranks=8, recipe="fp8xfp4")
-    assert nodes.chunks_of(moe, 2, 9999, Target(SM100, 148, "NVIDIA B300"), 4, 2) == 3
-    ((problem, tokens, count, network, gpu, _, *groups),) = asked
-    assert (problem, tokens, count, groups) == (replace(moe, num_ranks=2), nodes.MOST_TOKENS, 4, [4, 2])
-    assert network is nodes.USUAL and gpu.name == "NVIDIA B200"

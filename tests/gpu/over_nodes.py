@@ -6,7 +6,7 @@ torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master
 torchrun --nproc-per-node 2 tests/gpu/over_nodes.py run --domain 1 --one-gpu               nodes that share a GPU, gloo
 torchrun --nproc-per-node 1 tests/gpu/over_nodes.py run --domain 1 --checks graph,time     a node that sends all rows to itself, NCCL
 
-`--chunks` is the layer's; by default the model chooses.
+`--chunks` is the layer's, which chooses by default.
 
 calls    y of `--calls` calls to the bit, of changing numbers of tokens, with masked slots
 graph    a captured call, replayed with other tokens, to the bit; NCCL alone
@@ -38,15 +38,15 @@ from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, disable_mult
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.moe.halves.gemm_part import ACTIVATED
 from megamoe_dsl.options.option import at_least
-from megamoe_dsl.predict.nodes import CHUNKS, NETWORK_SMS, chunks_of
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.moe_layer import node_layer
-from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, rails_of
+from megamoe_dsl.runtime.nodes import NETWORK_SMS, NodeLayer, Rails, default_chunks, node_problem, rails_of
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, halves_kernels, layer_kernels
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target, local_target
 
 Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+CHUNKS = (1, 2, 4, 8)
 CHECKS = ("calls", "graph", "compile", "shared", "train", "overlap", "time", "trace", "lose")
 TURNS, GRAPH_TOKENS = 50, 32
 REPLAYS, SHARED_CALLS, OVERLAP_CALLS = 50, 20, 300
@@ -75,7 +75,7 @@ def prepare(given: argparse.Namespace) -> int:
     layers += [replace(problem, num_experts=1, topk=1, num_ranks=1)] if "shared" in checks else []
     layers += [replace(left, num_ranks=1), node_problem(left, 1)] if "lose" in checks else []
     kernels = [one for layer in layers for one in layer_kernels(layer, target, ())]
-    chunks = {given.chunks or chunks_of(problem, domain, tokens, gpu)}
+    chunks = {given.chunks or default_chunks(problem, domain, tokens, problem.topk)}
     cut = [node_problem(problem, domain, count) for count in {*chunks, *(CHUNKS if "time" in checks else ())}]
     cut += [node_problem(crossed(problem), ranks, 2)] if "overlap" in checks else []
     for layer in cut:
@@ -345,7 +345,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=at_least(1), default=4, help="of `prepare`")
     parser.add_argument("--calls", type=at_least(1), default=1000, help="that are compared")
     parser.add_argument("--tokens", type=at_least(8), default=512, help="of a rank, at most")
-    parser.add_argument("--chunks", type=at_least(1), help="of the layer; by default the model's")
+    parser.add_argument("--chunks", type=at_least(1), help="of the layer, which chooses by default")
     parser.add_argument("--sms", type=at_least(0), default=NETWORK_SMS, help="of a GPU that launches of `overlap` leave to NCCL")
     parser.add_argument("--one-gpu", action="store_true", help="all ranks on the first GPU, rows by gloo")
     parser.add_argument("--checks", type=lambda text: text.split(","), default=["calls"], help="some of " + ", ".join(CHECKS))

@@ -34,11 +34,11 @@ ASKED = (
         f"{MOE_LAYER}a_router_chooses",
     ),
     host(
-        "the model of chunks knows no groups of experts",
+        "the default number of chunks knows no groups of experts",
         "wrong number",
         "node_layer",
-        "(router.groups, router.topk_groups)",
-        "(1, 1)",
+        "router.topk_groups",
+        "problem.topk",
         f"{NODES}chunks_leave_sms_to_the_network",
     ),
     host(

@@ -12,10 +12,11 @@ import torch
 import torch.distributed as dist
 from test_nodes import problem_of
 
-from megamoe_dsl import Problem, ProblemError, Target, WatchdogError
+from megamoe_dsl import Problem, ProblemError, WatchdogError
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.runtime import moe_layer, nodes
-from megamoe_dsl.runtime.nodes import NodeLayer, Rails, node_problem, row_bytes, split_rows
+from megamoe_dsl.runtime.nodes import NodeLayer, Rails, default_chunks, node_problem, row_bytes, split_rows
 
 
 def test_a_layer_over_nodes_is_what_its_domain_s_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,12 +48,28 @@ def test_the_layer_of_a_node() -> None:
 
 
 @pytest.mark.parametrize(
+    ("preset", "nodes", "tokens", "groups", "chunks"),
+    [
+        ("deepseek-v3", 2, 2048, 4, 1),  # 15/16 rows of 21.2 KiB a token: 42 MB
+        ("deepseek-v3", 2, 4096, 4, 2),
+        ("deepseek-v3", 8, 1024, 4, 2),  # 2.9 rows: 64 MB
+        ("deepseek-v3", 8, 512, 8, 2),  # 4.6 rows: 51 MB
+        ("deepseek-v3", 8, 2048, 1, 1),  # 7/8 rows: 39 MB
+        ("flash", 8, 1024, 8, 1),  # 3.9 rows of 12.1 KiB, to 6 experts: 49 MB
+    ],
+)
+def test_a_second_chunk_is_for_calls_that_send_more_than_50_mb(preset: str, nodes: int, tokens: int, groups: int, chunks: int) -> None:
+    problem = PRESETS[preset].problem(8192, num_ranks=8 * nodes, recipe="fp8xfp8")
+    assert default_chunks(problem, 8, tokens, groups) == chunks
+
+
+@pytest.mark.parametrize(
     ("ranks", "chunks", "sms", "made"), [(2, None, None, (4, 16)), (2, 2, 8, (2, 8)), (1, 2, None, (2, 16)), (2, 1, None, (1, 0))]
 )
 def test_chunks_leave_sms_to_the_network(
     ranks: int, chunks: int | None, sms: int | None, made: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On GPUs, by default as many chunks as the model says; a launch that fills its SMs would keep the next exchange from running."""
+    """On GPUs, by default as many chunks as the tokens ask for; a launch that fills its SMs would keep the next exchange from running."""
     problem, cuda, seen, asked = problem_of(4, "fp8xfp8"), torch.device("cuda"), [], list[Any]()
 
     def rails(group: Any, ranks: int, device: torch.device, most: int) -> Rails:
@@ -66,17 +83,17 @@ def test_chunks_leave_sms_to_the_network(
     for name, stand_in in {
         "rails_of": rails,
         "domain_layer": inner,
-        "chunks_of": lambda *given: asked.append(given) or 4,
+        "default_chunks": lambda *given: asked.append(given) or 4,
         "device_arch": lambda _: SM90,
     }.items():
         monkeypatch.setattr(moe_layer, name, stand_in)
-    monkeypatch.setattr(moe_layer, "gpu_target", lambda _: Target.typical("sm_90a"))
     others: dict[str, Any] = {"launch": None, "activation": None, "tokens": 0, **({} if sms is None else {"reserved_sms": sms})}
     layer = moe_layer.node_layer(problem, None, None, cuda, ranks, chunks, None, **others)
     if chunks is None:
-        router, target = moe_layer.Router(torch.zeros(12, 256), groups=4, topk_groups=2), Target.typical("sm_90a")
-        moe_layer.node_layer(problem, None, None, cuda, ranks, None, router, **{**others, "tokens": 5})
-        assert asked == [(problem, ranks, 7, target, 1, 1), (problem, ranks, 5, target, 4, 2)]
+        for groups in (4, 1):
+            router = moe_layer.Router(torch.zeros(12, 256), groups=groups, topk_groups=1)
+            moe_layer.node_layer(problem, None, None, cuda, ranks, None, router, **{**others, "tokens": 5})
+        assert asked == [(problem, ranks, 7, problem.topk), (problem, ranks, 5, 1), (problem, ranks, 5, problem.topk)]
         del seen[3:]
     assert (layer.chunks, seen) == (made[0], [made[1], -(-7 // made[0]) * 4 // ranks, made[1]])
     for refused in ({"reserved_sms": 0}, {"launch": "ep_moe"}):

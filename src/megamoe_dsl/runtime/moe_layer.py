@@ -22,7 +22,6 @@ from ..arch import SM90, Arch
 from ..blocks.gemm.problem import SCALE_BLOCK
 from ..cuda_device import require_usable
 from ..kernels.registry import find_kernel
-from ..predict.nodes import NETWORK_SMS, chunks_of
 from ..problem import CHANNEL_STEP, Problem, ProblemError
 from ..quant import ExpertWeights
 from ..recipe import F32
@@ -37,7 +36,7 @@ from .ep.layer import EpMoE
 from .experts import moe
 from .gemm_scales import gemm_weights
 from .layer import MegaMoE
-from .nodes import NodeLayer, Traffic, node_problem, rails_of, ranks_of_a_domain
+from .nodes import NETWORK_SMS, NodeLayer, Traffic, default_chunks, node_problem, rails_of, ranks_of_a_domain
 from .symmetric_memory import SymmetricBuffer, arch_of_recipe, device_arch, process_group
 from .top_experts import router_logits_of, top_experts
 
@@ -224,9 +223,8 @@ def node_layer(
         others["launch"] = MEGA_MOE
     fused = cuda and plain and others["launch"] == MEGA_MOE
     if chunks is None:
-        groups = (1, 1) if router is None else (router.groups, router.topk_groups)
-        tokens = others["tokens"] or problem.max_tokens_per_rank
-        chunks = chunks_of(problem, ranks, tokens, gpu_target(device), *groups) if fused else 1
+        groups = problem.topk if router is None or router.groups == 1 else router.topk_groups
+        chunks = default_chunks(problem, ranks, others["tokens"] or problem.max_tokens_per_rank, groups) if fused else 1
     if chunks > 1 and fused:
         others.setdefault("reserved_sms", NETWORK_SMS)
     sms = others.get("reserved_sms", 0)
@@ -293,7 +291,7 @@ class MoE(torch.nn.Module):
     launch       moe, mega_moe, ep_moe, or deep_ep for DeepEP's low-latency kernels over all nodes; by default the measured fastest of the
                  first three for `tokens` of a rank
     chunks       parts of a call's tokens on several nodes: the network moves one while another is computed, in `reserved_sms` SMs (16 by
-                 default).  By default what the model of `megamoe predict --nodes` prefers for `tokens`
+                 default).  By default 2 if `tokens` tokens send more than 50 MB of a rank to other nodes, else 1
     options      of the class within a domain, such as `bounds`, `reserved_sms`, `shared_experts` or `watchdog_ns` of `MegaMoE`
 
     `traffic` counts what this rank sent to other nodes; None within one domain.  In BF16 `moe` and `EpMoE` have gradients; every rank then

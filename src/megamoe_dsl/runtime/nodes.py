@@ -27,6 +27,9 @@ from .custom_op import asks_for_gradients, check_no_gradient, is_plain_call, reg
 from .custom_op import mega_moe as mega_moe_op
 from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
 
+NETWORK_SMS = 16  # Of a GPU, left to NCCL where a call has several chunks.
+CHUNKED_BYTES = 50e6
+"""A 400 Gb/s card sends these in 1 ms; a second chunk hides a part of that, and costs the host 0.63 ms (docs/lab/nodes.md)."""
 Exchange = Callable[[], torch.Tensor]
 """Waits for rows that travel between the ranks of a rail, and returns them."""
 
@@ -187,6 +190,15 @@ def node_problem(problem: Problem, ranks: int, chunks: int = 1) -> Problem:
     if problem.topk > experts:
         raise ProblemError("topk", problem.topk, f"at most the {experts} experts of a node")
     return replace(problem, num_experts=experts, num_ranks=ranks, max_tokens_per_rank=most)
+
+
+def default_chunks(problem: Problem, ranks: int, tokens: int, groups: int) -> int:
+    """2 if a rank with so many tokens sends more than `CHUNKED_BYTES` to other nodes, else 1.  Assumes uniform routing, in which a token's
+    experts belong to at most `groups` groups."""
+    formats, nodes = problem.formats, problem.num_ranks // ranks
+    rows = tokens * (nodes - 1) * (1 - (1 - 1 / nodes) ** min(problem.topk, groups))
+    row_bytes = problem.hidden * (formats.activations.bytes_per_value + formats.combine.bytes_per_value)
+    return 2 if rows * row_bytes > CHUNKED_BYTES else 1
 
 
 @dataclass(frozen=True)
