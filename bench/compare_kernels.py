@@ -30,9 +30,9 @@ from megamoe_dsl.bench.point import FP8, SAMPLES_PER_RANK, SEED, CurrentLayer, L
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import BATCHES, REPEATS, launches_of, run_earlier_batches, time_back_to_back
 from megamoe_dsl.bench.variant import variant_name
+from megamoe_dsl.kernels.moe.roofline import bound_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.options.option import at_least
-from megamoe_dsl.predict.machine import bound_of
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from script_points import record_points, shares_of

@@ -17,9 +17,9 @@ from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
 from megamoe_dsl.hardware.operand_tile import BLOCK_K
 from megamoe_dsl.kernels.moe.sm90.config import NUM_SMS
-from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.prediction import Subject
+from prediction.calibration import calibration_of
+from prediction.launch import RankLoad
+from prediction.prediction import Subject
 from result_archive import read_record
 
 RESULTS = Path(__file__).parent / "results"

@@ -1,4 +1,4 @@
-"""How far predicted times (`megamoe predict`) are from measured and published ones: the tables of docs/lab/prediction.md.
+"""How far predicted times (`bench/predict.py`) are from measured and published ones: the tables of docs/lab/prediction.md.
 
 python bench/prediction_errors.py [--tokens MOST]
 
@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from deep_gemm_prediction import beside_ours, packed_subject, subject_of
 from megamoe_dsl.bench.point import Point
 from megamoe_dsl.bench.variant import read_variant
-from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.prediction import Subject, prefers
 from megamoe_dsl.presets import preset
 from megamoe_dsl.problem import Problem
+from prediction.calibration import calibration_of
+from prediction.deep_gemm import beside_ours, packed_subject, subject_of
+from prediction.launch import RankLoad
+from prediction.prediction import Subject, prefers
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -144,7 +144,7 @@ def rms(some: Iterable[Predicted]) -> float:
 @dataclass(frozen=True)
 class Pairs:
     """Configurations of one point that differ by more than their repeats: how many the model has in the right order, and of those that it
-    tells apart (predict/prediction.py)."""
+    tells apart (prediction/prediction.py)."""
 
     right: int
     all: int

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.kernels.moe.work import Load
-from megamoe_dsl.predict.machine import bound_of
+from megamoe_dsl.kernels.moe.roofline import Load, bound_of
 from result_archive import read_record
 
 SHAPE = ("hidden", "intermediate", "experts", "topk")

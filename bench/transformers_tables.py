@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
-from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
+from megamoe_dsl.kernels.moe.roofline import CEILINGS, measured_gpu
 from transformers_shapes import MODELS
 
 OURS, NOTHING, LEAST = "megamoe", "nothing", "least"
@@ -53,9 +53,9 @@ def tables(*runs: dict[str, Any]) -> str:
 def least_ms(layer: ExpertLayer, gpu: str, tokens: int) -> float:
     """Milliseconds in which a GPU reads the BF16 weights of the experts that so many tokens choose, in the mean of even draws, or
     multiplies by them, as fast as it has been measured to."""
-    limits, weights = known_ceilings()[measured_gpu(gpu)], 3 * layer.hidden * layer.intermediate
+    limits, weights = CEILINGS[measured_gpu(gpu)], 3 * layer.hidden * layer.intermediate
     experts = layer.num_experts * (1 - (1 - layer.topk / layer.num_experts) ** tokens)
-    return 1e3 * max(2 * weights * experts / limits["hbm_bytes"], 2 * weights * tokens * layer.topk / (limits["fp8_flops"] / 2))
+    return 1e3 * max(2 * weights * experts / limits.hbm_bytes, 2 * weights * tokens * layer.topk / (limits.fp8_flops / 2))
 
 
 def table(title: str, size: str, rows: dict[int, dict[str, float]], ratios: dict[str, str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""From a shape to a tuned kernel: what the model says of it, what limits it, a timeline for Perfetto, then times on a GPU.
+"""From a shape to a tuned kernel: a prediction, what limits it, a timeline for Perfetto, then times on a GPU.
 
-Without a GPU it predicts, compiles and names the two commands that a GPU is for. docs/tutorials/tuned_kernel.md walks through it.
+Without a GPU it predicts, and names the two commands that need one. docs/tutorials/tuned_kernel.md walks through it.
 """
 
 import json
@@ -11,15 +11,16 @@ from pathlib import Path
 import torch
 
 SHAPE = ("--preset", "flash", "--tokens", "64")
+MODEL = (str(Path(__file__).parents[1] / "bench" / "predict.py"), *SHAPE, "--gpu", "H200")
 
 
-def megamoe(*arguments: str) -> str:
-    """What a command prints."""
-    return subprocess.run([sys.executable, "-m", "megamoe_dsl", *arguments], capture_output=True, text=True, check=True).stdout
+def run(*arguments: str) -> str:
+    """What Python prints with these arguments."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
 
 
 # 1. Predict: the time of a call, what is busy, and what a resource that is a fifth better would save.
-point = json.loads(megamoe("predict", *SHAPE, "--gpu", "H200", "--json"))["points"][0]
+point = json.loads(run(*MODEL, "--json"))["points"][0]
 busy = ", ".join(f"{name} {share:.0%}" for name, share in point["busy"].items())
 print(f"predicted {point['us']:.0f} us at {point['clock_ghz']:.2f} GHz; {busy}")
 limit, gain = max(point["gains"].items(), key=lambda item: item[1])
@@ -32,10 +33,10 @@ read = experts * 3 * hidden * intermediate
 print(f"{read / 1e9:.2f} GB of weights in {point['us']:.0f} us are {read / point['us'] / 1e6:.2f} TB/s of an H200's 4.8")
 
 # 3. Compare: other tiles, leads and rings. Below 5 % the model has no preference.
-print(megamoe("predict", *SHAPE, "--gpu", "H200", "--compare"))
+print(run(*MODEL, "--compare"))
 
 # 4. A timeline: open the file at ui.perfetto.dev.
-megamoe("predict", *SHAPE, "--gpu", "H200", "--trace", "launch.json")
+run(*MODEL, "--trace", "launch.json")
 events = json.loads(Path("launch.json").read_text())["traceEvents"]
 print(f"launch.json: {len(events)} events")
 assert any(one["ph"] == "X" for one in events)
@@ -43,7 +44,7 @@ assert any(one["ph"] == "X" for one in events)
 # 5. Tune: time the candidates, and keep the fastest in the table.
 if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9:
     share = ("--ranks", "1", "--experts-per-rank", str(experts))
-    print(megamoe("bench", *SHAPE, *share))
-    print(megamoe("tune", *SHAPE, *share))
+    print(run("-m", "megamoe_dsl", "bench", *SHAPE, *share))
+    print(run("-m", "megamoe_dsl", "tune", *SHAPE, *share))
 else:
     print("on a Hopper GPU: megamoe bench --preset flash --tokens 64 --ranks 1 --experts-per-rank 32, then megamoe tune with the same")

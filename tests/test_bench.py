@@ -23,10 +23,9 @@ from megamoe_dsl.bench.results import Results, are_of_layers, packages, passed, 
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.cases import random_inputs
 from megamoe_dsl.cli.app import app
-from megamoe_dsl.kernels.moe.work import Load
+from megamoe_dsl.kernels.moe.roofline import Load, bound_of, measured_gpu
 from megamoe_dsl.options.option import options_of
 from megamoe_dsl.options.points import BenchOptions, PointOptions, TuneOptions
-from megamoe_dsl.predict.machine import bound_of, measured_gpu
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
 from script_options import add_options, read_options

@@ -37,7 +37,7 @@ from sweep import rarely
 SMALL = ["--hidden", "256", "--intermediate", "128", "--experts", "4", "--topk", "2", "--ranks", "2"]
 INSPECT, SIMULATE = ["inspect", *SMALL], ["simulate", *SMALL, "--sms", "2"]
 GEMM = ["simulate", "--kernel", "gemm", "--fields"]
-TUNE, TIMELINE, FLASH = ["tune", "--from"], ["layout", "timeline", "--trace"], ["predict", "--preset", "flash", "--gpu"]
+TUNE, TIMELINE, POOL = ["tune", "--from"], ["layout", "timeline", "--trace"], ["layout", "pool", "--tokens", "8", "--pool-rows"]
 runner = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"})
 DEEP = "[" * 100_000
 
@@ -87,11 +87,11 @@ def place(tmp_path: Path) -> Iterator[Callable[[str], str]]:
         ([*TUNE, "{folder}"], "{folder}: "),
         ([*TUNE, "{deep}", "--kernel", "gemm"], "{deep}: "),
         ([*TUNE, "{pipe}", "--kernel", "dispatch_grouped_gemm"], "{pipe}: "),
-        ([*FLASH, "B200", "--pool-rows", "64"], "--pool-rows = 64: must be None or a multiple of 128"),
-        ([*FLASH, "B200", "--pool-rows", "1024"], "--pool-rows = 1024: must be None, or at least 6528, on sm_100a"),
-        ([*FLASH, "B200", "--tokens", "\u0663"], "--tokens = '\u0663': must be numbers separated by commas"),
-        ([*FLASH, "B200", "--tokens", "1_000"], "--tokens = '1_000': must be numbers separated by commas"),
-        ([*FLASH, "B200", "--tokens", "9" * 5000], "must be numbers separated by commas"),
+        ([*POOL, "64"], "--pool-rows = 64: must be None or a multiple of 128"),
+        ([*POOL, "1024"], "--pool-rows = 1024: must be None, or at least 6528, on sm_100a"),
+        ([*SIMULATE, "--tokens", "\u0663"], "--tokens = '\u0663': must be numbers separated by commas"),
+        ([*SIMULATE, "--tokens", "1_000"], "--tokens = '1_000': must be numbers separated by commas"),
+        ([*SIMULATE, "--tokens", "9" * 5000], "must be numbers separated by commas"),
         ([*SIMULATE, "--tokens", "1,-2"], "--tokens = -2: must be at least 0"),
         ([*SIMULATE, "--mask", "2"], "--mask = 2.0: must be between 0 and 1"),
         ([*SIMULATE, "--sms", "0"], "--sms = 0: must be"),

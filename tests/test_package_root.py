@@ -14,7 +14,7 @@ class Refused:
 
 
 sys.meta_path.insert(0, Refused())
-for folder in ("artifact", "runtime", "bench", "checkpoints", "compat", "predict", "tuned", "cli"):
+for folder in ("artifact", "runtime", "bench", "checkpoints", "compat", "tuned", "cli"):
     package = importlib.import_module(f"megamoe_dsl.{folder}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         print(importlib.import_module(module.name).__name__)

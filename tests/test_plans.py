@@ -1,5 +1,5 @@
 """What the host plans without a compiler is what was committed: configurations and what their fields refuse, layouts of memory, tensor
-maps, predictions."""
+maps."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES, SCALE_BLOCK
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
+from megamoe_dsl.kernels.moe.roofline import CEILINGS, measured_gpu
 from megamoe_dsl.layouts.arith import align
-from megamoe_dsl.predict.machine import known_ceilings, measured_gpu
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import ProblemError
 
@@ -61,10 +61,10 @@ class ExpertPoint:
         return float(weights + self.tokens * (2 * 2 * layer.hidden + quantized) + rows * moved)
 
     def least_us(self, met: int, gpu: str) -> float:
-        """Microseconds that a GPU's measured ceilings (bench/ceilings.json) allow; twice as many FP8 products as of BF16."""
-        limits = known_ceilings()[measured_gpu(gpu)]
-        flops = limits["fp8_flops"] * 8 / self.layer.formats.activations.element_bits
-        return 1e6 * max(self.flop / flops, self.hbm_bytes(met) / limits["hbm_bytes"])
+        """Microseconds that a GPU's measured ceilings (`CEILINGS`) allow; twice as many FP8 products as of BF16."""
+        limits = CEILINGS[measured_gpu(gpu)]
+        flops = limits.fp8_flops * 8 / self.layer.formats.activations.element_bits
+        return 1e6 * max(self.flop / flops, self.hbm_bytes(met) / limits.hbm_bytes)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.tokens}" + (f":{self.recipe}" if self.recipe != GEMM_RECIPES[0] else "")

@@ -19,13 +19,7 @@ from megamoe_dsl import Target, choose
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.expert_layer import ExpertLayer, chosen_experts, workspace
 from megamoe_dsl.kernels.kernel import KernelConfig
-from megamoe_dsl.kernels.moe.work import Load
 from megamoe_dsl.kernels.registry import KERNELS, find_kernel, kernel_of
-from megamoe_dsl.predict.calibration import CALIBRATED, calibration_of, find_gpu
-from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.machine import bound_of
-from megamoe_dsl.predict.nodes import USUAL, NodePrediction
-from megamoe_dsl.predict.prediction import Prediction
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.presets.shapes import PROJECTIONS
 from megamoe_dsl.problem import Problem, ProblemError
@@ -140,32 +134,10 @@ def answer(base: Any, field: str, value: Any) -> str:
     return found if isinstance(found, str) else repr(getattr(found, field))
 
 
-def predictions() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """To six digits: what the model says of a launch, of its limits, and of a call over nodes."""
-    for short in CALIBRATED:
-        gpu, calibration = find_gpu(short), calibration_of(find_gpu(short).name)
-        target = Target(gpu.arch, gpu.num_sms, gpu.name)
-        for recipe in find_kernel("mega_moe").recipes[gpu.arch.name]:
-            problem = Problem(1024, 512, 16, 4, 4, 256, recipe=recipe)
-            config = choose(problem, target, 256)
-            found = Prediction.of(config, RankLoad.uniform(problem, 256), calibration)
-            bound = bound_of(problem, Load.expected(problem, 256, 0.875), gpu.name)
-            yield f"predict-{short}-{recipe}", {"launch": rounded(found.as_dict()), "bound": rounded(vars(bound))}
-        limits = [(resource, f"{share:.6g}") for resource, share in found.limits.items()]
-        call = NodePrediction.of(problem, 256, 4, USUAL, gpu, calibration, 8, 4)
-        yield f"predict-{short}", {"limits": limits, "call": rounded(vars(call))}
-
-
-def rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: rounded(one) for name, one in value.items()}
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
-
-
 def present() -> dict[str, dict[str, str]]:
     """Digests of today's sources, by name and part."""
     found = {name: parts_of(make()) for name, make in ptx_digests.CASES.items()}
-    for several in (layers(), gemms(), refusals(), predictions()):
+    for several in (layers(), gemms(), refusals()):
         found.update(several)
     return {name: {part: digest(value) for part, value in parts.items()} for name, parts in found.items()}
 

@@ -15,7 +15,7 @@ from megamoe_dsl.arch import SM90, SM100, Arch
 from megamoe_dsl.hardware.fragments import wavefronts
 from megamoe_dsl.kernels.moe.layouts.smem_plan import CombinePlan, CombineRow, vector_address
 from megamoe_dsl.kernels.moe.layouts.symmetric import symmetric_buffer
-from megamoe_dsl.kernels.moe.work import Load, count_work
+from megamoe_dsl.kernels.moe.roofline import Load, bound_of
 from megamoe_dsl.layouts.region import U8
 from megamoe_dsl.presets import PRESETS
 from megamoe_dsl.problem import Problem
@@ -81,7 +81,6 @@ def test_work_counts_half_the_bytes_of_results() -> None:
     """x in one byte and y in two, or in one."""
     problem = replace(PRESETS["flash"].problem(512), recipe="fp8xfp8")
     load = Load.expected(problem, 512, 7 / 8)
-    usual, half = (count_work(replace(problem, combine=element), load) for element in (BF16, E4M3))
-    (flop, hbm, nvlink), (same, less, fewer) = usual, half
-    assert same == flop and fewer == nvlink * 2 / 3
-    assert hbm - less == load.received * problem.hidden
+    usual, half = (bound_of(replace(problem, combine=element), load) for element in (BF16, E4M3))
+    assert half.flop == usual.flop and half.nvlink_bytes == usual.nvlink_bytes * 2 / 3
+    assert usual.hbm_bytes - half.hbm_bytes == load.received * problem.hidden

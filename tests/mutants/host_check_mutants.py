@@ -18,14 +18,6 @@ CHECKED = (
     ),
     host("rows of B may be no integer", "missing check", "GemmProblem.__post_init__", "as_integer(self.b_rows)", "self.b_rows", PLANNED),
     host(
-        "tokens are pulled in whole turns only, rounded down",
-        "wrong number",
-        "KBlocks.pool",
-        "np.ceil(given / warps)",
-        "np.floor(given / warps)",
-        PLANNED,
-    ),
-    host(
         "options are refused that a kernel takes",
         "missing check",
         "check_kernel",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.engine import Engine, Run
-from megamoe_dsl.predict.machine import Machine, PoolTable, Server, TileTable
+from prediction.calibration import calibration_of
+from prediction.engine import Engine, Run
+from prediction.machine import Machine, PoolTable, Server, TileTable
 
 START, K_BLOCKS = 10.0, 32
 BYTES, MULTIPLY, EPILOGUE = 1000.0, 1.0, 2.0

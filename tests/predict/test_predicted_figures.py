@@ -9,11 +9,11 @@ import pytest
 
 from megamoe_dsl import Problem, Target, choose
 from megamoe_dsl.arch import GPUS
-from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.launch import RankLoad
-from megamoe_dsl.predict.nodes import Network, NodePrediction
-from megamoe_dsl.predict.prediction import Prediction
-from megamoe_dsl.predict.timeline import draw
+from prediction.calibration import calibration_of
+from prediction.launch import RankLoad
+from prediction.nodes import NodePrediction
+from prediction.prediction import Subject
+from prediction.timeline import draw
 
 LAYER = Problem(1024, 512, 16, 2, 2, 256)
 LAUNCHES: list[tuple[str, str, int, dict[str, Any], tuple[float, ...]]] = [
@@ -67,16 +67,17 @@ LAUNCHES: list[tuple[str, str, int, dict[str, Any], tuple[float, ...]]] = [
 def test_launches(arch: str, recipe: str, tokens: int, fields: dict[str, Any], wanted: tuple[float, ...]) -> None:
     problem, target = replace(LAYER, recipe=recipe, max_tokens_per_rank=max(256, tokens)), Target.typical(arch)
     config, load = choose(problem, target, tokens, **fields), RankLoad.uniform(problem, tokens, None if tokens < 256 else 0.25)
-    found = Prediction.of(config, load, calibration_of(str(target.gpu)))
-    assert (found.us, found.launched.watts, *found.busy.values()) == pytest.approx(wanted, rel=1e-9)
+    found = Subject.of(config, load).predict(calibration_of(str(target.gpu)))
+    assert (found.us, found.watts, *found.busy.values()) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_a_drawn_launch_fills_its_own_axis() -> None:
     target, counts = Target.typical("sm_90a"), (8, 256)
     problem, calibration = replace(LAYER, recipe="fp8xfp8"), calibration_of(str(target.gpu))
     configs = [choose(problem, target, tokens) for tokens in counts]
-    found = [Prediction.of(one, RankLoad.uniform(problem, tokens), calibration) for one, tokens in zip(configs, counts, strict=True)]
-    charts: Any = draw([one.launched for one in found], counts, "NVIDIA H200").charts
+    loads = [RankLoad.uniform(problem, tokens) for tokens in counts]
+    found = [Subject.of(one, load).predict(calibration) for one, load in zip(configs, loads, strict=True)]
+    charts: Any = draw(found, "NVIDIA H200").charts
     assert [one.extent for one in charts] == [one.us for one in found] and found[0].us < found[1].us
     assert all(one.extent == max(bar.end for lane in one.lanes for bar in lane.bars) for one in charts)
 
@@ -84,12 +85,12 @@ def test_a_drawn_launch_fills_its_own_axis() -> None:
 @pytest.mark.parametrize(
     ("tokens", "wanted"),
     [
-        (128, (128, 4, 1, 107.2296187, 73.31995136, 33.90966732, 541499.392, 1.802, 1.349, 1.45, 2.9845)),
-        (4096, (4096, 4, 2, 1436.238444, 1436.238444, 387.8126075, 17327980.54, 1.802, 1.349, 1.45, 2.9845)),
+        (128, (128, 4, 1, 167.2296187, 133.31995136, 33.90966732, 541499.392, 1.802, 1.349, 1.45, 2.9845)),
+        (4096, (4096, 4, 2, 1536.238444, 1536.238444, 387.8126075, 17327980.54, 1.802, 1.349, 1.45, 2.9845)),
     ],
 )
 def test_nodes(tokens: int, wanted: tuple[object, ...]) -> None:
     node, gpu = replace(LAYER, recipe="fp8xfp8", num_experts=64, topk=4), GPUS["NVIDIA H200"]
-    found = NodePrediction.of(node, tokens, 4, Network(100.0, 10.0, (50.0, 20.0)), gpu, calibration_of(gpu.name), 8, 2)
+    found = NodePrediction.of(node, tokens, 4, 100, gpu, 2)
     *figures, limit, spread = astuple(found)
     assert (*figures, *spread) == pytest.approx(wanted, rel=1e-9) and limit == "network"

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from megamoe_dsl.pictures import Bar, BarChart, Lane
-from megamoe_dsl.predict.engine import Run
-from megamoe_dsl.predict.prediction import Launched
-from megamoe_dsl.predict.timeline import draw, draw_choices, lanes_of, perfetto
+from prediction.calibration import calibration_of
+from prediction.engine import Run
+from prediction.prediction import Launched
+from prediction.timeline import draw, lanes_of, perfetto
+
+
+def subject(tokens: int) -> Any:
+    return SimpleNamespace(load=SimpleNamespace(tokens=tokens))
+
 
 STAMPS = [[4.0, 5.0, 9.0, 9.5, 11.0], [4.0, 4.0, 8.0, 8.0, 10.0], [9.0, 12.0, 15.0, 15.0, 18.0]]
 RUN = Run(18.0, 132, np.array([0, 0, 1]), np.array([0, 1, 0]), np.array(STAMPS), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-LAUNCHED = Launched(clock=1.5, us=20.25, watts=400.0, run=RUN, start=2.0, pulled=3.5, combine_bytes=0.0)
+FIGURES: dict[str, Any] = {"clock": 1.5, "us": 20.25, "watts": 400.0, "run": RUN, "start": 2.0, "pulled": 3.5, "combine_bytes": 0.0}
+LAUNCHED = Launched(subject(8), calibration_of("NVIDIA H200"), **FIGURES)
 
 ALL = (Lane("dispatch", (Bar(0, 2, "dispatch", "count"), Bar(2, 3.5, "pull", "pull"), Bar(18, 20.25, "combine", "combine")), group="all"),)
 FIRST = (
@@ -57,21 +66,11 @@ def test_perfetto_has_a_process_per_worker_and_a_thread_per_role() -> None:
 
 
 def test_a_picture_has_a_chart_per_launch() -> None:
-    longer = replace(LAUNCHED, us=30.0, clock=1.25)
-    one, both = draw([LAUNCHED], [8], "NVIDIA H200"), draw([LAUNCHED, longer], [8, 64], "NVIDIA H200")
+    longer = replace(LAUNCHED, subject=subject(64), us=30.0, clock=1.25)
+    one, both = draw([LAUNCHED], "NVIDIA H200"), draw([LAUNCHED, longer], "NVIDIA H200")
     assert (one.title, both.title) == ("Timeline of one launch", "Timelines of 2 launches")
     assert one.charts == (BarChart(ALL + FIRST + SECOND, 20.25, "µs"),)
     assert [(chart.extent, chart.unit) for chart in both.charts if isinstance(chart, BarChart)] == [(20.25, "µs"), (30, "µs")]
     said = "Predicted, not measured, for NVIDIA H200: 8 tokens a rank, 20 µs at 1.50 GHz"
     assert one.note.startswith(f"{said}. ") and both.note.startswith(f"{said}; 64 tokens a rank, 30 µs at 1.25 GHz. ")
     assert "4 of 132 are drawn" in both.note
-
-
-def test_configurations_are_bars_from_0() -> None:
-    found = draw_choices({"block_m=8": 12.34, "block_m=16": 9.0}, 8, "NVIDIA H200")
-    assert (found.title, found.note) == (
-        "Configurations",
-        "Predicted, not measured, for NVIDIA H200: a launch with 8 tokens of every rank.",
-    )
-    lanes = (Lane("block_m=8", (Bar(0, 12.34, "launch"),), ("12.3",)), Lane("block_m=16", (Bar(0, 9.0, "launch"),), ("9.0",)))
-    assert found.charts == (BarChart(lanes, 12.34, "µs", ("µs",)),)

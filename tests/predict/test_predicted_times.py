@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from megamoe_dsl import Target, choose
-from megamoe_dsl.predict.calibration import calibration_of
-from megamoe_dsl.predict.launch import RankLoad, tiles_of
-from megamoe_dsl.predict.prediction import Prediction, Subject
-from megamoe_dsl.predict.sm100 import shape_of
 from megamoe_dsl.presets import preset
+from prediction.calibration import calibration_of
+from prediction.launch import RankLoad, tiles_of
+from prediction.prediction import Subject
+from prediction.sm100 import shape_of
 from prediction_errors import PACKED, POINTS, VARIANTS, measured, pairs, pairs_table, points_table, profiled, profiled_table, published, rms
 from sweep import sample
 
@@ -54,7 +54,7 @@ def test_runs_of_bytes_take_their_time() -> None:
     load = RankLoad.uniform(problem, 64)
     alike = replace(calibration, kernel={**calibration.kernel, "hbm_gap": 0.0})
     configs = [choose(problem, Target.typical("sm_100a"), 64, block_k=block_k) for block_k in (128, 256)]
-    times = [Prediction.of(one, load, calibration).us for one in configs]
+    times = [Subject.of(one, load).predict(calibration).us for one in configs]
     assert abs(times[0] / times[1] - 1) < 0.01
     shapes = [replace(shape_of(one), tiles_weights=False) for one in configs]
     short, long = (Subject(shape, tiles_of(one, load.counts), load) for shape, one in zip(shapes, configs, strict=True))
@@ -101,9 +101,8 @@ def test_packed_tokens_take_less_of_everything() -> None:
     """Half the bytes of tokens, and tensor cores twice as fast, at a clock that their power allows."""
     byte, packed = (preset("flash").problem(512, recipe=recipe) for recipe in ("fp8xfp4", "mxf4xmxf4"))
     load = RankLoad.uniform(byte, 512)
-    one, other = (
-        Prediction.of(choose(p, Target.typical("sm_100a"), 512, block_m=128), load, calibration_of("NVIDIA B200")) for p in (byte, packed)
-    )
-    cycles = [found.launched.run.multiplying * found.launched.clock for found in (one, other)]
+    configs = [choose(one, Target.typical("sm_100a"), 512, block_m=128) for one in (byte, packed)]
+    one, other = (Subject.of(config, load).predict(calibration_of("NVIDIA B200")) for config in configs)
+    cycles = [found.run.multiplying * found.clock for found in (one, other)]
     assert 0.4 * cycles[0] < cycles[1] < 0.6 * cycles[0]
-    assert other.launched.run.l2_bytes < 0.85 * one.launched.run.l2_bytes and other.us < one.us
+    assert other.run.l2_bytes < 0.85 * one.run.l2_bytes and other.us < one.us

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from megamoe_dsl import Problem, Target, choose
-from megamoe_dsl.predict.calibration import Calibration, calibration_of
-from megamoe_dsl.predict.engine import Run
-from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles, weights_kept
-from megamoe_dsl.predict.prediction import Launched, Prediction, Subject, at_power, gains, power, prefers
-from megamoe_dsl.predict.sm90 import multiplication
-from megamoe_dsl.predict.sm100 import shape_of
+from prediction.calibration import Calibration, calibration_of
+from prediction.engine import Run
+from prediction.launch import KBlocks, RankLoad, Tiles, weights_kept
+from prediction.prediction import Launched, Subject, at_power, power, prefers
+from prediction.sm90 import multiplication
+from prediction.sm100 import shape_of
 
 GPU = replace(
     calibration_of("NVIDIA H200"),
@@ -34,11 +34,11 @@ GPU = replace(
 )
 
 
-def launched(clock: float, us: float, multiplying: float = 0.0, energy: float = 1.0, calibration: Calibration = GPU) -> Launched:
+def launched(clock: float, us: float, multiplying: float = 0.0, calibration: Calibration = GPU, subject: Any = None) -> Launched:
     """One of 10 workers."""
     none = np.zeros(0, np.int64)
-    run = Run(us, 10, none, none, np.zeros((0, 5)), 2e6, 0.0, 0.0, 3e6, 10 * multiplying, energy)
-    return Launched(clock, us, power(run, us, 1e6, calibration, clock), run, 0.0, 0.0, 1e6)
+    run = Run(us, 10, none, none, np.zeros((0, 5)), 2e6, 0.0, 0.0, 3e6, 10 * multiplying, 1.0)
+    return Launched(subject, calibration, clock, us, power(run, us, 1e6, calibration, clock), run, 0.0, 0.0, 1e6)
 
 
 def test_power_is_energy_over_time() -> None:
@@ -91,7 +91,7 @@ def test_gains_are_what_a_fifth_more_saves(clock: float, of_power: dict[str, flo
     subject: Any = Stub(
         lambda one: 60 / one.hbm + 12 / one.nvlink + 2.4 / one.l2_per_clock + one.tail + one.kernel["tile"] / 6 - one.power / 16 + 25.1
     )
-    found = gains(subject, GPU, launched(clock, 100.0))
+    found = launched(clock, 100.0, subject=subject).gains
     wanted = {"HBM": 0.10, **of_power, "start and end": 0.04, "NVLink": 0.02}
     assert found == pytest.approx(wanted, abs=1e-9) and list(found) == list(wanted)
 
@@ -131,8 +131,8 @@ def test_a_row_moves_in_rounds(arch: str, recipe: str, rounds: int) -> None:
 def test_power_is_worth_something_where_it_lowers_the_clock() -> None:
     problem, calibration = Problem(1024, 512, 16, 2, 2, 256, recipe="fp8xfp8"), calibration_of("NVIDIA H200")
     config, load = choose(problem, Target.typical("sm_90a"), 256), RankLoad.uniform(problem, 256)
-    free, limited = (Prediction.of(config, load, one) for one in (calibration, replace(calibration, power=134.0)))
-    assert limited.launched.clock < free.launched.clock and "power" in limited.limits and "power" not in free.limits
+    free, limited = (Subject.of(config, load).predict(one) for one in (calibration, replace(calibration, power=134.0)))
+    assert limited.clock < free.clock and "power" in limited.gains and "power" not in free.gains
 
 
 def test_every_k_block_has_a_number_of_its_own() -> None:

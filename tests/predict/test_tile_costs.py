@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from megamoe_dsl import Problem, Target, choose
-from megamoe_dsl.predict import sm90, sm100
-from megamoe_dsl.predict.calibration import Calibration, calibration_of
-from megamoe_dsl.predict.launch import RankLoad, tiles_of
-from megamoe_dsl.predict.machine import Machine, TileTable
+from prediction import sm90, sm100
+from prediction.calibration import Calibration, calibration_of
+from prediction.launch import RankLoad, tiles_of
+from prediction.machine import Machine, TileTable
 
 LOAD = RankLoad(256, (64, 140), 0.5)  # tokens of two experts: of 128 a block, one of 64, one of 128 and one of 12
 LOAD_100 = RankLoad(256, (33, 140), 0.5)  # of 96 a block, one of 33, one of 96 and one of 44

@@ -14,11 +14,10 @@ from ..artifact.store import ArtifactStore
 from ..cases import TokenInputs, random_inputs, random_weights
 from ..cases.routing import check_remote
 from ..kernels.moe.config import MegaMoeConfig
+from ..kernels.moe.roofline import Load, bound_of
 from ..kernels.moe.sm90.choose import given_pool_rows
-from ..kernels.moe.work import Load
 from ..options.option import numbers
 from ..options.points import PointOptions
-from ..predict.machine import bound_of
 from ..presets import layer_problem, preset
 from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, weight_names

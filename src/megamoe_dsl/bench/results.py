@@ -22,8 +22,8 @@ import torch
 from ..artifact.cache import require_writable
 from ..artifact.store import source_digest
 from ..json_file import FileError, read_json_object
+from ..kernels.moe.roofline import measured_gpu
 from ..kernels.registry import find_kernel
-from ..predict.machine import measured_gpu
 from ..tuned import DEFAULT_GPU
 from .point import Point
 

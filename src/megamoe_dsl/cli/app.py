@@ -22,7 +22,6 @@ from .bench import bench
 from .export import export
 from .inspect import inspect
 from .layout import layout
-from .predict import predict
 from .simulate import simulate
 from .tune import tune
 from .weights import weights
@@ -154,7 +153,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for one in (bench, demo, export, inspect, simulate, layout, predict, tune):
+for one in (bench, demo, export, inspect, simulate, layout, tune):
     app.command(cls=NamingOptions)(one)
 app.add_typer(weights, name="weights")
 

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..kernels.moe.config import MegaMoeConfig
 from ..options.option import option
 from ..problem import ProblemError
 from .options import CompiledOptions, takes
@@ -80,10 +79,6 @@ def inspect(given: InspectOptions) -> None:
         print_changes(console, diff, differences(before, inspection.as_dict()))
     else:
         print_inspection(console, inspection)
-        if isinstance(config, MegaMoeConfig) and given.tokens > 0:
-            from .predict import print_model
-
-            print_model(console, config, given.tokens)
 
 
 def print_summary(console: Console, artifact: Artifact) -> None:

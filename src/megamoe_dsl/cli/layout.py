@@ -44,7 +44,7 @@ def layout(given: LayoutOptions, what: Annotated[What, typer.Argument(help="What
         leave_out(given, own, "--trace, which is of a launch that was")
         picture = draw_trace(given.trace, preset=given.preset, tokens=given.tokens, ranks=given.ranks)
     elif what.value == TIMELINE:
-        raise ProblemError("--trace", None, f"given with {TIMELINE}; `megamoe predict --svg` draws a launch that nobody has measured")
+        raise ProblemError("--trace", None, f"given with {TIMELINE}; a file that `megamoe bench --trace` wrote")
     else:
         if given.preset is None and given.hidden is None:
             given = replace(given, preset=DEFAULT_PRESET)

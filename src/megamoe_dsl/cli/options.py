@@ -105,44 +105,19 @@ SM100_TILES, SM90_TILES = either(sm100.BLOCK_M), either(sm90.PACKED_BLOCK_M)
 
 
 @dataclass(frozen=True)
-class LayerOptions(ShapeOptions):
-    """A layer, its ranks, and fields of the kernel's configuration that replace the chosen ones."""
+class ConfigOptions(ShapeOptions):
+    """A layer for an architecture, its ranks, and fields of the kernel's configuration that replace the chosen ones."""
 
     ranks: int | None = option(None, "GPUs of the NVLink domain.", PROBLEM)
     recipe: str | None = option(None, f"Number formats; {RECIPES}. The first by default.", PROBLEM)
-    block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
-    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of tokens in E2M1. Chosen by default.", CONFIG)
-    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
-    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
-
-    def given_fields(self, problem: Problem) -> dict[str, Any]:
-        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
-        return given_only({**tile, "pool_rows": given_pool_rows(problem, self.pool_rows)})
-
-    def layer(self, arch: Arch, max_tokens_per_rank: int, **numerics: Any) -> Problem:
-        """The problem; without --recipe in the default formats of `arch`.  Raises `ProblemError` for a missing or bad field."""
-        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
-        given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine}) | {"activation_clamp": None} | numerics
-        given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), arch) if self.recipe is None else self.recipe
-        return layer_problem(self.preset, max_tokens_per_rank, **given)
-
-    def configure(self, kernel: Kernel, problem: Problem, target: Target, num_tokens: int) -> Any:
-        """The kernel's configuration with the given fields.  Raises `ConfigError`, and `ProblemError` for a field that it does not have."""
-        given = self.given_fields(problem)
-        for name, value in given.items():
-            if name not in kernel.choices(target.arch):
-                raise ProblemError(name, value, f"left out with --kernel {kernel.name} for {target.arch}")
-        return kernel.choose(problem, target, num_tokens, **given)
-
-
-@dataclass(frozen=True)
-class ConfigOptions(LayerOptions):
-    """Options of a layer for an architecture, with all its numerics."""
-
     clamp: float | None = option(None, "Activation clamp; the activation's own by default: none but with swigluoai.", PROBLEM)
     activation: str | None = option(None, f"Activation of gate and up: {either(list(ACTIVATIONS))}. The first by default.", PROBLEM)
     biases: bool = option(False, "Every expert has a bias for each row of both linears.", PROBLEM)
     weigh_results: bool = option(False, "The top-k weight is applied to results, in combine, not to what Linear2 reads.", PROBLEM)
+    block_m: int | None = option(None, f"Tokens of a tile: {SM100_TILES}; sm_90a: {SM90_TILES}. Chosen by default.", CONFIG)
+    block_k: int | None = option(None, "Channels of a stage, 128 or 256 of tokens in E2M1. Chosen by default.", CONFIG)
+    lookahead: int | None = option(None, "Experts that Linear1 is ahead of Linear2. Chosen by default.", CONFIG)
+    stages: int | None = option(None, "Depth of the TMA ring; the deepest by default.", CONFIG)
     arch: str | None = option(None, "sm_100a (Blackwell) or sm_90a (Hopper); by default what MEGAMOE_ARCH names, or sm_100a.", CONFIG)
 
     @property
@@ -153,12 +128,23 @@ class ConfigOptions(LayerOptions):
         return find_arch(os.environ.get(ARCH_VARIABLE) or SM100.name, ARCH_VARIABLE)
 
     def problem(self, max_tokens_per_rank: int) -> Problem:
-        numerics = {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
-        return self.layer(self.architecture, max_tokens_per_rank, **numerics, **given_only({"activation": self.activation}))
+        """The layer; without --recipe in the architecture's default formats.  Raises `ProblemError` for a missing or bad field."""
+        shape = {"hidden": self.hidden, "intermediate": self.intermediate, "num_experts": self.experts, "topk": self.topk}
+        given = given_only({**shape, "num_ranks": self.ranks, "combine": self.combine, "activation": self.activation})
+        given |= {"activation_clamp": self.clamp, "biases": self.biases, "weigh_results": self.weigh_results}
+        given["recipe"] = default_recipe(find_kernel(DEFAULT_KERNEL), self.architecture) if self.recipe is None else self.recipe
+        return layer_problem(self.preset, max_tokens_per_rank, **given)
 
     def config(self, problem: Problem, num_tokens: int, num_sms: int | None, kernel: str = DEFAULT_KERNEL) -> Any:
-        """As `configure`, for the typical GPU of the architecture (target.py).  Raises `ProblemError` for an unknown kernel, too."""
-        return self.configure(find_kernel(kernel), problem, Target.typical(self.architecture, num_sms), num_tokens)
+        """The kernel's configuration with the given fields, for the typical GPU of the architecture (target.py).  Raises `ConfigError`, and
+        `ProblemError` for an unknown kernel and for a field that it does not have."""
+        found, target = find_kernel(kernel), Target.typical(self.architecture, num_sms)
+        tile = {"block_m": self.block_m, "block_k": self.block_k, "lookahead": self.lookahead, "num_stages": self.stages}
+        given = given_only({**tile, "pool_rows": given_pool_rows(problem, self.pool_rows)})
+        for name, value in given.items():
+            if name not in found.choices(target.arch):
+                raise ProblemError(name, value, f"left out with --kernel {kernel} for {target.arch}")
+        return found.choose(problem, target, num_tokens, **given)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ STYLES = {
     "this project": Style("#80cbc4"), "another project": Style("#c5cae9", "upright", "▙"), "dispatch": Style("#ce93d8", fill="▞"),
     "pull": Style("#c5e1a5", "falling", "▚"), "Linear1": Style("#80cbc4"), "Linear2": Style("#ffcc80", "rising", "▒"),
     "combine": Style("#9fa8da", "upright", "▓"), "wait": Style(QUIET, "dots", "·", quiet=True), "other": Style("#c5cae9", "upright", "▙"),
-    "launch": Style("#90caf9"), "inputs": Style("#b3e5fc"), "token pool": Style("#c8e6c9"), "weights": Style("#90caf9"),
+    "inputs": Style("#b3e5fc"), "token pool": Style("#c8e6c9"), "weights": Style("#90caf9"),
     "tokens": Style("#a5d6a7"), "scales": Style("#fff59d"), "accumulators": Style("#ffab91"), "results": Style("#ffccbc", "upright"),
     "barriers": Style("#b0bec5"), "control": Style("#c5cae9"), "padding": Style(QUIET, "rising", "░", quiet=True),
     "free": Style(QUIET, "dots", "·", quiet=True),

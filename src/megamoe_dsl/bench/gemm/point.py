@@ -10,7 +10,7 @@ from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_tiles, un
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
 from ...blocks.gemm.problem import CONTIGUOUS, GEMM_RECIPES, MASKED, PACKED, GemmProblem
 from ...config_error import ConfigError
-from ...kernels.moe.work import value_bytes
+from ...kernels.moe.roofline import value_bytes
 from ...layouts.arith import align
 from ...problem import ProblemError
 from ...target import Target

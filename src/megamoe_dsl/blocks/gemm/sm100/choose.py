@@ -1,5 +1,5 @@
 """Which tile, with how many consumers, in clusters of how many pairs: what an estimate of clocks finds best.  Nobody has measured this
-kernel: the rates are those of the performance model (`predict/nvidia_b200.json`), the instructions of an epilogue those of the compiled
+kernel: the rates are those of the performance model (`bench/prediction`), the instructions of an epilogue those of the compiled
 kernel, and the estimate is a mean over numbers of rows of a group, which a router deals unevenly.
 """
 

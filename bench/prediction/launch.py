@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware.operand_tile import BLOCK_K
-from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.smem_plan import TILE_ROWS
-from ..layouts.arith import ceil_div
-from ..problem import Problem
-from ..schedule.fused_moe import Block, FusedMoeOrder, HostTable
-from ..schedule.scheduler import Scheduler
+from megamoe_dsl.hardware.operand_tile import BLOCK_K
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.layouts.smem_plan import TILE_ROWS
+from megamoe_dsl.layouts.arith import ceil_div
+from megamoe_dsl.problem import Problem
+from megamoe_dsl.schedule.fused_moe import Block, FusedMoeOrder, HostTable
+from megamoe_dsl.schedule.scheduler import Scheduler
+
 from .calibration import Calibration
 from .machine import Floats, Ints, PoolTable
 

@@ -1,18 +1,12 @@
-"""The GPU at one clock, costs of tiles, and the token pool; and lower bounds from measured ceilings (ceilings.json)."""
+"""The GPU at one clock, costs of tiles, and the token pool."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.moe.work import Load, count_work
-from ..problem import Problem
-from ..tuned import DEFAULT_GPU
 from .calibration import Calibration
 
 Floats = NDArray[np.float64]
@@ -111,43 +105,3 @@ class Machine:
     def port(self) -> float:
         """Bandwidth from L2 to one worker, all its SMs."""
         return self.gpu.port_per_clock * (self.clock * 1e3) * self.sms
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Work of one rank in one call, and the least time of each part in microseconds."""
-
-    flop: float
-    hbm_bytes: float
-    nvlink_bytes: float
-    flop_us: float
-    hbm_us: float
-    nvlink_us: float
-
-    @property
-    def bound_us(self) -> float:
-        return max(self.flop_us, self.hbm_us, self.nvlink_us)
-
-    @property
-    def bound_by(self) -> str:
-        return max(("flop", "hbm", "nvlink"), key=lambda name: getattr(self, f"{name}_us"))
-
-
-@cache
-def known_ceilings() -> dict[str, dict[str, float]]:
-    """FLOP and bytes per second by GPU."""
-    found: dict[str, dict[str, float]] = json.loads((Path(__file__).parent / "ceilings.json").read_text())
-    return found
-
-
-def measured_gpu(gpu: str) -> str:
-    """The GPU whose ceilings are used: this one, or H200 if it has no measured ceilings."""
-    return gpu if gpu in known_ceilings() else DEFAULT_GPU
-
-
-def bound_of(problem: Problem, load: Load, gpu: str = DEFAULT_GPU) -> Bound:
-    """Work and lower bounds of a rank of the fused layer with this load."""
-    (flop, hbm, nvlink), limits = count_work(problem, load), known_ceilings()[measured_gpu(gpu)]
-    flops = limits["fp8_flops"] / max(problem.formats.activations.element_bits // 8, 1)  # BF16 takes twice as long
-    seconds = flop / flops, hbm / limits["hbm_bytes"], nvlink / limits["nvlink_bytes"]
-    return Bound(flop, hbm, nvlink, *(1e6 * one for one in seconds))

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware.cta_pair import BLOCK_N
-from ..hardware.operand_tile import BYTE_VALUES, SF_ATOM_BYTES, SF_ATOM_ROWS, KBlock
-from ..kernels.moe.layouts.smem_plan import TILE_ROWS
-from ..kernels.moe.sm100.config import Sm100Config
-from ..layouts.arith import ceil_div
-from ..problem import Problem
+from megamoe_dsl.hardware.cta_pair import BLOCK_N
+from megamoe_dsl.hardware.operand_tile import BYTE_VALUES, SF_ATOM_BYTES, SF_ATOM_ROWS, KBlock
+from megamoe_dsl.kernels.moe.layouts.smem_plan import TILE_ROWS
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.layouts.arith import ceil_div
+from megamoe_dsl.problem import Problem
+
 from .calibration import Calibration
 from .launch import KBlocks, RankLoad, Tiles, weights_kept
 from .machine import Machine, TileTable

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..arch import GPUS, Gpu
-from ..problem import ProblemError
+from megamoe_dsl.arch import GPUS, Gpu
+from megamoe_dsl.problem import ProblemError
 
 FOLDER = Path(__file__).parent
 
@@ -47,23 +47,18 @@ class Calibration:
     sources: dict[str, str]  # origin of each group of values
 
 
-def path_of(gpu: str) -> Path:
-    return FOLDER / f"{gpu.lower().replace(' ', '_')}.json"
-
-
-CALIBRATED = {name.split()[1]: name for name in GPUS if path_of(name).exists()}
-"""CUDA's names of calibrated GPUs by short names: H200 is NVIDIA H200."""
+CALIBRATED = {"H200": "NVIDIA H200", "B200": "NVIDIA B200"}
+"""CUDA's names of calibrated GPUs, by the names that `--gpu` takes."""
 
 
 def find_gpu(name: str) -> Gpu:
-    """A GPU by CUDA's name or a short one, as H200.  Raises `ProblemError` for a GPU without a calibration."""
-    short = {full: short for short, full in CALIBRATED.items()}.get(name, name.upper())
-    if short not in CALIBRATED:
+    """A GPU by its name in `CALIBRATED`.  Raises `ProblemError` for others."""
+    if name not in CALIBRATED:
         raise ProblemError("gpu", name, f"one of {', '.join(CALIBRATED)}")
-    return GPUS[CALIBRATED[short]]
+    return GPUS[CALIBRATED[name]]
 
 
 @lru_cache
 def calibration_of(gpu: str) -> Calibration:
     """The calibration of a GPU, by CUDA's name."""
-    return Calibration(**json.loads(path_of(gpu).read_text()))
+    return Calibration(**json.loads((FOLDER / f"{gpu.lower().replace(' ', '_')}.json").read_text()))

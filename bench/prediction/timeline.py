@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ..pictures import Bar, BarChart, Lane, Picture
+from megamoe_dsl.pictures import Bar, BarChart, Lane, Picture
+
 from .prediction import Launched
 
 PHASES = ("Linear1", "Linear2")
@@ -51,9 +52,9 @@ def perfetto(launched: Launched) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"source": "predicted, not measured"}})
 
 
-def draw(launches: Sequence[Launched], tokens: Sequence[int], gpu: str) -> Picture:
-    """A chart per launch, with lanes of the launch and of its first workers; `tokens` per rank, by launch."""
-    said = "; ".join(f"{count} tokens a rank, {one.us:.0f} µs at {one.clock:.2f} GHz" for one, count in zip(launches, tokens, strict=True))
+def draw(launches: Sequence[Launched], gpu: str) -> Picture:
+    """A chart per launch, with lanes of the launch and of its first workers."""
+    said = "; ".join(f"{one.subject.load.tokens} tokens a rank, {one.us:.0f} µs at {one.clock:.2f} GHz" for one in launches)
     workers = ", ".join(map(str, dict.fromkeys(one.run.workers for one in launches)))
     note = (
         f"Predicted, not measured, for {gpu}: {said}. A worker is what takes a tile: a CTA, a cluster or a pair of CTAs. "
@@ -61,10 +62,3 @@ def draw(launches: Sequence[Launched], tokens: Sequence[int], gpu: str) -> Pictu
     )
     title = "Timeline of one launch" if len(launches) == 1 else f"Timelines of {len(launches)} launches"
     return Picture(title, note, tuple(BarChart(lanes_of(one, DRAWN), one.us, "µs") for one in launches))
-
-
-def draw_choices(times: Mapping[str, float], tokens: int, gpu: str) -> Picture:
-    """Microseconds of a launch by configuration."""
-    note = f"Predicted, not measured, for {gpu}: a launch with {tokens} tokens of every rank."
-    lanes = tuple(Lane(name, (Bar(0.0, us, "launch"),), (f"{us:.1f}",)) for name, us in times.items())
-    return Picture("Configurations", note, (BarChart(lanes, max(times.values()), "µs", ("µs",)),))

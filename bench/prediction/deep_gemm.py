@@ -13,12 +13,13 @@ from math import ceil
 
 from megamoe_dsl.hardware.operand_tile import packed_values
 from megamoe_dsl.layouts.arith import ceil_div
-from megamoe_dsl.predict.calibration import Calibration
-from megamoe_dsl.predict.launch import KBlocks, RankLoad, Tiles
-from megamoe_dsl.predict.prediction import Subject
-from megamoe_dsl.predict.sm100 import Instructions, Shape
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.schedule.fused_moe import FC1, FC2, Block, HostTable
+
+from .calibration import Calibration
+from .launch import KBlocks, RankLoad, Tiles
+from .prediction import Subject
+from .sm100 import Instructions, Shape
 
 IMBALANCE = 2
 

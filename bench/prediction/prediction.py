@@ -1,4 +1,4 @@
-"""Predictions for a kernel at a point: its launch, its limiting resources, and the preferred of several choices.
+"""How long a launch takes, at which clock and power, and which resources limit it.
 
 A launch that is repeated runs at the highest clock at which its power is within the GPU's limit.
 """
@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..kernels.moe.config import MegaMoeConfig
-from ..kernels.moe.layouts.smem_plan import DISPATCH_WARPS
-from ..kernels.moe.sm90.config import Sm90Config
-from ..kernels.moe.sm100.config import Sm100Config
-from ..layouts.arith import ceil_div
-from ..predict import sm90, sm100
-from ..schedule.fused_moe import HostTable
+from megamoe_dsl.kernels.moe.config import MegaMoeConfig
+from megamoe_dsl.kernels.moe.layouts.smem_plan import DISPATCH_WARPS
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm100.config import Sm100Config
+from megamoe_dsl.layouts.arith import ceil_div
+from megamoe_dsl.schedule.fused_moe import HostTable
+
+from . import sm90, sm100
 from .calibration import Calibration
 from .engine import Engine, Run
 from .launch import KBlocks, RankLoad, Tiles, combine_bytes, counted, tiles_of
@@ -25,12 +26,30 @@ LOWEST = 0.8  # GHz
 CLOSE = 0.005  # of the power
 RUNS = 4
 HALVINGS = 20
+BUSY = ("HBM", "L2", "NVLink", "tensor cores")
+BETTER = 1.2
+FASTER = 1 / BETTER
+LEAST = 0.005  # Smallest gain that is reported.
+RESOURCES = {
+    "HBM": {"hbm": BETTER},
+    "L2": {"l2_per_clock": BETTER},
+    "NVLink": {"nvlink": BETTER},
+    "tensor cores": {"efficiency": BETTER, "rows": FASTER, "rows_token": FASTER, "columns": FASTER},
+    "power": {"power": BETTER},
+    "epilogues": {"fc1_epilogue": FASTER, "fc2_epilogue": FASTER, "epilogue_clocks": FASTER, "tile": FASTER},
+    "latency": {"hbm_latency": FASTER, "pull": FASTER},
+    "start and end": {"start": FASTER, "tail": FASTER},
+}
+"""By resource, factors of the calibration's values, or of its kernel's, that make it a fifth better."""
+NO_PREFERENCE = 0.05  # Of the smaller time: the model does not separate closer choices.
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch at a clock in GHz: its duration in microseconds and its power in watts."""
+    """A launch of `subject` at a clock in GHz: its duration in microseconds and its power in watts."""
 
+    subject: Subject
+    calibration: Calibration
     clock: float
     us: float
     watts: float
@@ -38,6 +57,35 @@ class Launched:
     start: float  # when counts are known
     pulled: float  # when the last token has been pulled
     combine_bytes: float  # of the end's traffic
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """Utilization of each resource of `BUSY`: its time at full rate over the launch's."""
+        one, run = self.calibration, self.run
+        needed = (
+            (run.hbm_bytes + run.written + self.combine_bytes) / one.hbm,
+            (run.l2_bytes + one.l2_fill * (run.hbm_bytes + run.written)) / (one.l2_per_clock * self.clock * 1e3),
+            run.nvlink_bytes / one.nvlink,
+            run.multiplying / run.workers,
+        )
+        return {name: us / self.us for name, us in zip(BUSY, needed, strict=True)}
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """Share of the time that a fifth more of each resource saves; the largest first, small ones left out."""
+        shares = {}
+        for name, factors in RESOURCES.items():
+            if name != "power" or self.clock != self.calibration.clock:
+                better = self.subject.predict(multiplied(self.calibration, factors), self.clock)
+                shares[name] = 1 - better.us / self.us
+        return {name: shares[name] for name in sorted(shares, key=lambda name: -shares[name]) if shares[name] >= LEAST}
+
+
+def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibration:
+    """With some of its values, or of its kernel's, multiplied."""
+    kernel = {name: value * factors.get(name, 1.0) for name, value in calibration.kernel.items()}
+    own = {name: getattr(calibration, name) * factor for name, factor in factors.items() if hasattr(calibration, name)}
+    return replace(calibration, **own, kernel=kernel)
 
 
 def power(run: Run, us: float, combine_bytes: float, calibration: Calibration, clock: float) -> float:
@@ -107,88 +155,11 @@ class Subject:
         run = Engine(tiles, pool, machine, start).run()
         in_the_end = combine_bytes(problem, load)
         us = run.end + in_the_end / calibration.hbm + calibration.tail
-        return Launched(clock, us, power(run, us, in_the_end, calibration, clock), run, start, float(pool.pulled[-1]), in_the_end)
+        watts = power(run, us, in_the_end, calibration, clock)
+        return Launched(self, calibration, clock, us, watts, run, start, float(pool.pulled[-1]), in_the_end)
 
     def predict(self, calibration: Calibration, first: float | None = None) -> Launched:
         return at_power(lambda clock: self.launch(calibration, clock), calibration, first)
-
-
-BETTER = 1.2
-LEAST = 0.005  # Smallest gain that is reported.
-
-
-FASTER = 1 / BETTER
-RESOURCES = {
-    "HBM": {"hbm": BETTER},
-    "L2": {"l2_per_clock": BETTER},
-    "NVLink": {"nvlink": BETTER},
-    "tensor cores": {"efficiency": BETTER, "rows": FASTER, "rows_token": FASTER, "columns": FASTER},
-    "power": {"power": BETTER},
-    "epilogues": {"fc1_epilogue": FASTER, "fc2_epilogue": FASTER, "epilogue_clocks": FASTER, "tile": FASTER},
-    "latency": {"hbm_latency": FASTER, "pull": FASTER},
-    "start and end": {"start": FASTER, "tail": FASTER},
-}
-"""By resource, factors of the calibration's values, or of its kernel's, that make it a fifth better."""
-
-
-def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibration:
-    """With some of its values, or of its kernel's, multiplied."""
-    kernel = {name: value * factors.get(name, 1.0) for name, value in calibration.kernel.items()}
-    own = {name: getattr(calibration, name) * factor for name, factor in factors.items() if hasattr(calibration, name)}
-    return replace(calibration, **own, kernel=kernel)
-
-
-def gains(subject: Subject, calibration: Calibration, found: Launched) -> dict[str, float]:
-    """Share of the time of launch `found` that a fifth more of each resource saves; the largest first, small ones left out."""
-    tried = {name: multiplied(calibration, one) for name, one in RESOURCES.items() if name != "power" or found.clock != calibration.clock}
-    shares = {name: 1 - subject.predict(one, found.clock).us / found.us for name, one in tried.items()}
-    return {name: shares[name] for name in sorted(shares, key=lambda name: -shares[name]) if shares[name] >= LEAST}
-
-
-BUSY = ("HBM", "L2", "NVLink", "tensor cores")  # Resources of `Prediction.busy`.
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The predicted launch of a configuration with a rank's load."""
-
-    config: MegaMoeConfig
-    load: RankLoad
-    calibration: Calibration
-    launched: Launched
-
-    @classmethod
-    def of(cls, config: MegaMoeConfig, load: RankLoad, calibration: Calibration) -> Prediction:
-        return cls(config, load, calibration, Subject.of(config, load).predict(calibration))
-
-    @property
-    def us(self) -> float:
-        return self.launched.us
-
-    @property
-    def busy(self) -> dict[str, float]:
-        """Utilization of each resource of `BUSY`: its time at full rate over the launch's."""
-        found, one = self.launched, self.calibration
-        run = found.run
-        l2 = run.l2_bytes + one.l2_fill * (run.hbm_bytes + run.written)
-        needed = (
-            (run.hbm_bytes + run.written + found.combine_bytes) / one.hbm,
-            l2 / (one.l2_per_clock * found.clock * 1e3),
-            run.nvlink_bytes / one.nvlink,
-            run.multiplying / run.workers,
-        )
-        return {name: us / found.us for name, us in zip(BUSY, needed, strict=True)}
-
-    @property
-    def limits(self) -> dict[str, float]:
-        return gains(Subject.of(self.config, self.load), self.calibration, self.launched)
-
-    def as_dict(self) -> dict[str, Any]:
-        found = self.launched
-        return {"tokens": self.load.tokens, "us": found.us, "clock_ghz": found.clock, "watts": found.watts, "busy": self.busy}
-
-
-NO_PREFERENCE = 0.05  # Of the smaller time: the model does not separate closer choices.
 
 
 def prefers(one: float, other: float) -> bool | None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware.operand_tile import BLOCK_K
-from ..kernels.moe.layouts.smem_plan import TILE_ROWS
-from ..kernels.moe.sm90.config import Sm90Config
-from ..kernels.moe.sm90.memory_plan import FC1_OUTPUTS
+from megamoe_dsl.hardware.operand_tile import BLOCK_K
+from megamoe_dsl.kernels.moe.layouts.smem_plan import TILE_ROWS
+from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
+from megamoe_dsl.kernels.moe.sm90.memory_plan import FC1_OUTPUTS
+
 from .calibration import Calibration
 from .launch import KBlocks, RankLoad, Tiles, weights_kept
 from .machine import Floats, Ints, Machine, TileTable
