@@ -59,15 +59,14 @@ def some(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return values.view(torch.uint8)[tokens].view(values.dtype)
 
 
-def layer_rows(problem: Problem, case: Case, sizes: Sequence[int], *, padding: int = 0, **options: Any) -> Rows:
-    """By `MegaMoE` on quantized tokens, whose kernel is chosen for as many as there are; with rows of padding."""
+def layer_rows(problem: Problem, case: Case, sizes: Sequence[int], **options: Any) -> Rows:
+    """By `MegaMoE` on quantized tokens, whose kernel is chosen for as many as there are."""
     layer = MegaMoE(problem, case.weights[0], bounds=sizes, bf16_inputs=False, **options)
 
     def rows(tokens: torch.Tensor) -> torch.Tensor:
         given = [some(field[0], tokens) for field in (case.x, case.topk_idx, case.topk_weights, case.x_sf)]
-        padded = min(len(tokens) + padding, MOST)
-        y: torch.Tensor = layer(*given[:3], x_sf=given[3], num_tokens_bound=padded, padded_tokens=padded)
-        return y[: len(tokens)]
+        y: torch.Tensor = layer(*given[:3], x_sf=given[3], num_tokens_bound=len(tokens))
+        return y
 
     return rows
 
@@ -99,7 +98,6 @@ def layers_of(recipe: str, values: str, sizes: Sequence[int]) -> Iterator[Way]:
     fused = layer_rows(problem, case, sizes)
     yield Way(group, "MegaMoE", fused)
     yield Way(group, "MegaMoE in a CUDA graph", in_a_graph(fused))
-    yield Way(group, "MegaMoE, 5 rows of padding", layer_rows(problem, case, sizes, padding=5))
     yield Way(group, "MegaMoE on a ring", layer_rows(problem, case, sizes, pool_rows=RING))
     yield Way(group, "MegaMoE(fused=False)", layer_rows(problem, case, (sizes[0],), fused=False))
 

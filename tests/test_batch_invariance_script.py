@@ -94,7 +94,7 @@ def test_layers_on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             self.layer = MegaMoE(problem, weights, symmetric=symmetric, **options)
 
         def __call__(self, x: torch.Tensor, idx: torch.Tensor, topk_weights: torch.Tensor, **given: Any) -> torch.Tensor:
-            y = torch.full((given["padded_tokens"], self.layer.problem.hidden), float("nan"), dtype=torch.bfloat16)
+            y = torch.full((len(x), self.layer.problem.hidden), float("nan"), dtype=torch.bfloat16)
             SimulatedKernel.tensors = visible(self.layer, y=y, x=x, topk_idx=idx, topk_weights=topk_weights, x_sf=given["x_sf"])
             self.layer(x, idx, topk_weights, out=y, **given)
             return y
@@ -103,7 +103,7 @@ def test_layers_on_a_simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_gpu(monkeypatch):
         found = list(script.records_of(script.layers_of("fp8xfp8", "cancelling", (2,)), (2,)))
     assert [one["way"] for one in found][-2:] == ["MegaMoE on a ring", "MegaMoE(fused=False)"]
-    assert [one["passed"] for one in found] == [True] * 5, found
+    assert [one["passed"] for one in found] == [True] * 4, found
 
 
 @pytest.mark.parametrize("recipe", ["fp8xfp8", "bf16xbf16"])

@@ -1,4 +1,4 @@
-"""Checks of the module `MegaMoE` that need GPUs: graphs, streams, shared buffers, torch.compile, padding, reserved SMs, the watchdog.
+"""Checks of the module `MegaMoE` that need GPUs: graphs, streams, shared buffers, torch.compile, reserved SMs, the watchdog.
 
 Each is a function of a `Bench`, called on all ranks together; it raises AssertionError on a rank that finds something wrong.
 """
@@ -175,14 +175,6 @@ def calls_without_use(b: Bench) -> None:
     b.same(twice, b.moe.stats * 2)
 
 
-def padding(b: Bench) -> None:
-    x, idx, weights = b.inputs(b.few(90), 14)
-    codes, sf = b.quantized(x)
-    want = torch.cat([b.moe(x, idx, weights), x.new_zeros(10, x.shape[1])])
-    b.same(b.moe(x, idx, weights, padded_tokens=len(want)), want)
-    b.same(b.moe(codes, idx, weights, x_sf=sf, padded_tokens=len(want)), want)
-
-
 def wild_indices(b: Bench) -> None:
     x, idx, weights = b.inputs(b.most, 15)
     masked = torch.rand(idx.shape, device=idx.device, generator=torch.Generator(idx.device).manual_seed(b.rank)) < 0.2
@@ -271,7 +263,6 @@ CHECKS: dict[str, Callable[[Bench], None]] = {
     "inductor": partial(compiled, backend="inductor"),
     "graph_trees": partial(compiled, mode="reduce-overhead"),
     "unused": calls_without_use,
-    "padding": padding,
     "wild": wild_indices,
     "statistics": statistics,
     "reserved": reserved_sms,

@@ -19,7 +19,7 @@ from layer_checks import work
 from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.symmetric_memory import disable_multicast
 
-CHECKED = ("reference", "bounds", "graph", "statistics", "padding")
+CHECKED = ("reference", "bounds", "graph", "statistics")
 """Of `CHECKS`: what hosts could do differently is where peers are."""
 
 

@@ -19,19 +19,19 @@ def ep(name: str, kind: str, where: str, old: str, new: str, change: str) -> Mut
     return host(name, kind, where, old, new, EP(change))
 
 
-OUT = "check_output('out', out, (rows, self.problem.hidden), self.device)"
+OUT = "check_output('out', out, (len(tensors[0]), self.problem.hidden), self.device)"
 EP_OUT = "check_output('out', y, shape, x.device)"
-PLACES = "(at, scales, idx, weights) == self._places and rows == x.shape[0]"
-MOVED = "values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = (at, idx, weights, x.shape[0], rows)"
+PLACES = "(at, scales, idx, weights) == self._places"
+MOVED = "values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = (at, idx, weights, tokens, tokens)"
 FUSED = (
     layer("a call keeps the first bound", "stale buffer", "MegaMoE._plan", "None if bound < 0 else bound", "3", "another bound"),
     layer(
-        "a layer's plans leave out bound and padding",
+        "a layer's plans leave out the bound",
         "stale buffer",
         "MegaMoE.launch",
-        "self._plans.of(tensors, numbers)",
-        "self._plans.of(tensors, (-1, -1))",
-        "padding",
+        "self._plans.of(tensors, (bound,))",
+        "self._plans.of(tensors, (-1,))",
+        "another bound",
     ),
     layer(
         "a layer's device is looked at once",
@@ -59,28 +59,11 @@ FUSED = (
         "topk_idx, far",
     ),
     layer(
-        "padding up to the capacity is not checked",
-        "too narrow",
-        "MegaMoE._plan",
-        "self.selection.check('padded_tokens', rows, tokens)",
-        "",
-        "too much padding",
-    ),
-    layer("padding has no rows of y", "wrong number", "MegaMoE._plan", "tokens if padded < 0 else padded", "tokens", "padding"),
-    host(
-        "the inputs' padding is left out",
-        "wrong number",
-        "InputsStage.__call__",
-        MOVED,
-        MOVED.replace("x.shape[0], rows)", "x.shape[0], x.shape[0])"),
-        f"{LAUNCHES}padding_reaches_the_kernel_that_copies_tokens",
-    ),
-    layer(
         "the inputs have the first call's tokens",
         "stale buffer",
         "InputsStage.__call__",
         MOVED,
-        MOVED.replace("x.shape[0], rows)", "values.num_tokens or x.shape[0], rows)"),
+        MOVED.replace("tokens, tokens)", "values.num_tokens or tokens, tokens)"),
         "one token",
     ),
     layer(
@@ -104,7 +87,7 @@ FUSED = (
         "stale buffer",
         "InputsStage.__call__",
         MOVED,
-        MOVED.replace("idx, weights, x", "idx, values.topk_weights or weights, x"),
+        MOVED.replace("idx, weights, tok", "idx, values.topk_weights or weights, tok"),
         "topk_weights, another",
     ),
     host(

@@ -5,17 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 LAUNCHES = "tests/runtime/test_launch_arguments.py"
-LAYER = "tests/runtime/test_layer.py"
 RUNTIME = (
-    Mutant(
-        "the kernel for BF16 inputs is not launched for 0 tokens with padding",
-        "wrong launch",
-        "InputsStage.__call__",
-        "if not rows: return",
-        "if not len(x): return",
-        (f"{LAYER}::test_nothing_but_padding_is_zero[False]",),
-        archs=(),
-    ),
     Mutant(
         "peers without the buffer's offset in its allocation",
         "wrong base",

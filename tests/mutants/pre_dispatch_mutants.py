@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "copy_routing",
         "args.num_tokens * topk",
         "args.padded_tokens * topk",
-        ("tests/runtime/test_layer.py::test_rows_of_padding_are_zero",),
+        ("tests/runtime/test_pre_dispatch.py::test_bytes_equal_quant",),
     ),
     Mutant(
         "padding ends one row early",

@@ -56,9 +56,6 @@ def layer_changes(call: Call) -> dict[str, Call]:
         "more tokens": call.but(**{name: call.arguments[name].repeat(4, 1) for name in own}, num_tokens_bound=None),
         "too many tokens": call.but(**{name: call.arguments[name].repeat(4, 1) for name in own}),
         "another bound": call.but(num_tokens_bound=64),
-        "padding": call.but(padded_tokens=3),
-        "too much padding": call.but(padded_tokens=65, num_tokens_bound=None),
-        "padding, out": call.but(padded_tokens=3, out=out),
         "out of other rows": call.but(out=out),
         "out, far": replace(call.but(out=out[:2].clone()), far=("out",)),
         "int32": call.but(topk_idx=call.arguments["topk_idx"].int()),
@@ -84,7 +81,6 @@ def few_changes(call: Call) -> dict[str, Call]:
         "another layer": call.but(layer="second"),
         "one token": call.but(**{name: call.arguments[name][:1] for name in own}),
         "more tokens": call.but(**{name: call.arguments[name].repeat(6, 1) for name in own}, num_tokens_bound=None),
-        "padding": call.but(padded_tokens=3),
         "int32": call.but(topk_idx=call.arguments["topk_idx"].int()),
         "out of odd places": call.but(out=out),
     }

@@ -30,11 +30,6 @@ def launches(family: str, change: str) -> list[Launched]:
     return found
 
 
-def test_padding_reaches_the_kernel_that_copies_tokens() -> None:
-    copy, layer = (one.arguments for one in launches("MegaMoE", "padding"))
-    assert (copy["num_tokens"], copy["padded_tokens"], layer["num_tokens"]) == (2, 3, 3)
-
-
 @pytest.mark.parametrize("family", ["MegaMoE", "EpMoE"])
 def test_y_of_no_rows_is_somewhere(family: str) -> None:
     """An empty tensor has no address, and a kernel may look at the place that it never writes."""
@@ -194,17 +189,17 @@ def test_weights_of_mxfp8_are_quantized_as_they_lie_or_transposed(transposed: bo
 
 
 def test_an_operator_gives_a_layer_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hint and padding, with which a compiled call chooses its kernel, and y."""
+    """The bound, with which a compiled call chooses its kernel, and y."""
     given: list[Any] = []
-    layer = SimpleNamespace(launch=lambda *found: given.append(found) or torch.empty(6, 256, dtype=torch.bfloat16))
+    layer = SimpleNamespace(launch=lambda *found: given.append(found) or torch.empty(5, 256, dtype=torch.bfloat16))
     monkeypatch.setattr(custom_op, "layer_of", {3: layer}.__getitem__)
-    x, y = torch.zeros(5, 256, dtype=torch.bfloat16), torch.zeros(6, 256, dtype=torch.bfloat16)
+    x, y = torch.zeros(2, 5, 256, dtype=torch.bfloat16)
     tensors = x, torch.ones(5, 2), torch.zeros(5, 2, dtype=torch.int64), torch.ones(5, 2)
-    custom_op.mega_moe(*tensors, torch.zeros(1), 3, 8, 6)
-    custom_op.mega_moe_out(y, *tensors, torch.zeros(1), 3, 8, 6)
-    for (found, numbers, out), wanted in zip(given, (None, y), strict=True):
+    custom_op.mega_moe(*tensors, torch.zeros(1), 3, 8)
+    custom_op.mega_moe_out(y, *tensors, torch.zeros(1), 3, 8)
+    for (found, bound, out), wanted in zip(given, (None, y), strict=True):
         assert [one.data_ptr() for one in found] == [one.data_ptr() for one in tensors]
-        assert numbers == (8, 6) and (out is None) == (wanted is None) and (out is None or out.data_ptr() == y.data_ptr())
+        assert bound == 8 and (out is None) == (wanted is None) and (out is None or out.data_ptr() == y.data_ptr())
 
 
 def test_indices_of_32_bits_are_widened() -> None:
@@ -234,17 +229,16 @@ def test_every_gemm_has_a_result_of_its_own() -> None:
 
 
 def test_inputs_that_lie_in_the_buffer_are_not_copied() -> None:
-    """Unless one of them lies elsewhere, or is not the first row, or rows are to be masked behind them."""
+    """Unless one of them lies elsewhere, or is not the first row."""
     with recorded_gpu() as gpu:
         layer = MegaMoE(PROBLEM, symmetric=SymmetricBuffer.allocate(PROBLEM))
         places = vars(layer.input_buffers())
 
-        def launched(rows: slice, padded_tokens: int | None = None, **others: torch.Tensor) -> int:
+        def launched(rows: slice, **others: torch.Tensor) -> int:
             given = {name: one[rows] for name, one in places.items()} | others
-            return len(gpu.call(layer, **given, padded_tokens=padded_tokens))
+            return len(gpu.call(layer, **given))
 
-        assert launched(slice(3)) == launched(slice(3), 3) == 1
-        assert launched(slice(3), 4) == launched(slice(1, 4)) == 2
+        assert (launched(slice(3)), launched(slice(1, 4))) == (1, 2)
         assert [launched(slice(3), **{name: one[:3].clone()}) for name, one in places.items()] == [2] * 4
 
 

@@ -125,41 +125,6 @@ def test_indices_may_be_int32(
     assert torch.equal(run(given["topk_idx"].int()), want) and want.any()
 
 
-@pytest.mark.parametrize("quantized", [False, True])
-def test_rows_of_padding_are_zero(moe: MegaMoE, case: Case, gpu: type[SimulatedKernel], quantized: bool) -> None:
-    given, rows = arguments(case), TOKENS + 2
-    if not quantized:
-        values = given["x"].float().view(TOKENS, -1, 128) * given.pop("x_sf").unsqueeze(-1)
-        given["x"] = values.view(TOKENS, -1).bfloat16()
-    gpu.tensors = visible(moe, y=torch.empty(0), **given)
-    leave_tokens(moe)
-    y = torch.full((rows, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
-    gpu.tensors["y"] = y
-    moe(**given, num_tokens_bound=8, padded_tokens=rows, out=y)
-    assert y[:TOKENS].isfinite().all() and y[:TOKENS].any() and not y[TOKENS:].any()
-    if quantized:
-        assert torch.equal(y[:TOKENS], case.reference().y[0])
-
-
-def leave_tokens(moe: MegaMoE) -> None:
-    """What an earlier launch may have left: tokens whose result is not zero."""
-    for name, value in {"x": 1.0, "x_sf": 1.0, "topk_weights": 1.0}.items():
-        moe.memory.view(name).fill_(value)
-    moe.memory.view("topk_idx").copy_(torch.arange(2).expand(PROBLEM.max_tokens_per_rank, 2))
-
-
-@pytest.mark.parametrize("quantized", [False, True])
-def test_nothing_but_padding_is_zero(moe: MegaMoE, gpu: type[SimulatedKernel], quantized: bool) -> None:
-    leave_tokens(moe)
-    none = torch.empty(0, PROBLEM.hidden, dtype=torch.float8_e4m3fn if quantized else torch.bfloat16)
-    y = torch.full((3, PROBLEM.hidden), float("nan"), dtype=torch.bfloat16)
-    # No addresses of tensors without elements: the kernel of BF16 inputs must not read them.
-    gpu.tensors = visible(moe, y=y)
-    scales = torch.empty(0, PROBLEM.hidden // 128) if quantized else None
-    moe(none, torch.empty(0, 2, dtype=torch.int64), torch.empty(0, 2), x_sf=scales, num_tokens_bound=8, padded_tokens=3, out=y)
-    assert not y.any()
-
-
 def test_no_tokens_is_a_launch_too(moe: MegaMoE, gpu: type[SimulatedKernel]) -> None:
     gpu.tensors, before = visible(moe, nowhere=moe.kernels[8]._nowhere), len(gpu.launched)
     none = torch.empty(0, PROBLEM.hidden, dtype=torch.bfloat16)
@@ -208,18 +173,14 @@ BAD = [
     ({"out": torch.zeros(5, 512)}, r"^out\.dtype"),
     ({"out": torch.zeros(4, 512, dtype=torch.bfloat16)}, r"^out\.shape"),
     ({"out": torch.zeros(5 * 512 + 1, dtype=torch.bfloat16)[1:].view(5, 512)}, r"^out\.data_ptr"),
-    ({"num_tokens_bound": 4}, r"num_tokens_bound = 4: must be between this rank's 5 tokens, padding included, and max_tokens_"),
+    ({"num_tokens_bound": 4}, r"num_tokens_bound = 4: must be between this rank's 5 tokens and max_tokens_"),
     ({"num_tokens_bound": 65}, r"num_tokens_bound = 65"),
     ({"num_tokens_bound": -5}, r"num_tokens_bound = -5: must be None"),
-    ({"padded_tokens": -1}, r"padded_tokens = -1"),
-    ({"padded_tokens": 4}, r"padded_tokens = 4: must be between this rank's 5 tokens and max_tokens_per_rank = 64"),
-    ({"padded_tokens": 65}, r"padded_tokens = 65"),
-    ({"padded_tokens": 9, "num_tokens_bound": 8}, r"num_tokens_bound = 8: must be between this rank's 9 tokens, padding included"),
     ({"topk_idx": torch.zeros(5, dtype=torch.int64), "check": True}, r"topk_idx\.shape"),
     ({"topk_idx": torch.full((5, 2), 4), "check": True}, r"topk_idx, token 0, slot 0 = 4: must be -1 \(masked\) or 0..3"),
     ({"topk_idx": torch.full((5, 2), 0), "check": True}, r"topk_idx, token 0, slot 1 = 0: must be an expert not named earlier in the row"),
     ({"num_tokens_bound": 8.0}, r"num_tokens_bound = 8\.0: must be None, or at least"),
-    ({"padded_tokens": True}, r"padded_tokens = True: must be None, or at least"),
+    ({"num_tokens_bound": True}, r"num_tokens_bound = True: must be None, or at least"),
     ({"x": torch.full((5, 512), math.nan).to(torch.float8_e4m3fn), "check": True}, r"x\[0, 0\] = nan: must be finite"),
     ({"x": torch.full((5, 512), math.inf).bfloat16(), "x_sf": None, "check": True}, r"x\[0, 0\] = inf: must be finite"),
     ({"x_sf": torch.tensor([1, 1, 1, math.inf]).repeat(5, 1), "check": True}, r"x_sf\[0, 3\] = inf: must be finite"),
@@ -279,10 +240,6 @@ def test_what_lies_in_the_buffer_is_not_copied(moe: MegaMoE, case: Case, gpu: ty
     gpu.tensors["topk_idx"] = case.topk_idx[0]
     moe(**{**given, "topk_idx": case.topk_idx[0]}, num_tokens_bound=8, out=y)
     assert len(gpu.launched) == before + 3, "what lies elsewhere is brought by a launch"
-    padded = torch.empty(TOKENS + 1, PROBLEM.hidden, dtype=torch.bfloat16)
-    gpu.tensors = visible(moe, y=padded)
-    moe(**given, num_tokens_bound=8, padded_tokens=TOKENS + 1, out=padded)
-    assert len(gpu.launched) == before + 5 and not padded[TOKENS].any(), "rows past the tokens are masked"
 
 
 def test_a_call_without_the_operator_is_checked_as_often_as_its_layout_changes(
@@ -378,7 +335,7 @@ def test_an_operator_outlives_no_layer(moe: MegaMoE, case: Case, store: Artifact
     with pytest.raises(LookupError, match=f"layer {number} of a mega_moe operator no longer exists"):
         layer_of(number)
     with pytest.raises(LookupError, match=f"layer {moe.number + 999} of a mega_moe operator no longer exists"):
-        torch.ops.megamoe_dsl.mega_moe(*arguments(case).values(), moe.symmetric.order, moe.number + 999, -1, -1)
+        torch.ops.megamoe_dsl.mega_moe(*arguments(case).values(), moe.symmetric.order, moe.number + 999, -1)
 
 
 def test_fake_operator_has_the_shape_and_type_of_y(moe: MegaMoE) -> None:
@@ -387,11 +344,9 @@ def test_fake_operator_has_the_shape_and_type_of_y(moe: MegaMoE) -> None:
     with FakeTensorMode():
         x = torch.empty(7, PROBLEM.hidden, dtype=torch.bfloat16)
         idx, weights, order = torch.empty(7, 2, dtype=torch.int64), torch.empty(7, 2), torch.empty(1, dtype=torch.int32)
-        y = torch.ops.megamoe_dsl.mega_moe(x, None, idx, weights, order, moe.number, -1, -1)
+        y = torch.ops.megamoe_dsl.mega_moe(x, None, idx, weights, order, moe.number, -1)
         assert y.shape == (7, PROBLEM.hidden) and y.dtype == torch.bfloat16
-        assert torch.ops.megamoe_dsl.mega_moe_out(y, x, None, idx, weights, order, moe.number, -1, -1) is None
-        padded = torch.ops.megamoe_dsl.mega_moe(x, None, idx, weights, order, moe.number, -1, 9)
-        assert padded.shape == (9, PROBLEM.hidden)
+        assert torch.ops.megamoe_dsl.mega_moe_out(y, x, None, idx, weights, order, moe.number, -1) is None
 
 
 def test_compiled_kernels_are_kept(store: ArtifactStore, moe: MegaMoE) -> None:

@@ -15,7 +15,7 @@ from megamoe_dsl.target import Target
 from simulated_gpu import NUM_SMS, SimulatedKernel, visible
 
 PROBLEM = Problem(256, 128, 2, 2, max_tokens_per_rank=4, recipe="mxf4xmxf4")
-TOKENS, ROWS = 3, 4
+TOKENS = 3
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +37,14 @@ def test_the_layer_makes_y_as_wide_as_the_hidden_size(
     given = {"x": case.x[0], "x_sf": case.x_sf[0], "topk_idx": case.topk_idx[0], "topk_weights": case.topk_weights[0]}
     make = layer.new_output
 
-    def shown(x: torch.Tensor, rows: int, hidden: int) -> torch.Tensor:
-        y = make(x, rows, hidden).fill_(float("nan"))
+    def shown(x: torch.Tensor, hidden: int) -> torch.Tensor:
+        y = make(x, hidden).fill_(float("nan"))
         gpu.tensors = visible(moe, y=y, **given)
         return y
 
     monkeypatch.setattr(layer, "new_output", shown)
     want = case.reference().y[0]
     assert torch.equal(moe(**given), want) and want.any()
-    padded = moe(**given, padded_tokens=ROWS)
-    assert torch.equal(padded[:TOKENS], want) and padded.shape == (ROWS, PROBLEM.hidden) and not padded[TOKENS:].any()
 
 
 def test_so_does_the_operator_that_compilers_see(moe: layer.MegaMoE, case: Case) -> None:
@@ -55,5 +53,5 @@ def test_so_does_the_operator_that_compilers_see(moe: layer.MegaMoE, case: Case)
     given = (case.x[0], case.x_sf[0], case.topk_idx[0], case.topk_weights[0], moe.symmetric.order)
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(tensor) for tensor in given]
-        y, padded = (torch.ops.megamoe_dsl.mega_moe(*fake, moe.number, -1, rows) for rows in (-1, ROWS))
-    assert (y.shape, padded.shape, y.dtype) == ((TOKENS, PROBLEM.hidden), (ROWS, PROBLEM.hidden), torch.bfloat16)
+        y = torch.ops.megamoe_dsl.mega_moe(*fake, moe.number, -1)
+    assert (y.shape, y.dtype) == ((TOKENS, PROBLEM.hidden), torch.bfloat16)

@@ -36,7 +36,7 @@ def test_y_is_the_reference_s(recipe: str) -> None:
 
 
 def test_calls_in_a_row_differ_in_one_thing() -> None:
-    """BF16 tokens, what masks a slot, padded rows, out, other weights, and torch.compile."""
+    """BF16 tokens, what masks a slot, out, other weights, and torch.compile."""
     layer = layer_of(PROBLEM)
     x, idx, weights = torch.randn(5, 256).bfloat16(), torch.rand(5, 4).topk(2).indices, torch.rand(5, 2)
     first = layer(x, idx, weights)
@@ -45,8 +45,6 @@ def test_calls_in_a_row_differ_in_one_thing() -> None:
     idx[2] = torch.tensor([-1, 9])
     masked = layer(x, idx, weights)
     assert not masked[2].any() and torch.equal(masked[3:], first[3:]) and first[2].any()
-    padded = layer(x, idx, weights, padded_tokens=8)
-    assert torch.equal(padded[:5], masked) and not padded[5:].any()
     out = torch.ones_like(masked)
     assert layer(x, idx, weights, out=out) is out and torch.equal(out, masked)
     assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x, idx, weights), masked)
@@ -70,8 +68,8 @@ def test_what_is_checked_is_named_as_the_caller_does(recipe: str) -> None:
     assert layer(x, idx, weights, check=True).isfinite().all()
     with pytest.raises(ProblemError, match=r"^topk_idx = None: must be a tensor"):
         layer(x, None, weights)
-    with pytest.raises(ProblemError, match="padded_tokens = 0: must be between this rank's 5 tokens and max_tokens_per_rank = 16"):
-        layer(x, idx, weights, padded_tokens=0)
+    with pytest.raises(ProblemError, match="num_tokens_bound = 0: must be between this rank's 5 tokens and max_tokens_per_rank = 16"):
+        layer(x, idx, weights, num_tokens_bound=0)
     for given, message in (({"bounds": 8}, "bounds = 8: must be several integers"), ({"reserved_sms": -1}, "reserved_sms = -1: must be")):
         with pytest.raises(ProblemError, match=message):
             MegaMoE(layer.problem, symmetric=layer.symmetric, **given)

@@ -9,8 +9,6 @@ import torch
 
 Tensors = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]
 """x, x_sf, topk_idx, topk_weights."""
-Numbers = tuple[int, int]
-"""num_tokens_bound and padded_tokens; negative for None."""
 
 Plan = TypeVar("Plan")
 

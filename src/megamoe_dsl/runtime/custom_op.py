@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 _LAYERS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Layers by number, with a method `launch(tensors, numbers, out)`."""
+"""Layers by number, with a method `launch(tensors, num_tokens_bound, out)`."""
 _NUMBERS = count()
 
 
@@ -41,11 +41,9 @@ def layer_of(number: int) -> Any:
     return _LAYERS[number]
 
 
-def new_output(x: torch.Tensor, rows: int, hidden: int) -> torch.Tensor:
-    """Uninitialized y for x, bf16 [rows, hidden]; negative `rows` means the rows of x, whose width may be packed."""
-    if x.shape[1] == hidden and (rows < 0 or rows == x.shape[0]):
-        return torch.empty_like(x, dtype=torch.bfloat16)
-    return torch.empty((x.shape[0] if rows < 0 else rows, hidden), dtype=torch.bfloat16, device=x.device)
+def new_output(x: torch.Tensor, hidden: int) -> torch.Tensor:
+    """Uninitialized y, bf16 [tokens, hidden], for x, whose rows may be packed."""
+    return torch.empty((x.shape[0], hidden), dtype=torch.bfloat16, device=x.device)
 
 
 def is_plain_call(x: torch.Tensor, traces: bool = False) -> bool:
@@ -98,13 +96,13 @@ def check_no_gradient(names: Sequence[str], tensors: Sequence[torch.Tensor | Non
 
 
 def _mega_moe(*given: Any, out: torch.Tensor | None = None) -> torch.Tensor:
-    x, x_sf, topk_idx, topk_weights, _, layer, *numbers = given
-    return layer_of(layer).launch((x, x_sf, topk_idx, topk_weights), (numbers[0], numbers[1]), out)
+    *tensors, _, layer, bound = given
+    return layer_of(layer).launch(tuple(tensors), bound, out)
 
 
 def _mega_moe_fake(x: torch.Tensor, *others: Any) -> torch.Tensor:
-    *_, layer, _, padded_tokens = others
-    return new_output(x, padded_tokens, layer_of(layer).problem.hidden)
+    *_, layer, _ = others
+    return new_output(x, layer_of(layer).problem.hidden)
 
 
 def _mega_moe_out(y: torch.Tensor, *given: Any) -> None:
@@ -113,10 +111,7 @@ def _mega_moe_out(y: torch.Tensor, *given: Any) -> None:
 
 # A library instead of `torch.library.custom_op`, whose Python wrappers take longer than the launch.
 _LIBRARY = torch.library.Library("megamoe_dsl", "DEF")
-_CALL = (
-    "Tensor x, Tensor? x_sf, Tensor topk_idx, Tensor topk_weights, Tensor(o!) order, "
-    "int layer, SymInt num_tokens_bound, SymInt padded_tokens"
-)
+_CALL = "Tensor x, Tensor? x_sf, Tensor topk_idx, Tensor topk_weights, Tensor(o!) order, int layer, SymInt num_tokens_bound"
 
 
 def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,6 +143,6 @@ def differentiate(operator: Callable[..., Any], backward: Callable[..., Any], ke
 
 
 mega_moe = define("mega_moe", f"({_CALL}) -> Tensor", _mega_moe, _mega_moe_fake)
-"""y, bf16 [T or padded_tokens, hidden].  Without x_sf, x is bf16 and quantized first.  A negative number stands for None."""
+"""y, bf16 [T, hidden].  Without x_sf, x is bf16 and quantized first.  A negative bound stands for None."""
 
 mega_moe_out = define("mega_moe_out", f"(Tensor(y!) y, {_CALL}) -> ()", _mega_moe_out, lambda *given: None)

@@ -163,11 +163,11 @@ class FewTokens:
         configs = few_configs(problem, target, **options) if memory.device.type == "cuda" else ()
         return cls(configs, store, memory) if configs else None
 
-    def takes(self, tensors: Tensors, rows: int) -> bool:
-        """Whether it can compute a call with `rows` rows of y, judging by shapes and dtypes."""
+    def takes(self, tensors: Tensors) -> bool:
+        """Whether it can compute a call, judging by shapes and dtypes."""
         (x, x_sf, topk_idx, _), config = tensors, self.kernels[-1].config
         most = min(config.max_tokens, most_tokens(config.problem))
-        return x_sf is None and 0 < len(x) == rows <= most and topk_idx.dtype == torch.int64
+        return x_sf is None and 0 < len(x) <= most and topk_idx.dtype == torch.int64
 
     def __call__(self, tensors: Tensors, y: torch.Tensor) -> bool:
         """Launches it; False if x or y is not aligned."""

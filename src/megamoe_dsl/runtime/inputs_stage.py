@@ -48,9 +48,9 @@ class InputsStage:
             check_aligned("x", x, TOKEN_ALIGNMENT)
             check_aligned("x_sf", x_sf, SCALE_ALIGNMENT)
 
-    def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
-        """Launches on torch's current stream; rows past the tokens are masked, up to `rows`.  Checks only addresses."""
-        if not rows:
+    def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
+        """Launches on torch's current stream.  Checks only addresses."""
+        if not (tokens := x.shape[0]):
             return
         if topk_idx.dtype is not INT64:
             topk_idx = topk_idx.long()  # the allocator reuses its memory in stream order, after the kernel
@@ -61,14 +61,14 @@ class InputsStage:
             values = kernel.arguments.values
         else:
             scales = x_sf.data_ptr()
-            if at == self._places[0] and (at, scales, idx, weights) == self._places and rows == x.shape[0]:
+            if at == self._places[0] and (at, scales, idx, weights) == self._places:
                 return
             kernel = self._copy
             values = kernel.arguments.values
             values.x_sf = scales
         if at % TOKEN_ALIGNMENT or scales % SCALE_ALIGNMENT:
             self.check(x, x_sf, topk_idx, topk_weights)
-        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, x.shape[0], rows
+        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, tokens, tokens
         kernel.launch()
 
 
@@ -83,10 +83,9 @@ class ReferenceInputs:
     def check(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
         check_layout(self.problem, "", x, x_sf, topk_idx, topk_weights, self._memory.device)
 
-    def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor, rows: int) -> None:
-        """Stores the inputs, BF16 tokens quantized; rows past the tokens are masked, up to `rows`."""
+    def __call__(self, x: torch.Tensor, x_sf: torch.Tensor | None, topk_idx: torch.Tensor, topk_weights: torch.Tensor) -> None:
+        """Stores the inputs, BF16 tokens quantized."""
         if x_sf is None:
             factors, form = self._memory.weights.factors, self.problem.formats.activations
             x, x_sf = quantize(x.float(), form) if factors is None else quantize_nvfp4(x.float(), ExpertFactors(*factors[0]).x)
-        self._memory.view("topk_idx")[:rows] = -1
         self._memory.store(Inputs(x, x_sf, topk_idx, topk_weights))

@@ -25,7 +25,7 @@ from ..quant import ExpertWeights, new_weights, no_scales, weight_names
 from ..shared_experts import SharedExperts
 from ..target import Target
 from .buffers import Inputs, check_output, check_weights
-from .call_plan import CallPlans, Numbers, Tensors
+from .call_plan import CallPlans, Tensors
 from .custom_op import check_no_gradient, is_plain_call, mega_moe_out, new_output, register, takes_tensors
 from .custom_op import mega_moe as mega_moe_op
 from .device_gemm import gpu_target
@@ -164,17 +164,15 @@ class MegaMoE(torch.nn.Module):
         *,
         x_sf: torch.Tensor | None = None,
         num_tokens_bound: SupportsIndex | None = None,
-        padded_tokens: SupportsIndex | None = None,
         out: torch.Tensor | None = None,
         check: bool = False,
     ) -> torch.Tensor:
-        """y, bf16 [T, hidden], or [padded_tokens, hidden].
+        """y, bf16 [T, hidden].
 
         x                 bf16 [T, hidden] without x_sf; else with x_sf, both as `Inputs` has them
         topk_idx          int64 or int32 [T, topk], distinct experts per token; -1 or an index out of range masks a slot
         topk_weights      float32 [T, topk]
-        num_tokens_bound  chooses the kernel: at least the tokens of every rank, padding included, and the same on every rank
-        padded_tokens     rows of y, T or more; rows past the T-th are zero
+        num_tokens_bound  chooses the kernel: at least the tokens of every rank, and the same on every rank
         out               where y goes
         check             also refuse an index out of range or twice in a row, and NaN and infinities in x, x_sf and unmasked top-k
                           weights.  Synchronizes: not in a graph, not under torch.compile.  Unchecked, that token's y is undefined
@@ -182,42 +180,37 @@ class MegaMoE(torch.nn.Module):
         Raises `ProblemError` before any launch, also for a tensor that requires grad: there is no backward pass.
         """
         check_no_gradient(("x", "x_sf", "topk_weights", "out"), (x, x_sf, topk_weights, out))
-        numbers = (
-            -1 if num_tokens_bound is None else _number("num_tokens_bound", num_tokens_bound),
-            -1 if padded_tokens is None else _number("padded_tokens", padded_tokens),
-        )
+        bound = -1 if num_tokens_bound is None else _bound(num_tokens_bound)
         if check:
             self._check_inputs(x, x_sf, topk_idx, topk_weights)
             Inputs(x, no_scales(x) if x_sf is None else x_sf, topk_idx, topk_weights).check_values(self.problem)
         if is_plain_call(x):
-            return self.launch((x, x_sf, topk_idx, topk_weights), numbers, out)
+            return self.launch((x, x_sf, topk_idx, topk_weights), bound, out)
         if out is None:
-            return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
-        mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, *numbers)
+            return mega_moe_op(x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, bound)
+        mega_moe_out(out, x, x_sf, topk_idx, topk_weights, self.symmetric.order, self.number, bound)
         return out
 
-    def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The call itself, inside an operator or without one.  Returns y, which is `out` if given."""
-        kernel, rows, few = self._plans.of(tensors, numbers)
+    def launch(self, tensors: Tensors, bound: int, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The call itself, inside an operator or without one.  A negative bound stands for None.  Returns y, which is `out` if given."""
+        kernel, few = self._plans.of(tensors, (bound,))
         if self._cuda_index is not None and self._cuda_index != torch._C._cuda_getDevice():
             self._check_current_device()
         if out is not None:
-            check_output("out", out, (rows, self.problem.hidden), self.device)
-        y = new_output(tensors[0], rows, self.problem.hidden) if out is None else out
+            check_output("out", out, (len(tensors[0]), self.problem.hidden), self.device)
+        y = new_output(tensors[0], self.problem.hidden) if out is None else out
         if few is None or not few(tensors, y):
-            self._inputs(*tensors, rows)
+            self._inputs(*tensors)
             kernel(y)
         return y
 
-    def _plan(self, tensors: Tensors, numbers: Numbers) -> tuple[RankKernel | ReferenceKernel, int, FewTokens | None]:
-        """The kernel of a call, its rows of y, padding included, and the launch for few tokens if that takes it.  Raises `ProblemError` for
-        dtypes, shapes, strides and devices."""
+    def _plan(self, tensors: Tensors, others: tuple[int]) -> tuple[RankKernel | ReferenceKernel, FewTokens | None]:
+        """The kernel of a call, and the launch for few tokens if that takes it.  Raises `ProblemError` for dtypes, shapes, strides and
+        devices."""
         self._check_inputs(*tensors)
-        (bound, padded), tokens = numbers, len(tensors[0])
-        rows = tokens if padded < 0 else padded
-        self.selection.check("padded_tokens", rows, tokens)
-        few = self.few if self.few is not None and self.few.takes(tensors, rows) else None
-        return self.kernels[self.selection.select(rows, None if bound < 0 else bound)], rows, few
+        (bound,) = others
+        few = self.few if self.few is not None and self.few.takes(tensors) else None
+        return self.kernels[self.selection.select(len(tensors[0]), None if bound < 0 else bound)], few
 
     def input_buffers(self) -> Inputs:
         """Views of the symmetric buffer for quantized tokens and routing, one row per token of the capacity.
@@ -294,12 +287,12 @@ class MegaMoE(torch.nn.Module):
         self.symmetric.synchronize(self.memory)
 
 
-def _number(name: str, value: SupportsIndex) -> int:
+def _bound(value: SupportsIndex) -> int:
     """What the operators take.  Raises `ProblemError`."""
     # torch.compile may pass an int that stands for all values: it is taken as it is, because a conversion would fix its value.
     number = value if isinstance(value, int) and not isinstance(value, bool) else as_integer(value)
     if number is None or number < 0:
-        raise ProblemError(name, value, "None, or at least this rank's tokens")
+        raise ProblemError("num_tokens_bound", value, "None, or at least this rank's tokens")
     return number
 
 

@@ -22,7 +22,7 @@ from ..problem import Problem, ProblemError
 from ..quant import ExpertWeights, blocks_of, dequantize_e4m3, quantize, quantize_e4m3
 from ..recipe import BF16
 from .buffers import check_layout
-from .call_plan import Numbers, Tensors
+from .call_plan import Tensors
 from .custom_op import asks_for_gradients, check_no_gradient, is_plain_call, register
 from .custom_op import mega_moe as mega_moe_op
 from .watchdog import GRACE_S, WatchdogError, name_silent, silent_ranks
@@ -276,16 +276,16 @@ class NodeLayer(torch.nn.Module):
                 check_no_gradient(("x", "topk_weights"), (x, topk_weights))
             return self.untraced_call(x, topk_idx, topk_weights, bound)
         if is_plain_call(x):
-            return self.launch((x, None, topk_idx, topk_weights), (bound, -1))
-        return mega_moe_op(x, None, topk_idx, topk_weights, self.order, self.number, bound, -1)
+            return self.launch((x, None, topk_idx, topk_weights), bound)
+        return mega_moe_op(x, None, topk_idx, topk_weights, self.order, self.number, bound)
 
-    def launch(self, tensors: Tensors, numbers: Numbers, out: torch.Tensor | None = None) -> torch.Tensor:
+    def launch(self, tensors: Tensors, bound: int, out: torch.Tensor | None = None) -> torch.Tensor:
         """The call itself, inside an operator or without one."""
         x, _, topk_idx, topk_weights = tensors
         check_layout(self.problem, "", x, None, topk_idx, topk_weights)
         rows = quantize(x, self.problem.formats.activations, check=False) if self.takes_scales else (x,)
         parts = (*rows, topk_idx.int() + 1, topk_weights)  # a row of zeros, which stands for no token, has masked slots
-        plan, sent = self.plan(topk_idx, numbers[0]), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
+        plan, sent = self.plan(topk_idx, bound), torch.nn.functional.pad(row_bytes(parts), (0, 0, 0, 1))
         there, back = [self.dispatch(plan, sent, 0)], []
         own = self.of_shared(rows)  # while the first rows are on their way
         for chunk in range(self.chunks):

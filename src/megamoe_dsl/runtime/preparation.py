@@ -65,17 +65,14 @@ class Selection:
 
     def select(self, num_tokens: int, num_tokens_bound: int | None = None) -> int:
         """The smallest prepared bound of at least `num_tokens_bound`, by default the capacity.  Raises `ProblemError` for a
-        num_tokens_bound below this rank's tokens, padding included, or above the capacity."""
-        if num_tokens_bound is None:
-            return self.problem.max_tokens_per_rank
-        self.check("num_tokens_bound", num_tokens_bound, num_tokens, "tokens, padding included,")
-        return self.bounds[bisect_left(self.bounds, num_tokens_bound)]
-
-    def check(self, field: str, value: int, num_tokens: int, counted: str = "tokens") -> None:
-        """Raises `ProblemError` unless `value` is between this rank's tokens and the capacity; `counted` words the message."""
+        num_tokens_bound below this rank's tokens or above the capacity."""
         capacity = self.problem.max_tokens_per_rank
-        if not num_tokens <= value <= capacity:
-            raise ProblemError(field, value, f"between this rank's {num_tokens} {counted} and max_tokens_per_rank = {capacity}")
+        if num_tokens_bound is None:
+            return capacity
+        if not num_tokens <= num_tokens_bound <= capacity:
+            allowed = f"between this rank's {num_tokens} tokens and max_tokens_per_rank = {capacity}"
+            raise ProblemError("num_tokens_bound", num_tokens_bound, allowed)
+        return self.bounds[bisect_left(self.bounds, num_tokens_bound)]
 
 
 def layer_kernels(
