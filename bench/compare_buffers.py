@@ -30,13 +30,13 @@ from megamoe_dsl.bench.timing import launches_of, run_earlier_batches, synchroni
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.layouts.symmetric import pool_tokens
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.options.option import naming_options, option
+from megamoe_dsl.options.option import option
 from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.recipe import BF16
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from script_options import add_options, read_options
+from script_options import add_options, naming_options, read_options
 from script_points import record_points
 from unfused import bits_of
 

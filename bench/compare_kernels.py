@@ -32,9 +32,9 @@ from megamoe_dsl.bench.timing import BATCHES, REPEATS, launches_of, run_earlier_
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.roofline import bound_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
+from script_options import at_least
 from script_points import record_points, shares_of
 
 WARM_UPS = 3

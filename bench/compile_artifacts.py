@@ -27,10 +27,10 @@ from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
 from megamoe_dsl.kernels.registry import find_kernel
-from megamoe_dsl.options.option import at_least, naming_options, option
+from megamoe_dsl.options.option import option
 from megamoe_dsl.options.points import PRESETS, PROBLEM, TOKENS, PointOptions
 from megamoe_dsl.problem import ProblemError
-from script_options import add_options, read_options
+from script_options import add_options, at_least, naming_options, read_options
 
 
 @dataclass(frozen=True)

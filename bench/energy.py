@@ -29,13 +29,13 @@ from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.timing import run_earlier_batches, synchronize, time_graphs
 from megamoe_dsl.bench.variant import variant_name
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
-from megamoe_dsl.options.option import naming_options, option
+from megamoe_dsl.options.option import option
 from megamoe_dsl.options.points import RunOptions
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.buffers import Inputs
 from megamoe_dsl.runtime.rank_kernel import RankKernel
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
-from script_options import add_options, read_options
+from script_options import add_options, naming_options, read_options
 from script_points import record_points
 from unfused import bind_stages
 

@@ -31,7 +31,6 @@ from megamoe_dsl.bench.timing import REPEATS
 from megamoe_dsl.cases import TokenInputs
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.moe.halves.gemm_part import ACTIVATED
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.quant import no_scales
 from megamoe_dsl.quant.weights import unscaled_weights
@@ -39,6 +38,7 @@ from megamoe_dsl.runtime.ep.layer import EpMoE
 from megamoe_dsl.runtime.moe_layer import EP_MOE, MoE
 from megamoe_dsl.runtime.preparation import expert_kernels, halves_kernels
 from moe_layers.passes import Passes, summary
+from script_options import at_least
 from torch_layer import TorchLayer
 from training import BF16_ERROR, NAMES, SHAPES, TARGET, TrainingPoint, draw_layer
 

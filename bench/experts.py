@@ -35,7 +35,6 @@ from typing import Any
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.timing import REPEATS
 from megamoe_dsl.json_file import FOLDER_VARIABLE
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target, local_target
 from megamoe_dsl.tuned.table import FOLDER
@@ -50,6 +49,7 @@ from moe_layers.run import Sites, Tried, compile_points, run_points
 from moe_layers.tiles import compile_tiles, run_tiles
 from moe_layers.trace import trace_experts
 from records import save, save_each
+from script_options import at_least
 
 TARGET = local_target() or Target.typical("sm_90a")
 LINEARS = ("prepare-tiles", "tiles", "prepare-early", "early", "prepare-few", "few", "launches")

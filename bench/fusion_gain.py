@@ -27,10 +27,10 @@ from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, points_of
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-from megamoe_dsl.options.option import at_least, option
+from megamoe_dsl.options.option import option
 from megamoe_dsl.options.points import PRESETS, PROBLEM, TOKENS, PointOptions
 from megamoe_dsl.problem import ProblemError
-from script_options import add_options, read_options
+from script_options import add_options, at_least, read_options
 from script_points import record_points
 
 LIMIT_S = 120.0

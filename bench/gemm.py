@@ -20,8 +20,9 @@ import sys
 from pathlib import Path
 
 from gemms.counters import count, counters_table, launch_once
+from gemms.points import MEASURED, find_points
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.gemm.point import MEASURED, MOST, find_points
+from megamoe_dsl.bench.gemm.point import MOST
 from megamoe_dsl.bench.gemm.run import GemmRun
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.blocks.gemm.problem import GEMM_RECIPES

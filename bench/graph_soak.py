@@ -33,11 +33,11 @@ from launch_cases import CASES, Call, LaunchCase
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.registry import kernel_of
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.cuda_kernel import CudaKernel
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target
 from records import save_each
+from script_options import at_least
 
 TARGET = Target.typical("sm_90a")
 IN_FLIGHT = 8

@@ -24,11 +24,11 @@ from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import FP8, Point
 from megamoe_dsl.bench.variant import kind_of
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.runtime.preparation import layer_kernels
 from megamoe_dsl.runtime.rank_kernel import WATCHDOG_NS
 from megamoe_dsl.target import Target
+from script_options import at_least
 from script_points import record_points, shares_of
 
 LIMIT_S = 180.0

@@ -24,10 +24,10 @@ import torch
 from cuda_headers import CudaHeaders, HeadersError
 from gemms.deep_gemm_k_grouped import HEADER, TILES, KGroupedKernel
 from megamoe_dsl.bench.timing import REPEATS, time_back_to_back
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.quant import quantize_e4m3_f32
 from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, k_grouped_gemm, quantize_both
 from records import save_each
+from script_options import at_least
 
 SHAPES, ROWS = ("7168x2048x32", "4096x7168x32", "1536x2048x64"), (16384, 65536)
 LAUNCHES = 4

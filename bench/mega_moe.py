@@ -23,10 +23,10 @@ from megamoe_dsl.bench.results import POINT, Recorded, Results, passed, timed_ro
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
-from megamoe_dsl.options.option import naming_options, option
+from megamoe_dsl.options.option import option
 from megamoe_dsl.options.points import BenchOptions
 from megamoe_dsl.problem import Problem, ProblemError
-from script_options import add_options, read_options
+from script_options import add_options, naming_options, read_options
 from soak import soak_point, soak_row
 from unfused import UNFUSED, compare_point
 

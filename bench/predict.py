@@ -27,7 +27,7 @@ from megamoe_dsl.cli.tables import ruled, wide_console
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
 from megamoe_dsl.kernels.registry import default_recipe, find_kernel
-from megamoe_dsl.options.option import leave_out, naming_options, numbers, option
+from megamoe_dsl.options.option import leave_out, numbers, option
 from megamoe_dsl.options.points import FORMATS, PROBLEM, TOKENS, PointOptions
 from megamoe_dsl.pictures import to_svg
 from megamoe_dsl.problem import ProblemError
@@ -37,7 +37,7 @@ from prediction.launch import RankLoad
 from prediction.nodes import GROUPS, NodePrediction
 from prediction.prediction import BUSY, Launched, Subject, prefers
 from prediction.timeline import draw, perfetto
-from script_options import add_options, read_options
+from script_options import add_options, naming_options, read_options
 
 
 @dataclass(frozen=True)

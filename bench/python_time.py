@@ -21,8 +21,8 @@ from typing import Any
 
 from call_times import cpu
 from megamoe_dsl.bench.timing import Times
-from megamoe_dsl.options.option import at_least
 from records import save
+from script_options import at_least
 
 ROOT = Path(__file__).parents[1]
 CALLS = Path(__file__).with_name("python_calls.py")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from megamoe_dsl.options.option import options_of
+from megamoe_dsl.config_error import parse_integer
+from megamoe_dsl.options.option import naming, options_of
 
 Kind = TypeVar("Kind")
 
@@ -23,3 +25,20 @@ def add_options(add: Callable[..., Any], kind: type) -> None:
 def read_options(kind: type[Kind], given: Namespace) -> Kind:
     """The dataclass of what was given; an option that nobody declared has its default."""
     return kind(**{one.name: getattr(given, one.name, one.default) for one in options_of(kind)})
+
+
+def naming_options(kind: type) -> AbstractContextManager[None]:
+    """Errors raised inside name options of a dataclass instead of fields."""
+    return naming({one.name: one.flag for one in options_of(kind)})
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A `type` of argparse: integers of at least `least`."""
+
+    def read(text: str) -> int:
+        number = parse_integer(text)
+        if number is None or number < least:
+            raise ArgumentTypeError(f"{text!r}: must be a number, at least {least}")
+        return number
+
+    return read

@@ -24,8 +24,8 @@ from typing import Any
 
 from launch_recording import write_recording
 from megamoe_dsl.arch import SM90, SM100, Arch
-from megamoe_dsl.options.option import at_least
 from records import save
+from script_options import at_least
 
 ROOT = Path(__file__).parents[1]
 KERNELS = {"sm90": SM90, "sm100": SM100}

@@ -34,7 +34,6 @@ from megamoe_dsl.json_file import FOLDER_VARIABLE
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.expert_routing.problem import QuantizeProblem, QuantizeWeightsProblem
 from megamoe_dsl.kernels.registry import choose
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime import expert_gradients as stages
 from megamoe_dsl.runtime.experts import FP8, moe
 from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, most_padded, padded_rows, quantize_both
@@ -43,6 +42,7 @@ from moe_layers.passes import Passes, dense_product, summary
 from moe_layers.quack_gemms import interleaved
 from moe_layers.training_layers import GROUPED_MM, QUACK, TrainingSites, training_layers
 from records import save_each
+from script_options import at_least
 from training_tables import COUNTED, DENSE, KERNELS, table
 
 TARGET = Target.typical("sm_90a")

@@ -36,10 +36,10 @@ from baselines.site import import_from
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.blocks.gemm.problem import BF16, F32
 from megamoe_dsl.json_file import FOLDER_VARIABLE
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.preparation import compile_ahead
 from megamoe_dsl.target import Target, local_target
 from records import save_each
+from script_options import at_least
 from transformers_shapes import MODELS, Model
 from transformers_tables import KINDS, NOTHING, OTHERS, OURS, size_of, tables
 

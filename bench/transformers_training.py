@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 import megamoe_dsl.compat.transformers  # registers "megamoe"  # noqa: F401
-from megamoe_dsl.options.option import at_least
 from records import save_each
+from script_options import at_least
 
 IMPLEMENTATIONS = ("megamoe", "grouped_mm")
 SUCCESSORS, WARM_UP, LAST = 8, 10, 20

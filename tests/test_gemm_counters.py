@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemms.counters import COUNTERS, count, counters_table, read_counters
-from megamoe_dsl.bench.gemm.point import dense
+from gemms.points import dense
 from megamoe_dsl.bench.gemm.run import GemmRun
 from megamoe_dsl.problem import ProblemError
 

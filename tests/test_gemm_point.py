@@ -13,20 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from gemms.points import all_points, decoded_points, dense, grouped, unscaled_points
 from megamoe_dsl import GemmConfig, choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm import session
-from megamoe_dsl.bench.gemm.point import (
-    GemmPoint,
-    all_points,
-    candidates,
-    decoded_points,
-    dense,
-    estimate,
-    grouped,
-    unscaled_points,
-    within_reach,
-)
+from megamoe_dsl.bench.gemm.point import GemmPoint, candidates, estimate, within_reach
 from megamoe_dsl.bench.gemm.session import TOLERANCE, Others, PointInputs, checked, in_rotation, run_point, table
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, MASKED, PACKED

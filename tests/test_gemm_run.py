@@ -12,17 +12,19 @@ from typer.testing import CliRunner
 
 from gemms.baselines import find_package
 from gemms.counters import launch_once
+from gemms.points import dense
 from megamoe_dsl import GemmConfig, choose
 from megamoe_dsl.artifact import store as store_module
 from megamoe_dsl.artifact.store import ArtifactError, ArtifactStore
 from megamoe_dsl.bench import variant as variant_module
 from megamoe_dsl.bench.gemm import run as run_module
 from megamoe_dsl.bench.gemm import session
-from megamoe_dsl.bench.gemm.point import MEASURED, GemmPoint, candidates, dense, find_points
+from megamoe_dsl.bench.gemm.point import GemmPoint, candidates, read_points
 from megamoe_dsl.bench.gemm.run import GemmRun, configs_of
 from megamoe_dsl.bench.host import Host, HostError
 from megamoe_dsl.bench.results import Results
 from megamoe_dsl.bench.tuning import GEMMS
+from megamoe_dsl.blocks.gemm.problem import GemmProblem
 from megamoe_dsl.cli.app import app
 from megamoe_dsl.json_file import FileError
 from megamoe_dsl.problem import ProblemError
@@ -33,13 +35,18 @@ RESULTS = Path(__file__).parents[1] / "bench" / "results"
 H200 = Target.typical("sm_90a")
 POINT = dense(512, 256, 384)
 
+GEMM = ["bench", "--kernel", "gemm"]
 REFUSED = {
     "--kernel = 'pre_dispatch': must be mega_moe, gemm, dispatch_grouped_gemm or": ["bench", "--kernel", "pre_dispatch"],
     "--points = 'packed': must be left out with --kernel mega_moe": ["bench", "--points", "packed"],
     "--preset = 'pro': must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--preset", "pro"],
     "--trace = True: must be left out with --kernel gemm": ["bench", "--kernel", "gemm", "--trace"],
-    "points = '9x9': must be a part of a name, as in dense 8192x8192x8192": ["bench", "--kernel", "gemm", "--points", "9x9"],
-    "recipe = 'mxf4xmxf4': must be one of fp8xfp8, fp8xmxfp4": ["bench", "--kernel", "gemm", "--recipe", "mxf4xmxf4"],
+    "--points = None: must be given with --kernel gemm": ["bench", "--kernel", "gemm"],
+    **{
+        f"--points = '{bad}': must be as 512x2112x7168 (rows, N, K) or packed 32x384": [*GEMM, "--points", f"8x256x128,{bad}"]
+        for bad in ("9x9", "", "8x256x128x9", "packed 8x256x128", "many 2x8x256x128", "0x256x128", "8x256xk")
+    },
+    "--recipe = 'mxf4xmxf4': must be one of fp8xfp8, fp8xmxfp4": [*GEMM, "--recipe", "mxf4xmxf4", "--points", "8x256x128"],
     "--watchdog-ms = 7: must be left out with --kernel gemm": ["tune", "--kernel", "gemm", "--watchdog-ms", "7"],
     "--points = 'packed': must be left out with --from": ["tune", "--kernel", "gemm", "--points", "packed", "--from", "a.json"],
     "a.json: must be a JSON file that `megamoe bench` wrote": ["tune", "--kernel", "gemm", "--from", "a.json"],
@@ -86,7 +93,7 @@ def test_the_chosen_kernel_runs_and_others_stand_in_for_it(tmp_path: Path, monke
 
 def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is there after every point."""
-    points, seen = find_points(["64x2112x7168", "64x4096x7168"]), list[int]()
+    points, seen = read_points("64x2112x7168,64x4096x7168", "fp8xfp8"), list[int]()
 
     def run_point(point: Any, *_: Any, **__: Any) -> dict[str, Any]:
         seen.append(len(list(tmp_path.glob("gemm-*.json"))))
@@ -187,13 +194,17 @@ def test_points_that_no_table_has(change: dict[str, Any]) -> None:
     assert (verdict.entry, verdict.reason) == (None, "no kernel passed, or no table has such points")
 
 
-@pytest.mark.parametrize("recipe", MEASURED)
-def test_a_recipe_has_points_of_its_own(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recipe", ["fp8xfp8", "fp8xmxfp4", "bf16xbf16"])
+def test_named_points_are_compiled(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[GemmPoint] = []
     monkeypatch.setattr(GemmRun, "compile", lambda run, *_: compiled.extend(run.points) or len(run.points))
-    command = ["tune", "--kernel", "gemm", "--recipe", recipe, "--compile-only", "--artifacts", str(tmp_path)]
+    names = "8x256x384,dense 9x256x384,packed 2x7x256x128,masked 1x7x256x128"
+    command = ["tune", "--kernel", "gemm", "--points", names, "--recipe", recipe, "--compile-only", "--artifacts", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
-    assert compiled == MEASURED[recipe]() and {one.problem.recipe for one in compiled} == {recipe}
+    assert compiled == [
+        GemmPoint(GemmProblem(256, k, kind, groups, recipe=recipe), (rows,) * groups)
+        for kind, groups, rows, k in (("dense", 1, 8, 384), ("dense", 1, 9, 384), ("packed", 2, 7, 128), ("masked", 1, 7, 128))
+    ]
 
 
 def test_records_of_layers_are_no_run_of_gemms(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from megamoe_dsl.artifact.store import kernel_name
 from megamoe_dsl.cases import random_case, random_inputs, random_routing, random_weights
 from megamoe_dsl.config_error import ConfigError, as_integer, parse_integer, shown
 from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
-from megamoe_dsl.options.option import at_least, numbers
+from megamoe_dsl.options.option import numbers
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import weight_names
 from megamoe_dsl.runtime.preparation import Selection
 from megamoe_dsl.runtime.watchdog import check_watchdog_ns
+from script_options import at_least
 
 PROBLEM = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8)
 SM90 = Problem(256, 128, 4, 2, num_ranks=2, max_tokens_per_rank=8, recipe="fp8xfp8")

@@ -12,10 +12,9 @@ import torch
 
 from gpu_options import SOAK_RANKS, GpuOptions
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.options.option import naming_options
 from megamoe_dsl.problem import ProblemError
 from ranks_on_gpus import CONCURRENT, let_gpus_see_each_other
-from script_options import add_options, read_options
+from script_options import add_options, naming_options, read_options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

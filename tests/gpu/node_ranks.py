@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from gpu_options import GpuOptions
 from layer_checks import work
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.symmetric_memory import disable_multicast
+from script_options import at_least
 
 CHECKED = ("reference", "bounds", "graph", "statistics")
 """Of `CHECKS`: what hosts could do differently is where peers are."""

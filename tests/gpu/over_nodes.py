@@ -37,13 +37,13 @@ import torch.distributed as dist
 from megamoe_dsl import ExpertWeights, MoE, Problem, WatchdogError, disable_multicast, moe, random_weights
 from megamoe_dsl.kernels.expert_layer import ExpertLayer
 from megamoe_dsl.kernels.moe.halves.gemm_part import ACTIVATED
-from megamoe_dsl.options.option import at_least
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.moe_layer import node_layer
 from megamoe_dsl.runtime.nodes import NETWORK_SMS, NodeLayer, Rails, default_chunks, node_problem, rails_of
 from megamoe_dsl.runtime.preparation import compile_ahead, expert_kernels, grid_target, halves_kernels, layer_kernels
 from megamoe_dsl.shared_experts import SharedExperts
 from megamoe_dsl.target import Target, local_target
+from script_options import at_least
 
 Call = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 CHUNKS = (1, 2, 4, 8)

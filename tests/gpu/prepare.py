@@ -37,10 +37,9 @@ from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.artifact.workers import compile_into
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.kernels.registry import find_kernel
-from megamoe_dsl.options.option import at_least, naming_options
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
-from script_options import add_options, read_options
+from script_options import add_options, at_least, naming_options, read_options
 from unfused_ranks import whole_pool_stages
 
 WHAT = ("silicon", "layer", "soak", "unfused", "engines", "gpt_oss", "gemm", "ep", "experts")

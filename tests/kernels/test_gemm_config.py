@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemms.points import all_points, find_points
 from megamoe_dsl import ConfigError, GemmConfig, GemmProblem, ProblemError
-from megamoe_dsl.bench.gemm.point import all_points, candidates, find_points
+from megamoe_dsl.bench.gemm.point import candidates
 from megamoe_dsl.blocks.gemm.choose import burst_of
 from megamoe_dsl.blocks.gemm.problem import KINDS
 from megamoe_dsl.blocks.gemm.tile import TileShape

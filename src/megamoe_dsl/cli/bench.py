@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..bench.gemm.point import find_points
+from ..bench.gemm.point import read_points
 from ..kernels.gemm.family import GemmKernel
 from ..kernels.moe.family import MegaMoeKernel
 from ..kernels.moe.halves.family import EP_KERNELS
@@ -38,10 +38,9 @@ PointsOption = Annotated[
     str | None,
     typer.Option(
         "--points",
-        metavar="TEXT,TEXT",
-        help=f"Parts of the names of the points to time with --kernel {GemmKernel.name}, as in 512x2112x7168,packed.",
+        metavar="POINT,POINT",
+        help=f"Points of --kernel {GemmKernel.name}, as in 512x2112x7168,packed 32x384x4096x4096.",
         rich_help_panel=PROBLEM,
-        show_default="all",
     ),
 ]
 
@@ -66,7 +65,9 @@ def run_of(kernel: str, points: str | None, given: BenchOptions | TuneOptions) -
 
     variants, trace = (given.variants, given.trace) if isinstance(given, BenchOptions) else (True, False)
     if kernel == GemmKernel.name:
-        return GemmRun(tuple(find_points(points.split(",") if points else [], given.recipe)), given.artifacts, given.out, variants)
+        if points is None:
+            raise ProblemError("--points", points, f"given with --kernel {kernel}")
+        return GemmRun(tuple(read_points(points, given.recipe)), given.artifacts, given.out, variants)
     if kernel == MegaMoeKernel.name and isinstance(given, BenchOptions):
         return Session.given(given)
     found = points_of(given, given.remote, least_tokens=1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -60,18 +59,6 @@ def leave_out(given: Any, names: Iterable[str], why: str) -> None:
             raise ProblemError(known[name].flag, str(value) if isinstance(value, Path) else value, f"left out with {why}")
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """A `type` of argparse: integers of at least `least`."""
-
-    def read(text: str) -> int:
-        number = parse_integer(text)
-        if number is None or number < least:
-            raise ArgumentTypeError(f"{text!r}: must be a number, at least {least}")
-        return number
-
-    return read
-
-
 def numbers(field: str, text: str, least: int) -> list[int]:
     """8,64 as [8, 64].  Raises `ProblemError`."""
     parts = text.split(",")
@@ -95,8 +82,3 @@ def naming(flags: Mapping[str, str]) -> Iterator[None]:
         words = "|".join(one for one in TYPED if one in flags)
         allowed = re.sub(rf"\b({words})\b", lambda found: flags[found[0]], error.allowed) if words else error.allowed
         raise type(error)(flags.get(error.field, error.field), error.value, allowed) from None
-
-
-def naming_options(kind: type) -> AbstractContextManager[None]:
-    """The same with the options of a dataclass."""
-    return naming({one.name: one.flag for one in options_of(kind)})

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...blocks.gemm.choose import NARROW, WIDE, choose, cost, decoding_tiles, unscaled
 from ...blocks.gemm.config import NUM_SMS, GemmConfig
-from ...blocks.gemm.problem import CONTIGUOUS, GEMM_RECIPES, MASKED, PACKED, GemmProblem
-from ...config_error import ConfigError
+from ...blocks.gemm.problem import DENSE, GEMM_RECIPES, KINDS, GemmProblem
+from ...config_error import ConfigError, parse_integer
 from ...kernels.moe.roofline import value_bytes
+from ...kernels.registry import find_kernel
 from ...layouts.arith import align
 from ...problem import ProblemError
 from ...target import Target
-
-COLUMNS_AND_DEPTHS = ((7168, 2048), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (2112, 7168))
-"""Projections of DeepSeek-V3: (N, K)."""
-ROWS = (64, 128, 512, 4096)
-DECODED = "fp8xmxfp4"
-DECODED_ROWS = (8, 32, 64, 128, 512, 4096)  # At which weights that are decoded are measured.
-UNSCALED = "bf16xbf16"
-UNSCALED_COLUMNS_AND_DEPTHS = ((7168, 2048), (4096, 7168))
-GROUPS = (
-    # groups, rows of each, N, K
-    (32, 384, 4096, 4096),
-    (48, 1024, 6144, 7168),
-    (256, 64, 4096, 4096),
-    (8, 4096, 4096, 4096),
-)
-SKEWED = (2048, 1200, 700, 420, 260, 170, 120, 90, 64, 50, 40, 33, 27, 20, 16, 12, 9, 7, 5, 4, 3, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0, 0)
-"""Uneven numbers of rows, of 32 experts."""
 
 
 @dataclass(frozen=True)
@@ -74,52 +57,22 @@ class GemmPoint:
         return replace(self, problem=replace(self.problem, recipe=recipe))
 
 
-def dense(m: int, n: int, k: int) -> GemmPoint:
-    return GemmPoint(GemmProblem(n, k), (m,))
+def read_points(text: str, recipe: str) -> list[GemmPoint]:
+    """Points by their names, as in "512x2112x7168,packed 32x384x4096x4096": rows x N x K, or a kind and groups x rows x N x K.  Raises
+    `ProblemError`."""
+    points, recipes = [], find_kernel("gemm").recipes[GemmConfig.arch.name]
+    if recipe not in recipes:
+        raise ProblemError("recipe", recipe, f"one of {', '.join(recipes)}: GEMMs are timed on Hopper")
+    for name in text.split(","):
+        kind, _, sizes = name.rpartition(" ")
+        found = [number for size in sizes.split("x") if (number := parse_integer(size))]
+        if kind not in ("", *KINDS) or len(found) != sizes.count("x") + 1 or len(found) != (3 if kind in ("", DENSE) else 4):
+            raise ProblemError("points", name, "as 512x2112x7168 (rows, N, K) or packed 32x384x4096x4096 (groups, rows, N, K)")
+        groups, rows, n, k = found if kind not in ("", DENSE) else (1, *found)
+        points.append(GemmPoint(GemmProblem(n, k, kind or DENSE, groups, recipe=recipe), (rows,) * groups))
+    return points
 
 
-def grouped(kind: str, counts: Sequence[int], n: int, k: int) -> GemmPoint:
-    return GemmPoint(GemmProblem(n, k, kind, len(counts)), tuple(counts))
-
-
-def all_points() -> list[GemmPoint]:
-    """Those of the table in docs/lab/gemms.md."""
-    found = [dense(8192, 8192, 8192)]
-    found += [dense(m, n, k) for m in reversed(ROWS) for n, k in COLUMNS_AND_DEPTHS]
-    for groups, rows, n, k in GROUPS:
-        kinds = (MASKED, PACKED) if rows < 128 else (CONTIGUOUS, PACKED)
-        found += [grouped(kind, [rows] * groups, n, k) for kind in kinds]
-    found += [grouped(kind, SKEWED, 4096, 4096) for kind in (CONTIGUOUS, PACKED)]
-    return found
-
-
-def decoded_points() -> list[GemmPoint]:
-    """Points of 4-bit weights, which the kernel decodes."""
-    found = [dense(m, n, k) for m in reversed(DECODED_ROWS) for n, k in COLUMNS_AND_DEPTHS]
-    found += [grouped(kind, [rows] * groups, 4096, 4096) for groups, rows in ((256, 64), (32, 16), (32, 384)) for kind in (MASKED, PACKED)]
-    return [one.having(DECODED) for one in found]
-
-
-def unscaled_points() -> list[GemmPoint]:
-    """Points of BF16: dense with few rows and with many, and groups of experts."""
-    found = [dense(8192, 8192, 8192), *(dense(m, n, k) for m in (4096, 512, 64) for n, k in UNSCALED_COLUMNS_AND_DEPTHS)]
-    found += [grouped(kind, [384] * 32, 4096, 4096) for kind in (CONTIGUOUS, PACKED)]
-    found += [grouped(kind, [64] * 256, 4096, 4096) for kind in (MASKED, PACKED)]
-    return [one.having(UNSCALED) for one in found]
-
-
-def find_points(names: Sequence[str], recipe: str = GEMM_RECIPES[0]) -> list[GemmPoint]:
-    """The points of a recipe with one of these texts in their names, or all.  Raises `ProblemError`."""
-    if recipe not in MEASURED:
-        raise ProblemError("recipe", recipe, f"one of {', '.join(MEASURED)}: GEMMs are timed on Hopper")
-    points = MEASURED[recipe]()
-    for text in names:
-        if not any(text in one.name for one in points):
-            raise ProblemError("points", text, f"a part of a name, as in {points[0].name} or {points[-1].name}")
-    return [one for one in points if not names or any(text in one.name for text in names)]
-
-
-MEASURED = {GEMM_RECIPES[0]: all_points, DECODED: decoded_points, UNSCALED: unscaled_points}  # Points by recipe.
 MOST = 8
 REACH = 1.8  # Longest estimate that is still timed, over the least.
 
