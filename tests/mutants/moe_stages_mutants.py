@@ -90,7 +90,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "moe_combine": (
         mutant(
-            "a warp walks tokens before their table is there", "missing order", "first_part", 'wait(ctx.barrier("counts"), Int32(0))', ""
+            "a warp walks tokens before their table is there", "missing order", "each_part", 'wait(ctx.barrier("counts"), Int32(0))', ""
         ),
         mutant(
             "only a row's first part is sent",

@@ -28,11 +28,11 @@ from ...device.memory import (
     store_shared_v2,
 )
 from ...device.ring import TileQueue, fetch_numbers, publish
-from ...device.warp import ballot, inclusive_sum, popc, shuffle, shuffle_up, sync_warp
+from ...device.warp import ballot, inclusive_sum, popc, shuffle, sync_warp
 from ...layouts.arith import align, ceil_div, div, minimum, select
 from ...schedule.gemm import DenseOrder, GroupedOrder
 from ...schedule.scheduler import place_in_bands
-from ..tiles import SharedTable, Walk, advance_to_valid, first_number, traced
+from ..tiles import SharedTable, Walk, advance_to_valid, first_number, next_block, traced
 from .context import ALONE, APART, LAST, SAME_TOKENS, SAME_WEIGHTS, GemmContext
 from .problem import ALIGNED, CONTIGUOUS, MASKED, ROW_BLOCK, SORTED_BLOCKED
 from .tile import LANES
@@ -99,9 +99,7 @@ def place_rows(ctx: GemmContext):
         if group < config.table_entries:
             count, packed = (Int32(word) for word in load_shared_v2(ctx.shared("group_table", group)))
         blocks = (count + (ROW_BLOCK - 1)) // ROW_BLOCK
-        total = blocks
-        for step in (1, 2, 4, 8, 16):
-            total = total + shuffle_up(total, step)
+        total = inclusive_sum(blocks)
         blocked = (blocks_before + total - blocks) * ROW_BLOCK
         blocks_before = blocks_before + shuffle(total, LANES - 1)
         source = blocked if problem.source == SORTED_BLOCKED else packed
@@ -156,7 +154,7 @@ def walk_tiles(ctx: GemmContext):
             if blocks.valid() == 0:
                 reset_counter(ctx, number, number - blocks.local)
         else:
-            blocks = advance_to_valid(blocks.skip())
+            blocks = next_block(blocks)
     publish_tile(queue, (Int32(0), Int32(LAST), Int32(0), Int32(0)))
 
 

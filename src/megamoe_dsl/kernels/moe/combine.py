@@ -17,16 +17,19 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
+from ...blocks.rank_barrier import Group, rank_barrier
 from ...device.cast import pack_bf16
 from ...device.mbarrier import arrive_expect, wait
 from ...device.memory import fence_async_global, fence_async_shared, load_f32, store_shared_v4
 from ...device.ring import Ring
+from ...device.stamps import stamp
 from ...device.tma import commit_group, load_bytes, store_bytes, wait_group_read
-from ...device.warp import ballot, elect, lowest_bit, popc, shuffle_f32, sync_warp
+from ...device.warp import ballot, elect, lowest_bit, named_barrier, popc, shuffle_f32, sync_warp
 from ...layouts.arith import div
+from ...layouts.records import Activity
 from .context import Context
 from .dispatch import expert_of
-from .layouts.smem_plan import VECTOR, Y_BYTES, CombinePlan, vector_address
+from .layouts.smem_plan import VECTOR, Y_BYTES, CombinePlan, NamedBarrier, RankBarrier, vector_address
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,20 @@ class Sums:
     values: tuple[Float32, ...]
     mask: Int32
     slot: Int32
+
+
+@cute.jit
+def combine_after_tiles(ctx: Context, thread: Int32, warp: Int32, lane: Int32):
+    """Epilogue warps, when their tiles are done: waits for all ranks, then combines; `thread` counts within these warps.  The barrier
+    `counts` must have been passed: after the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them."""
+    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * ctx.config.epilogue_warps, thread), RankBarrier.BEFORE_COMBINE)
+    stamp(ctx, Activity.WAIT_RANKS)
+    # As in `dispatch`: combine's TMA loads overwrite SMEM that these warps have written through the generic proxy.
+    fence_async_shared()
+    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, ctx.config.dispatch_epilogue_threads)
+    stamp(ctx, Activity.WAIT_RESULTS)
+    combine_tokens(ctx, warp, lane)
+    stamp(ctx, Activity.COMBINE)
 
 
 @cute.jit

@@ -23,25 +23,24 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm100 import results
 from ....blocks.sm100.epilogue_tile import fc1_scale
 from ....blocks.sm100.outputs import GateUpFactors, activate_channels, finish_passes
 from ....blocks.sm100.results import EpilogueThread, ResultPart, store_results
 from ....device.mbarrier import wait
-from ....device.memory import fence_async_shared, load_f32, load_f32x2
+from ....device.memory import load_f32, load_f32x2
 from ....device.ring import Ring
 from ....device.stamps import begin, stamp
 from ....device.tma import commit_group, store_tile, wait_group, wait_group_read
-from ....device.warp import named_barrier, store_where
+from ....device.warp import store_where
 from ....hardware.cta_pair import ACCUMULATORS, BLOCK_N, CLUSTER
 from ....hardware.operand_tile import SF_ROW_BYTES, pool_sf_row
 from ....layouts.arith import div
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1
-from ..combine import combine_tokens
+from ..combine import combine_after_tiles
 from ..context import Context, WorkTile, next_tile
-from ..layouts.smem_plan import NamedBarrier, RankBarrier
+from ..layouts.smem_plan import NamedBarrier
 from ..pool import add_bias, bias_address, expert_factor, part_mark, signal_part, wait_tokens, weighs_bias, weights_of_pair
 
 
@@ -176,19 +175,10 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: EpilogueThread, column: Int32):
 @cute.jit
 def epilogue(ctx: Context, thread: Int32):
     """All epilogue warps; `thread` counts within them."""
-    config = ctx.config
     begin(ctx, Role.EPILOGUE)
     finish_tiles(ctx, thread, finish_tile)
-
-    # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.
     wait(ctx.barrier("counts"), Int32(0))
-    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * config.epilogue_warps, thread), RankBarrier.BEFORE_COMBINE)
-    stamp(ctx, Activity.WAIT_RANKS)
-    fence_async_shared()
-    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.dispatch_epilogue_threads)
-    stamp(ctx, Activity.WAIT_RESULTS)
-    combine_tokens(ctx, thread >> 5, thread & 31)
-    stamp(ctx, Activity.COMBINE)
+    combine_after_tiles(ctx, thread, thread >> 5, thread & 31)
 
 
 @cute.jit

@@ -16,22 +16,18 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm90.packed_share import DecodedAhead, DecodedShare, PackedShare
 from ....blocks.sm90.share import ColumnShare, MathThread, RowShare, ScaleMatrix, Share, WeightScales, accumulate_tile
 from ....device.mbarrier import wait
-from ....device.memory import fence_async_shared
 from ....device.ring import Ring, Stage
 from ....device.stamps import begin, detail_of, stamp
-from ....device.warp import named_barrier
 from ....layouts.arith import select
 from ....layouts.records import Activity, Role
 from ....schedule.fused_moe import FC1, FC2
-from ..combine import combine_tokens
+from ..combine import combine_after_tiles
 from ..context import Context, WorkTile, next_tile
-from ..layouts.smem_plan import NamedBarrier, RankBarrier
 from . import epilogue_columns, epilogue_rows
-from .epilogue_columns import MATH_THREADS, columns_with_bias
+from .epilogue_columns import columns_with_bias
 from .epilogue_rows import rows_with_bias
 
 Finish = Callable[[Context, WorkTile, Share | PackedShare, Any, Ring], Ring]
@@ -45,22 +41,12 @@ def epilogue_of(ctx: Context) -> ModuleType:
 @cute.jit
 def math(ctx: Context, warp: Int32):
     """All math warps; `warp` counts within them and is uniform, which keeps descriptors in uniform registers."""
-    config = ctx.config
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     begin(ctx, Role.MATH)
     compute_tiles(ctx, me, finish_tile)
-
-    # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them before.  That the tiles are done
-    # does not say so: in a cluster they may come from the scheduler warp of the other CTA.
+    # That the tiles are done does not say this: in a cluster they may come from the scheduler warp of the other CTA.
     wait(ctx.barrier("counts"), Int32(0))
-    rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, MATH_THREADS, warp * 32 + me.lane), RankBarrier.BEFORE_COMBINE)
-    stamp(ctx, Activity.WAIT_RANKS)
-    # As in `dispatch`: combine's TMA loads overwrite SMEM that these warps have written through the generic proxy.
-    fence_async_shared()
-    named_barrier(NamedBarrier.DISPATCH_EPILOGUE, config.dispatch_epilogue_threads)
-    stamp(ctx, Activity.WAIT_RESULTS)
-    combine_tokens(ctx, warp, me.lane)
-    stamp(ctx, Activity.COMBINE)
+    combine_after_tiles(ctx, warp * 32 + me.lane, warp, me.lane)
 
 
 @cute.jit

@@ -34,9 +34,9 @@ from ..sm90.math import compute_tiles, epilogue_of, with_bias
 from ..sm100 import kernel as sm100
 from ..sm100.epilogue import finish_fc2, finish_tiles
 from ..tile_scheduler import fill_table, schedule_tiles
-from .config import StageConfig
+from .config import SWIGLU_WARPS, StageConfig
 from .context import StageContext
-from .pool_rows import activate_part, activate_scaled, activate_tokens, push_results
+from .pool_rows import activate_part, activate_scaled, each_part, push_results
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
         if (ctx.sm == 0) & (cute.arch.lane_idx() == 0):
             # Linear1 is over: Linear2 counts its tiles anew.
             store_u32(ctx.at("tile_counter"), 0)
-    activate_tokens(ctx, warp, ACTIVATE[config.arch.name])
+    each_part(ctx, warp, SWIGLU_WARPS, config.token_parts, ACTIVATE[config.arch.name])
 
 
 @cute.kernel

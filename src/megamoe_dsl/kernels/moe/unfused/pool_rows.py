@@ -1,6 +1,6 @@
 """A grid's warps over the received tokens, each token in as many parts as its row is cut into.  `push_results` sends their results to the
-ranks that they came from, into their combine rows.  `activate_tokens` makes Linear2's operands of Linear1's BF16: SwiGLU times the top-k
-weight, quantized, in the pool.
+ranks that they came from, into their combine rows.  `activate_part` and `activate_scaled` make Linear2's operands of Linear1's BF16: SwiGLU
+times the top-k weight, quantized, in the pool.
 
 waits     counts, once
 signals   nothing: the rank barrier BEFORE_COMBINE follows, or the next launch
@@ -35,7 +35,7 @@ from ....layouts.arith import div, minimum
 from ....recipe import E2M1
 from ..layouts.smem_plan import LANE_VECTOR
 from ..pool import Cursor, advance_to_valid, weight_of
-from .config import BLOCKS_PER_PART, SWIGLU_WARPS
+from .config import BLOCKS_PER_PART
 from .context import StageContext
 
 
@@ -50,64 +50,39 @@ class PartTable(SharedTable):
 
 
 @cute.jit
-def first_part(ctx: StageContext, warp: Int32, parts: cutlass.Constexpr[int]) -> Cursor:
-    """Waits for the table.  A warp's first part."""
+def each_part(ctx: StageContext, warp: Int32, warps: cutlass.Constexpr[int], parts: cutlass.Constexpr[int], work: Callable[..., None]):
+    """One of a CTA's `warps` warps, once the table is there: `work` gets the pool row and the number of each of its parts of tokens."""
     wait(ctx.barrier("counts"), Int32(0))
-    table = PartTable(ctx.shared("expert_table"), parts)
+    table, experts = PartTable(ctx.shared("expert_table"), parts), ctx.config.problem.experts_per_rank
     # Consecutive parts go to different CTAs, so that all have work when there are few tokens.
-    cursor = Cursor(table, Int32(0), ctx.sm + warp * ctx.config.num_sms, table.tokens(Int32(0)))
-    return advance_to_valid(cursor, ctx.config.problem.experts_per_rank)
-
-
-@cute.jit
-def next_part(ctx: StageContext, cursor: Cursor, warps: cutlass.Constexpr[int]) -> Cursor:
-    """The next part of one of a CTA's `warps` warps; its expert is `experts_per_rank` when there is none."""
-    following = dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * warps)
-    return advance_to_valid(following, ctx.config.problem.experts_per_rank)
-
-
-def place(ctx: StageContext, cursor: Cursor, parts: int) -> tuple[Any, Any]:
-    """Pool row and number of the part."""
-    token = div(cursor.index, parts)
-    return cursor.table.first_block(cursor.expert) * ctx.config.block_m + token, cursor.index - token * parts
+    cursor = advance_to_valid(Cursor(table, Int32(0), ctx.sm + warp * ctx.config.num_sms, table.tokens(Int32(0))), experts)
+    while cursor.expert < experts:
+        token = div(cursor.index, parts)
+        work(ctx, cursor.table.first_block(cursor.expert) * ctx.config.block_m + token, cursor.index - token * parts)
+        cursor = advance_to_valid(dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * warps), experts)
 
 
 VECTOR_BYTES = 16
 
 
-@cute.jit
-def push_results(ctx: StageContext, warp: Int32, lane: Int32):
+def push_results(ctx: StageContext, warp: Any, lane: Any) -> None:
     """Sends one warp's share of the results."""
-    config, form = ctx.config, ctx.results
-    value_bytes = form.row.value_bytes
-    channels = config.push_channels
-    parts = config.problem.hidden // channels
-    cursor = first_part(ctx, warp, parts)
-    while cursor.expert < config.problem.experts_per_rank:
-        row, part = place(ctx, cursor, parts)
+    form, channels = ctx.results, ctx.config.push_channels
+    value_bytes, steps = form.row.value_bytes, range(0, channels, LANE_VECTOR)
+
+    def push(ctx: StageContext, row: Any, part: Any) -> None:
         offset = Int64(part * (2 * channels) + lane * VECTOR_BYTES)
         first = offset >> 1 if form.row.scaled else offset
         source, destination = ctx.result("fc2_out", row) + offset, load_u64(ctx.at("token_src_metadata", row)) + first
-        steps = range(0, channels, LANE_VECTOR)
         # All loads are issued before the first is used, so that their latencies overlap.
         vectors = [load_constant_v4(source + 2 * step) for step in steps]
         for step, vector in zip(steps, vectors, strict=True):
             form.send(destination + value_bytes * step, first + value_bytes * step, lane, vector)
-        cursor = next_part(ctx, cursor, config.epilogue_warps)
+
+    each_part(ctx, warp, ctx.config.epilogue_warps, ctx.config.problem.hidden // channels, push)
 
 
 RUN_BYTES = 16  # eight columns of fc1_out
-
-
-@cute.jit
-def activate_tokens(ctx: StageContext, warp: Int32, activate: Callable[..., None]):
-    """One warp; `activate` does a part of a token, as its architecture has it."""
-    parts = ctx.config.token_parts
-    cursor = first_part(ctx, warp, parts)
-    while cursor.expert < ctx.config.problem.experts_per_rank:
-        row, part = place(ctx, cursor, parts)
-        activate(ctx, row, part)
-        cursor = next_part(ctx, cursor, SWIGLU_WARPS)
 
 
 @cute.jit
