@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 import pytest
 import torch
 from ep_runs import poison, problem
 
+from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.halves.config import DispatchGemmConfig, GemmCombineConfig
 from megamoe_dsl.kernels.moe.halves.gemm_part import ACTIVATED, STORED
@@ -20,6 +23,7 @@ from megamoe_dsl.runtime.ep.buffers import Activation, EpBuffers, RowActivations
 from megamoe_dsl.runtime.ep.routing import RoutingTables
 from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.ep.training import Routed, train
+from megamoe_dsl.runtime.simulated import Tensors
 from megamoe_dsl.sim import Report
 from ptx_of import artifact
 from sweep import rarely
@@ -45,8 +49,8 @@ def swiglu(rows: torch.Tensor) -> torch.Tensor:
     return (torch.nn.functional.silu(gate) * up).to(rows.dtype)
 
 
-class TrainedEp(SimulatedEp):
-    """Simulated ranks as `train` takes them, with the kernels of both passes; what the simulator saw is in `reports`."""
+class TrainedRanks(SimulatedEp):
+    """Simulated ranks with the kernels of both passes, whose threads launch together; what the simulator saw is in `reports`."""
 
     def __init__(self, kinds: Sequence[Any], experts: Sequence[ExpertWeights]) -> None:
         dispatch, combine = kinds
@@ -54,49 +58,57 @@ class TrainedEp(SimulatedEp):
         self.backward = [artifact(one.backward) for one in kinds]
         self.reports: list[Report] = []
         self.activates = dispatch.gate_up == ACTIVATED
-        self.activated: list[torch.Tensor] = []
+        self.come, self.barrier = [({}, {}) for _ in experts], Barrier(len(experts), timeout=60)
+
+    def launch_together(self, rank: int, kernel: Artifact, made: Tensors, given: Tensors | None = None) -> None:
+        """A rank's part of a launch, which begins when all ranks have come; arguments as of `launch`."""
+        self.come[rank] = dict(made), dict(given or {})
+        if self.barrier.wait() == 0:
+            self.reports.append(self.launch(kernel, *zip(*self.come, strict=True)))
+        self.barrier.wait()
+
+
+class TrainedRank:
+    """One of these ranks, as `train` takes an `EpMoE`."""
+
+    def __init__(self, ranks: TrainedRanks, rank: int) -> None:
+        self.ranks, self.rank, self.memory, self.problem, self.activates = ranks, rank, ranks.ranks[rank], ranks.problem, ranks.activates
+        self.activated = torch.empty(0)
 
     def everywhere(self, name: str) -> list[torch.Tensor]:
-        return [rank.view(name) for rank in self.ranks]
+        return [rank.view(name) for rank in self.ranks.ranks]
 
-    def dispatch_rows(self, routed: list[Routed], weights: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    def dispatch_rows(self, routed: Routed, weights: torch.Tensor | None = None) -> torch.Tensor:
         width = self.problem.intermediate
-        outs = [rank.new_rows(width if self.activates or weights is None else 2 * width).fill_(torch.nan) for rank in self.ranks]
+        out = self.memory.new_rows(width if self.activates or weights is None else 2 * width).fill_(torch.nan)
         if weights is None:
-            self.reports.append(self.launch(self.backward[0], [{"out": one} for one in outs]))
-            return outs
-        made = [{"out": out, "row_weights": one.fill_(torch.nan)} for out, one in zip(outs, weights, strict=True)]
+            self.ranks.launch_together(self.rank, self.ranks.backward[0], {"out": out})
+            return out
+        made = {"out": out, "row_weights": weights.fill_(torch.nan)}
         if self.activates:
-            self.activated, gate_up = outs, [torch.empty(one.in_use, 2 * width, dtype=torch.bfloat16) for one in routed]
-            made = [{**own, "preactivations": one} for own, one in zip(made, gate_up, strict=True)]
-        self.reports.append(self.launch(self.dispatch_kernel, made))
-        return gate_up if self.activates else outs
+            self.activated = out
+            made["preactivations"] = torch.empty(routed.in_use, 2 * width, dtype=torch.bfloat16)
+        self.ranks.launch_together(self.rank, self.ranks.dispatch_kernel, made)
+        return made["preactivations"] if self.activates else out
 
-    def dispatch_gradients(self, gate_up: list[torch.Tensor], row_weights: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        width = self.problem.intermediate
-        self.activated = [rank.new_rows() for rank in self.ranks]
-        rooms = zip(self.ranks, self.activated, strict=True)
-        made = [{"out": out, "weighted": rank.new_rows(width), "dots": torch.empty(width // 128, len(out))} for rank, out in rooms]
-        given = [{"gate_up": one, "row_weights": weights} for one, weights in zip(gate_up, row_weights, strict=True)]
-        self.reports.append(self.launch(self.backward[0], made, given))
-        found = zip(self.activated, made, gate_up, strict=True)
-        return [(dh[: len(one)], own["weighted"][: len(one)], own["dots"][:, : len(one)].sum(0)) for dh, own, one in found]
+    def dispatch_gradients(self, gate_up: torch.Tensor, row_weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        width, count = self.problem.intermediate, len(gate_up)
+        self.activated = self.memory.new_rows()
+        made = {"out": self.activated, "weighted": self.memory.new_rows(width), "dots": torch.empty(width // 128, len(self.activated))}
+        self.ranks.launch_together(self.rank, self.ranks.backward[0], made, {"gate_up": gate_up, "row_weights": row_weights})
+        return self.activated[:count], made["weighted"][:count], made["dots"][:, :count].sum(0)
 
-    def combine_rows(
-        self, routed: list[Routed], rows: list[torch.Tensor], transposed: bool = False
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def combine_rows(self, routed: Routed, rows: torch.Tensor, transposed: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows of the pool that are nobody's are NaN."""
         if not self.activates:
-            self.activated = [rank.new_rows(one.shape[1]).fill_(torch.nan) for rank, one in zip(self.ranks, rows, strict=True)]
-            for pool, of_rank, one in zip(self.activated, routed, rows, strict=True):
-                pool[of_rank.places] = one
-                assert torch.equal(one[of_rank.pool][of_rank.places], one)
-        acts = [RowActivations.of(one, self.problem.formats.activations) for one in self.activated]
-        tokens = [len(one.topk_idx) for one in routed]
-        ys = [torch.empty(count, self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
-        given = [{"acts": one.values, "acts_sf": one.scales} for one in acts]
-        self.reports.append(self.launch(self.backward[1] if transposed else self.combine_kernel, [{"y": y} for y in ys], given))
-        return ys, [pool[: of_rank.in_use] for pool, of_rank in zip(self.activated, routed, strict=True)]
+            self.activated = self.memory.new_rows(rows.shape[1]).fill_(torch.nan)
+            self.activated[routed.places] = rows
+            assert torch.equal(rows[routed.pool][routed.places], rows)
+        acts = RowActivations.of(self.activated, self.problem.formats.activations)
+        y = torch.empty(len(routed.topk_idx), self.problem.hidden, dtype=torch.bfloat16)
+        kernel = self.ranks.backward[1] if transposed else self.ranks.combine_kernel
+        self.ranks.launch_together(self.rank, kernel, {"y": y}, {"acts": acts.values, "acts_sf": acts.scales})
+        return y, self.activated[: routed.in_use]
 
 
 class Step:
@@ -148,13 +160,19 @@ class Step:
         kinds = [DispatchGemmConfig(self.moe, **tile, **fields), GemmCombineConfig(self.moe, **tile)]
         leaves = x, weights, w1, w2 = self.leaves(torch.bfloat16)
         experts = [ExpertWeights(one, no_scales(one), two, no_scales(two)) for one, two in zip(w1, w2, strict=True)]
-        ep = TrainedEp(kinds, experts)
+        ep = TrainedRanks(kinds, experts)
         inputs = [Inputs(one, no_scales(one), *others) for one, *others in zip(x, self.idx, weights, strict=True)]
         with torch.no_grad():
             poison(ep)
             ep.store(inputs)
-        ys = train(ep, inputs, [activation] * self.moe.num_ranks, main_grads)
-        sum((y.float() * dy.float()).sum() for y, dy in zip(ys, self.dy, strict=True)).backward()
+
+        def step(rank: int) -> torch.Tensor:
+            y = train(TrainedRank(ep, rank), inputs[rank], activation, *(main_grads or [])[rank : rank + 1])
+            (y.float() * self.dy[rank].float()).sum().backward()
+            return y
+
+        with ThreadPoolExecutor(len(experts)) as threads:
+            ys = list(threads.map(step, range(len(experts))))
         assert [report.findings for report in ep.reports] == [[]] * 4
         return [ys, *self.gradients(leaves)]
 

@@ -116,8 +116,8 @@ TRAINING = (
         "gradients of top-k weights come from the first rank",
         "wrong base",
         "Call.sent_back",
-        "routed.topk_idx // self.halves.problem.experts_per_rank",
-        "routed.topk_idx * 0",
+        "self.routed.topk_idx // self.layer.problem.experts_per_rank",
+        "self.routed.topk_idx * 0",
         f"{EP}exact_data_gives_the_gradients_of_float64[2]",
     ),
     host(

@@ -35,7 +35,7 @@ from ..symmetric_memory import SymmetricBuffer
 from ..watchdog import check_watchdog_ns
 from .buffers import Activation, EpBuffers, RowActivations
 from .routing import check_scatter_indices
-from .training import NO_TOTALS, Gradients, Routed, Tensors, train
+from .training import NO_TOTALS, Gradients, Routed, train
 
 
 class EpMoE(torch.nn.Module):
@@ -88,7 +88,7 @@ class EpMoE(torch.nn.Module):
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
         self.watchdog_ns = watchdog_ns
         self._tables: dict[DispatchGemmConfig, CudaKernel] = {}
-        self.store, self.ranks, self.peers = store, [self.memory], self.symmetric.peers
+        self.store, self.peers = store, self.symmetric.peers
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
         self.untraced_call = self.train_call if problem.formats.scaled else torch.compiler.disable(self.train_call)
@@ -218,7 +218,7 @@ class EpMoE(torch.nn.Module):
         _ = self._training, self._backward
         with torch.no_grad():
             self.route(inputs, scatter_indices=scatter_indices)
-        return train(self, [inputs], [self.activation], [main_grads or NO_TOTALS])[0]
+        return train(self, inputs, self.activation, main_grads or NO_TOTALS)
 
     @cached_property
     def _backward(self) -> tuple[CudaKernel, CudaKernel]:
@@ -230,40 +230,40 @@ class EpMoE(torch.nn.Module):
         """The dispatch of a forward pass that keeps rows for a backward pass."""
         return self.bind(self.store.get(self.dispatch_config.replace(trains=True)))
 
-    def everywhere(self, name: str) -> Tensors:
+    def everywhere(self, name: str) -> list[torch.Tensor]:
         """A field of the symmetric buffers of all ranks."""
         return [self.memory.region.view(one, name) for one in self.symmetric.everywhere]
 
-    def dispatch_rows(self, routed: list[Routed], weights: Tensors | None = None) -> Tensors:
+    def dispatch_rows(self, routed: Routed, weights: torch.Tensor | None = None) -> torch.Tensor:
         """Dispatch and linear of `train`: rows of the pool, or gate and up if launches activate.  `weights` receive the rows' weights;
         without them the linear is the transposed one."""
         if weights is None:
             self._backward[0].launch()
-            return [self.acts.values]
-        gate_up = self.acts.values.new_empty(routed[0].in_use, 2 * self.problem.intermediate) if self.activates else self.rows
-        self.point(self._training, row_weights=weights[0], **({"preactivations": gate_up} if self.activates else {}))
+            return self.acts.values
+        gate_up = self.acts.values.new_empty(routed.in_use, 2 * self.problem.intermediate) if self.activates else self.rows
+        self.point(self._training, row_weights=weights, **({"preactivations": gate_up} if self.activates else {}))
         self._training.launch()
-        return [gate_up]
+        return gate_up
 
-    def dispatch_gradients(self, gate_up: Tensors, row_weights: Tensors) -> list[Gradients]:
+    def dispatch_gradients(self, gate_up: torch.Tensor, row_weights: torch.Tensor) -> Gradients:
         """Dispatch of gradients of y in `train`, if launches activate: gradients of gate and up, activated rows times their weights, and
         gradients of these weights, all by rows of the pool."""
-        (kernel, _), count = self._backward, len(gate_up[0])
-        dots = row_weights[0].new_empty(-(-self.problem.intermediate // DOT_COLUMNS), len(self.rows))
-        self.point(kernel, gate_up=gate_up[0], row_weights=row_weights[0], dots=dots)
+        (kernel, _), count = self._backward, len(gate_up)
+        dots = row_weights.new_empty(-(-self.problem.intermediate // DOT_COLUMNS), len(self.rows))
+        self.point(kernel, gate_up=gate_up, row_weights=row_weights, dots=dots)
         kernel.launch()
-        return [(self.rows[:count], self.acts.values[:count], dots[:, :count].sum(0))]
+        return self.rows[:count], self.acts.values[:count], dots[:, :count].sum(0)
 
-    def combine_rows(self, routed: list[Routed], rows: Tensors, transposed: bool = False) -> tuple[Tensors, Tensors]:
+    def combine_rows(self, routed: Routed, rows: torch.Tensor, transposed: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Linear and combine of `train`, of rows that are sorted by expert unless launches activate: y, or transposed dX, and the rows in
         the pool."""
         kernel, pool = (self._backward[1], self.rows) if transposed else (self._combine, self.acts.values)
-        found, y = pool[: routed[0].in_use], rows[0].new_empty(len(routed[0].topk_idx), self.problem.hidden)
+        found, y = pool[: routed.in_use], rows.new_empty(len(routed.topk_idx), self.problem.hidden)
         if not self.activates:  # a gather, because torch scatters rows one element at a time
-            torch.index_select(rows[0], 0, routed[0].pool, out=found)
+            torch.index_select(rows, 0, routed.pool, out=found)
         self.point_at(kernel, y)
         kernel.launch()
-        return [y], [found]
+        return y, found
 
     def route(self, inputs: Inputs, config: DispatchGemmConfig | None = None, *, scatter_indices: torch.Tensor | None = None) -> None:
         """Stores this rank's tokens in the symmetric buffer and makes the routing tables, for which ranks exchange counts.  `config` is the

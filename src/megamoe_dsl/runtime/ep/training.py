@@ -12,8 +12,7 @@ two launches, when every rank has written them.  The host waits once, for the nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -28,7 +27,6 @@ from ..expert_gradients import MainGrads, of_weight, weight_gradients
 from .buffers import Activation, EpBuffers
 from .routing import RoutingTables
 
-Tensors = list[torch.Tensor]
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Totals = MainGrads | tuple[None, None]
 NO_TOTALS: Totals = (None, None)
@@ -83,23 +81,19 @@ class Routed:
 
 @dataclass
 class Call:
-    """Both passes of one call.  Lists have an entry for each rank of this process.
+    """Both passes of one call of an `EpMoE`; the backward pass adds gradients of weights to `totals`, if given."""
 
-    halves  the `EpMoE`, of one rank; in a simulation all ranks
-    totals  tensors to which gradients of weights are added
-    """
+    layer: Any
+    inputs: Inputs
+    totals: Totals
+    routed: Routed
 
-    halves: Any
-    inputs: list[Inputs]
-    totals: Sequence[Totals]
-    routed: list[Routed] = field(default_factory=list)
-
-    def sent_back(self, routed: Routed) -> torch.Tensor:
-        """float32 [tokens, topk]: gradients of top-k weights that the rows of a rank's tokens have `sent`, 0 for masked slots.  Call it
+    def sent_back(self) -> torch.Tensor:
+        """float32 [tokens, topk]: gradients of top-k weights that the rows of this rank's tokens have `sent`, 0 for masked slots.  Call it
         after a launch that waits for all ranks."""
-        there, rows = torch.stack([*map(sent, self.halves.everywhere("fc1_acts"))]), routed.tables.pair_rows
+        there, rows = torch.stack([*map(sent, self.layer.everywhere("fc1_acts"))]), self.routed.tables.pair_rows
         masked = rows < 0
-        owners = (routed.topk_idx // self.halves.problem.experts_per_rank).masked_fill(masked, 0)
+        owners = (self.routed.topk_idx // self.layer.problem.experts_per_rank).masked_fill(masked, 0)
         return there[owners, rows.masked_fill(masked, 0)].masked_fill(masked, 0.0)
 
 
@@ -112,68 +106,52 @@ class Dispatched(torch.autograd.Function):
     """Gate and up of rows, and the top-k weights of the pool's rows."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`given`: x, top-k weights and W1 of each rank, which are already in its symmetric buffer."""
-        halves = call.halves
-        call.routed = [Routed.of(one, inputs.topk_idx) for one, inputs in zip(halves.ranks, call.inputs, strict=True)]
-        weights = [torch.empty(one.in_use, device=one.topk_idx.device) for one in call.routed]
-        rows = halves.dispatch_rows(call.routed, weights)
+    def forward(ctx: Any, call: Call, x: torch.Tensor, topk_weights: torch.Tensor, w1: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tensors are already in the symmetric buffer."""
+        layer, routed = call.layer, call.routed
+        weights = torch.empty(routed.in_use, device=x.device)
+        rows = layer.dispatch_rows(routed, weights)
         ctx.call = call
-        kept = zip(halves.ranks, call.routed, ctx.needs_input_grad[1 + 2 * len(halves.ranks) :], strict=True)
-        ctx.save_for_backward(*(one.view("fc1_acts")[: r.in_use].clone() if need else None for one, r, need in kept))
-        if not halves.activates:
-            rows = [pool[r.places] for pool, r in zip(rows, call.routed, strict=True)]
-        return (*rows, *weights)
+        ctx.save_for_backward(layer.memory.view("fc1_acts")[: routed.in_use].clone() if ctx.needs_input_grad[3] else None)
+        return rows if layer.activates else rows[routed.places], weights
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, of_rows: torch.Tensor, of_weights: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Runs after that of `Combined`, which leaves tables, destinations and weights of 1 in place."""
-        call, halves = ctx.call, ctx.call.halves
-        count = len(halves.ranks)
-        for buffers, one in zip(halves.ranks, gradients[count:], strict=True):
-            sent(buffers.view("fc1_acts"))[: len(one)].copy_(one)
-        dx, rows = halves.combine_rows(call.routed, list(gradients[:count]), transposed=True)
-        dw, dw1 = map(call.sent_back, call.routed), []
-        kept = zip(call.totals, call.routed, ctx.saved_tensors, rows, ctx.needs_input_grad[1 + 2 * count :], strict=True)
-        for buffers, (total, routed, x, dh, need) in zip(halves.ranks, kept, strict=True):
-            dw1.append(routed.weight_gradient(buffers.weights.fc1, total[0], dh, x, False) if need else None)
-        return (None, *dx, *dw, *dw1)
+        call, memory, (x,) = ctx.call, ctx.call.layer.memory, ctx.saved_tensors
+        sent(memory.view("fc1_acts"))[: len(of_weights)].copy_(of_weights)
+        dx, dh = call.layer.combine_rows(call.routed, of_rows, transposed=True)
+        dw = call.sent_back()
+        dw1 = call.routed.weight_gradient(memory.weights.fc1, call.totals[0], dh, x, False) if ctx.needs_input_grad[3] else None
+        return None, dx, dw, dw1
 
 
 class Combined(torch.autograd.Function):
-    """y of each rank, of activated rows and the pool's top-k weights."""
+    """y, of activated rows and the pool's top-k weights."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`given`: activated rows, their top-k weights, and W2 of each rank."""
-        count = len(call.routed)
+    def forward(ctx: Any, call: Call, acts: torch.Tensor, weights: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
         ctx.call = call
-        ctx.save_for_backward(*given[: 2 * count])
-        return tuple(call.halves.combine_rows(call.routed, list(given[:count]))[0])
+        ctx.save_for_backward(acts, weights)
+        y: torch.Tensor = call.layer.combine_rows(call.routed, acts)[0]
+        return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *dys: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the rows, of their top-k weights, and of W2."""
-        call, halves = ctx.call, ctx.call.halves
-        count = len(dys)
-        acts, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-        for buffers, routed, dy in zip(halves.ranks, call.routed, dys, strict=True):
-            ones = torch.ones(routed.topk_idx.shape, device=dy.device)
-            buffers.store(Inputs(dy.contiguous(), no_scales(dy), routed.topk_idx, ones), routed.tables)
-        da, dw, dw2 = [], [], []
-        if halves.activates:
-            found = halves.dispatch_gradients(list(acts), list(weights))
+        layer, routed, (acts, weights) = ctx.call.layer, ctx.call.routed, ctx.saved_tensors
+        memory, ones = layer.memory, torch.ones(routed.topk_idx.shape, device=dy.device)
+        memory.store(Inputs(dy.contiguous(), no_scales(dy), routed.topk_idx, ones), routed.tables)
+        if layer.activates:
+            of_rows, weighted, of_weights = layer.dispatch_gradients(acts, weights)
         else:
-            pools = halves.dispatch_rows(call.routed)
-            found = [unweighted(pool, a, w, r) for pool, r, a, w in zip(pools, call.routed, acts, weights, strict=True)]
-        kept = zip(call.totals, call.routed, found, ctx.needs_input_grad[1 + 2 * count :], strict=True)
-        for buffers, (total, routed, (gradient, weighted, of_weights), need) in zip(halves.ranks, kept, strict=True):
-            da.append(gradient)
-            dw.append(of_weights)
-            dw2.append(routed.weight_gradient(buffers.weights.fc2, total[1], weighted, buffers.view("fc1_acts"), True) if need else None)
-        return (None, *da, *dw, *dw2)
+            of_rows, weighted, of_weights = unweighted(layer.dispatch_rows(routed), acts, weights, routed)
+        dw2, total = None, ctx.call.totals[1]
+        if ctx.needs_input_grad[3]:
+            dw2 = routed.weight_gradient(memory.weights.fc2, total, weighted, memory.view("fc1_acts"), True)
+        return None, of_rows, of_weights, dw2
 
 
 def unweighted(pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, routed: Routed) -> Gradients:
@@ -183,18 +161,15 @@ def unweighted(pool: torch.Tensor, acts: torch.Tensor, weights: torch.Tensor, ro
     return gradient[routed.places], weighted, raw.float().mul_(acts).sum(dim=1)
 
 
-def train(halves: Any, inputs: list[Inputs], activations: Sequence[Activation | None], totals: Sequence[Totals] | None = None) -> Tensors:
-    """y of each rank, with a backward pass that adds gradients of weights to `totals`, if given.  Tokens and tables are already in the
-    symmetric buffers.  An activation is None if the launches activate.  Raises `ProblemError` for one that changes shape or dtype."""
-    count = len(inputs)
-    call = Call(halves, inputs, totals or [NO_TOTALS] * count)
-    weights = [(one.weights.fc1, one.weights.fc2) for one in halves.ranks]
+def train(layer: Any, inputs: Inputs, activation: Activation | None, totals: Totals = NO_TOTALS) -> torch.Tensor:
+    """y of an `EpMoE`, with a backward pass.  Tokens and tables are already in the symmetric buffer; the activation is None if the launches
+    activate.  Raises `ProblemError` for one that changes shape or dtype."""
+    call, weights = Call(layer, inputs, totals, Routed.of(layer.memory, inputs.topk_idx)), layer.memory.weights
     # Other ranks wait for this rank's backward pass, so there always is one.
-    x = [one.x if one.x.requires_grad else one.x.detach().requires_grad_() for one in inputs]
-    found = Dispatched.apply(call, *x, *(one.topk_weights for one in inputs), *(fc1 for fc1, _ in weights))  # type: ignore[no-untyped-call]
-    acts = [rows if activation is None else activation(rows) for activation, rows in zip(activations, found[:count], strict=True)]
-    for one, rows, activation in zip(acts, found[:count], activations, strict=True):
-        fits = one.shape == (len(rows), halves.problem.intermediate) and one.dtype == torch.bfloat16
-        if not (fits or activation is None):
-            raise ProblemError("activation", (one.dtype, tuple(one.shape)), f"bfloat16 ({len(rows)}, {halves.problem.intermediate})")
-    return list(Combined.apply(call, *acts, *found[count:], *(fc2 for _, fc2 in weights)))  # type: ignore[no-untyped-call]
+    x = inputs.x if inputs.x.requires_grad else inputs.x.detach().requires_grad_()
+    rows, row_weights = Dispatched.apply(call, x, inputs.topk_weights, weights.fc1)  # type: ignore[no-untyped-call]
+    acts, shape = rows if activation is None else activation(rows), (len(rows), layer.problem.intermediate)
+    if activation is not None and (tuple(acts.shape) != shape or acts.dtype != torch.bfloat16):
+        raise ProblemError("activation", (acts.dtype, tuple(acts.shape)), f"bfloat16 {shape}")
+    y: torch.Tensor = Combined.apply(call, acts, row_weights, weights.fc2)  # type: ignore[no-untyped-call]
+    return y
