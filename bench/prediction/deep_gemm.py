@@ -1,4 +1,4 @@
-"""DeepGEMM's SM100 kernel in the model, whose times are published and which ours are compared with until ours is measured.
+"""DeepGEMM's SM100 kernel in the model.  Its times are published; ours has not been measured.
 
 Its order is the article's: Linear1 of a wave of experts, then its Linear2.  Tiers and waves are those of its heuristics (commit 54e2261,
 `csrc/jit_kernels/heuristics/mega_moe.hpp`), instructions those of its compiled code (docs/lab/compiled.md).  Packed tokens:

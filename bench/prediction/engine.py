@@ -21,7 +21,7 @@ from .machine import Floats, Ints, Machine, PoolTable, Server, TileTable
 
 @dataclass(frozen=True)
 class Run:
-    """A simulated launch: its `end`; of each tile the worker and `stamps` (core free, multiply begins, ends, epilogue begins, ends)."""
+    """A simulated launch: its `end`; for each tile its worker and `stamps` (core free, multiply begins, ends, epilogue begins, ends)."""
 
     end: float
     workers: int  # tensor cores, or pairs of them

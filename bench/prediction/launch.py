@@ -23,7 +23,7 @@ from .machine import Floats, Ints, PoolTable
 
 @dataclass(frozen=True)
 class Tiles:
-    """An entry per tile: whether it is of Linear2, its local expert, weight block, block of the pool, and the tokens in that."""
+    """Arrays with an entry per tile: 1 for Linear2, local expert, weight block, pool block, and the tokens in the pool block."""
 
     is_fc2: Ints
     expert: Ints
@@ -49,7 +49,7 @@ def tiles_of(config: MegaMoeConfig, counts: tuple[int, ...]) -> Tiles:
 
 
 LATER_PULLS = 1.6
-"""A token that a warp pulls after others, beside its first one: traces have 7 to 10 us a token once all warps pull, 5.5 to 6 before."""
+"""Time of a warp's later pulls over its first: in traces a token takes 7 to 10 us once all warps pull, and 5.5 to 6 before."""
 SEED = 0
 MOST_KEPT = 0.6  # Largest share of the weights, however few they are.
 Y_BYTES = 2  # of a value of y

@@ -40,7 +40,7 @@ RESOURCES = {
     "latency": {"hbm_latency": FASTER, "pull": FASTER},
     "start and end": {"start": FASTER, "tail": FASTER},
 }
-"""By resource, factors of the calibration's values, or of its kernel's, that make it a fifth better."""
+"""By resource, factors for values of the calibration and of its `kernel` that make the resource a fifth better."""
 NO_PREFERENCE = 0.05  # Of the smaller time: the model does not separate closer choices.
 
 
@@ -72,7 +72,7 @@ class Launched:
 
     @property
     def gains(self) -> dict[str, float]:
-        """Share of the time that a fifth more of each resource saves; the largest first, small ones left out."""
+        """Share of the time that the launch saves if a resource is a fifth better, largest first; without shares below `LEAST`."""
         shares = {}
         for name, factors in RESOURCES.items():
             if name != "power" or self.clock != self.calibration.clock:
@@ -82,7 +82,7 @@ class Launched:
 
 
 def multiplied(calibration: Calibration, factors: Mapping[str, float]) -> Calibration:
-    """With some of its values, or of its kernel's, multiplied."""
+    """The calibration with values multiplied by the factors of their names, also those of its `kernel`."""
     kernel = {name: value * factors.get(name, 1.0) for name, value in calibration.kernel.items()}
     own = {name: getattr(calibration, name) * factor for name, factor in factors.items() if hasattr(calibration, name)}
     return replace(calibration, **own, kernel=kernel)

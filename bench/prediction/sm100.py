@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -146,9 +145,19 @@ def machine(shape: Shape, load: RankLoad, calibration: Calibration, clock: float
     """The GPU at a clock in GHz.  Between two contiguous runs of a stage's bytes HBM could serve `hbm_gap` bytes more."""
     pairs, weights = shape.num_sms // 2, shape.problem.formats.weights
     runs = np.array([weights.row_bytes(shape.k_block.channels) * (BLOCK_N if shape.tiles_weights else 1), shape.k_block.row_bytes])
-    kept, slower = weights_kept(shape.problem, load, weights.bytes_per_value, calibration), 1 + calibration.kernel["hbm_gap"] / runs
-    spread = calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1)
-    issue = shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock
-    own: dict[str, Any] = {"stages": shape.num_stages, "handed_out": shape.handed_out, "groups": shape.groups, "slower": slower}
-    own |= {"spread": spread, "issue": issue, "kept": kept, "pulled_from": load.remote}
-    return Machine(calibration, clock, 2, **own, places=2, overlaps=True, window=WINDOW)
+    return Machine(
+        calibration,
+        clock,
+        sms=2,
+        stages=shape.num_stages,
+        handed_out=shape.handed_out,
+        places=2,
+        overlaps=True,
+        groups=shape.groups,
+        slower=1 + calibration.kernel["hbm_gap"] / runs,
+        spread=calibration.spread * np.random.default_rng(SPREAD_SEED).permutation(pairs) / max(1, pairs - 1),
+        kept=weights_kept(shape.problem, load, weights.bytes_per_value, calibration),
+        pulled_from=load.remote,
+        issue=shape.instructions.load * calibration.kernel["warp_clocks"] * 1e-3 / clock,
+        window=WINDOW,
+    )

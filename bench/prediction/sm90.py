@@ -7,8 +7,6 @@ does.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from megamoe_dsl.hardware.operand_tile import BLOCK_K
@@ -64,7 +62,7 @@ def every(tiles: Tiles, first: int, step: int) -> Tiles:
 
 
 def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: Calibration, clock: float) -> tuple[Floats, Floats]:
-    """Microseconds of a K block, and its energy in those of 128 x 256 x 128 of FP8, or 64 of BF16."""
+    """By tile, microseconds of a K block, and its energy relative to a K block of 128 x 256 x 128 in FP8, or x 64 in BF16."""
     kernel, us = calibration.kernel, 1e-3 / clock
     if config.block_m < ROWS:  # tokens are the wgmma's columns: the tensor core takes as long for a column as for a row
         token = kernel["packed_token"] if config.packed else kernel["rows_token"] + kernel["columns_token"]
@@ -80,7 +78,19 @@ def multiplication(config: Sm90Config, first: Ints, second: Ints, calibration: C
 
 def machine(config: Sm90Config, load: RankLoad, calibration: Calibration, clock: float) -> Machine:
     """The GPU at a clock in GHz."""
-    kept = weights_kept(config.problem, load, config.fetched_weight_bytes / (TILE_ROWS * config.block_k), calibration)
-    own: dict[str, Any] = {"stages": config.num_stages, "spread": np.zeros(config.num_clusters), "kept": kept, "pulled_from": load.remote}
-    own |= {"slower": np.ones(2), "issue": 0.02}  # weight tiles are contiguous
-    return Machine(calibration, clock, config.cluster, **own, handed_out=True, places=1, overlaps=False, groups=1, window=WINDOW)
+    return Machine(
+        calibration,
+        clock,
+        sms=config.cluster,
+        stages=config.num_stages,
+        handed_out=True,
+        places=1,
+        overlaps=False,
+        groups=1,
+        slower=np.ones(2),  # weight tiles are contiguous
+        spread=np.zeros(config.num_clusters),
+        kept=weights_kept(config.problem, load, config.fetched_weight_bytes / (TILE_ROWS * config.block_k), calibration),
+        pulled_from=load.remote,
+        issue=0.02,
+        window=WINDOW,
+    )

@@ -1,1 +1,1 @@
-"""Timing of this project's kernels on real GPUs: points, results as JSON, and what they say of tables.  Needs neither the DSL nor rich."""
+"""Timing of this project's kernels on real GPUs: points, results as JSON, entries of tuned tables.  Needs neither the DSL nor rich."""

@@ -157,7 +157,7 @@ class Session(LayerRun):
 
 
 def configs_of(store: ArtifactStore, point: Point, host: Host, variants: bool, trace: bool = False) -> list[MegaMoeConfig]:
-    """Kernels to run (`kernels_to_time`): one, or `variants`, with 4-bit weights those of FP8, too.  Raises `ArtifactError`."""
+    """The chosen kernel, or with `variants` all that fit, for 4-bit weights those in FP8, too.  Raises as `kernels_to_time`."""
     chosen: MegaMoeConfig = find_kernel("mega_moe").choose(point.problem, host.target, point.tokens, trace=trace, **point.pool)
     others = [replace(point.problem, recipe=FP8)] if variants and point.problem.formats.promoted else []  # of the same tokens
 

@@ -71,7 +71,7 @@ def candidates(problem: Problem, num_tokens: int, target: Target, **fields: Any)
 
 def neighbors(config: MegaMoeConfig, num_tokens: int, target: Target) -> list[MegaMoeConfig]:
     """Configurations with one thing changed: two tiles to either side with their own lookahead, a quarter of the lead to four times, all
-    experts, a ring with one stage less, and what the architecture alone has (`MegaMoeConfig.siblings`)."""
+    experts, a ring with one stage less, and choices that only the architecture has (`MegaMoeConfig.siblings`)."""
     kernel, problem, local = find_kernel("mega_moe"), config.problem, config.problem.experts_per_rank
     tiles = config.tiles_of(problem)
     leads = [n for n in (config.lookahead // 4, config.lookahead // 2, 2 * config.lookahead, 4 * config.lookahead) if 1 <= n < local]

@@ -1,4 +1,4 @@
-"""Options of commands, as typer reads them: those that name a problem and a kernel's configuration, and what they give."""
+"""Options of commands as typer reads them, and the problem and the configuration that they describe."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def numbers(field: str, text: str, least: int) -> list[int]:
 
 @contextmanager
 def naming(flags: Mapping[str, str]) -> Iterator[None]:
-    """Errors raised inside name options instead of fields, given by option or field, as in {"watchdog_ms": "--watchdog-ms"}; of `TYPED` the
-    text of what is allowed does, too."""
+    """Errors raised inside name options instead of fields; `flags` maps options or fields to flags, as in {"num_sms": "--sms"}.  Names of
+    `TYPED` are also replaced in the text that says what is allowed."""
     flags = {**flags, **{theirs: flags[ours] for theirs, ours in TYPED.items() if ours in flags}}
     try:
         yield

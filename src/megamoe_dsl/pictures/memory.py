@@ -89,7 +89,7 @@ EXPERTS = 24  # lanes of the picture
 
 
 def draw_pool(config: MegaMoeConfig, tokens: int) -> Picture:
-    """The first experts have a lane each; the others share one, without bars, that says how many they are."""
+    """A lane for each of the first `EXPERTS` experts; one lane without bars counts the rest."""
     counts, block_m = sample_counts(config, tokens), config.block_m
     first = HostTable.of(counts, block_m).first
     shown = min(len(counts), EXPERTS)

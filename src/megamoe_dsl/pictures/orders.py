@@ -18,7 +18,7 @@ COLUMNS = SF_ATOM_ROWS // QUARTER
 
 
 def draw_scales(config: MegaMoeConfig, tokens: int) -> Picture:
-    """Each cell is a word: the row whose four scales it holds.  Raises `ConfigError` for SM90, whose scales are plain rows, and BF16."""
+    """Each cell is a word and names the row of its four scales.  Raises `ConfigError` for SM90, which stores plain rows, and for BF16."""
     require_sm100(config, "scales", "those of sm_90a are FP32 in the order of the pool")
     require(config.problem.formats.scaled, "recipe", config.problem.recipe, "one with scales for a picture of scales")
     row_of = {utccp_row(row): row for row in range(SF_ATOM_ROWS)}

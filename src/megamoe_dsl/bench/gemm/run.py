@@ -64,7 +64,7 @@ class GemmRun:
 
 
 def configs_of(store: ArtifactStore, point: GemmPoint, target: Target, variants: bool) -> list[GemmConfig]:
-    """Kernels to run (`kernels_to_time`) whose estimates are `within_reach`.  Raises `ArtifactError`."""
+    """Kernels to run (`kernels_to_time`) that the estimate does not rule out (`within_reach`).  Raises `ArtifactError`."""
     chosen: GemmConfig = find_kernel("gemm").choose(point.problem, target, point.placed_rows)
     there = (one for one in store.configs(GemmConfig, point.problem) if store.path(one).exists())
     return within_reach(point, kernels_to_time(store, chosen, lambda: list(there), variants))

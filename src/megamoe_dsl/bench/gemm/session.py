@@ -81,7 +81,7 @@ Launches = dict[str, Callable[[], Any]]  # By the name of a kernel.
 
 @dataclass(frozen=True)
 class Others:
-    """Launches of other projects in the same turns, errors of those that are checked, and the reasons of those that refuse, by name."""
+    """Other projects' kernels, by name: launches, errors of results that were checked, and why a kernel refuses the point."""
 
     launches: Launches = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
