@@ -18,7 +18,7 @@ from baselines import find_baseline
 from baselines.layer import LayerBeside, baseline_option
 from megamoe_dsl.artifact.store import ArtifactStore, dsl_version
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, measure_point
+from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, measure_point, points_of
 from megamoe_dsl.bench.results import POINT, Recorded, Results, passed, timed_row
 from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
@@ -67,6 +67,13 @@ class ScriptSession(Session):
     baseline: str | None = None
     soak: int = 0
     unfused: bool = False
+
+    @classmethod
+    def given(cls, options: MegaMoeOptions) -> ScriptSession:
+        """The session that the options describe.  Raises `ProblemError`."""
+        named = ("artifacts", "out", "variants", "trace", "watchdog_ms", "baseline", "soak")
+        own = {name: getattr(options, name) for name in named}
+        return cls(points_of(options, options.remote), graphs=not options.no_graphs, unfused=options.check is not None, **own)
 
     def layer(self, problem: Problem) -> Layer:
         return super().layer(problem) if self.soak or self.trace else LayerBeside(problem, site=self.baseline)
@@ -126,7 +133,7 @@ def run_options(arguments: Sequence[str] | None, parser: ArgumentParser) -> Resu
     """Runs what the options ask for on this host's GPUs, which are looked at after all options.  Raises `ProblemError` in their words."""
     with naming_options(MegaMoeOptions):
         given = read_options(MegaMoeOptions, parser.parse_args(arguments))
-        session = ScriptSession.given(given, baseline=given.baseline, soak=given.soak, unfused=given.check is not None)
+        session = ScriptSession.given(given)
         return session.run(Host.find())
 
 

@@ -22,15 +22,16 @@ from sweep import sample
 
 
 @pytest.mark.parametrize(("arch", "recipe", "role"), [("sm_100a", "fp8xfp4", "MMA warp"), ("sm_90a", "fp8xfp8", "token loader")])
-def test_artifact_has_code_resources_and_measures(arch, recipe, role):
+def test_artifact_has_code_resources_and_histogram(arch, recipe, role):
     artifact = compile_kernel(choose(Problem(512, 256, 8, 2, 2, 16, recipe=recipe), Target.typical(arch, 4), 16), line_info=True)
     assert artifact.arch.name == arch and f".target {artifact.arch.compiled_for}" in artifact.ptx and artifact.cubin[:4] == b"\x7fELF"
     assert artifact.resources.stack_bytes == 0 and artifact.resources.registers <= 168 and artifact.line_info
     stack = re.compile(rb"(?<=\x04\x12\x08\0)(....)\0{4}", re.DOTALL)  # what a kernel needs of a stack, apart from its frames
     spilled = stack.sub(lambda found: found[1] + b"\x08\0\0\0", artifact.cubin)
     assert spilled != artifact.cubin and replace(artifact, cubin=spilled).resources.stack_bytes == 8
-    (loop,) = (one for one in artifact.measures if (one.role, one.unit) == (role, "K block"))
-    assert loop.kinds["mbarrier"] >= 1
+    assert artifact.histogram(role)["K block"]["mbarrier"] >= 1
+    with pytest.raises(KeyError, match="must be one of"):
+        artifact.histogram("nobody")
 
 
 @pytest.mark.parametrize("line_info", [False, True])

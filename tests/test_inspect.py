@@ -329,6 +329,12 @@ def test_measures_of_transposed_weights() -> None:
     assert found["token_loader_k_block"].kinds["tma"] == 1
 
 
+def test_histogram_by_role(artifact: Artifact) -> None:
+    assert artifact.histogram("MMA warp")["K block"]["mma"] == 4
+    with pytest.raises(KeyError, match="MMA warp"):
+        artifact.histogram("nobody")
+
+
 def test_line_info_changes_no_instruction(config: Sm100Config, artifact: Artifact) -> None:
     plain = compile_kernel(config)
     assert sorted(one.opcode for one in plain.listing.instructions) == sorted(one.opcode for one in artifact.listing.instructions)

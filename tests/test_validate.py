@@ -19,12 +19,11 @@ import gemm_silicon
 import prepare
 import validate
 from gpu_options import GpuOptions
-from mega_moe import MegaMoeOptions
+from mega_moe import MegaMoeOptions, ScriptSession
 from megamoe_dsl import Target, choose
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.bench.ep import without_clamp
 from megamoe_dsl.bench.point import Point
-from megamoe_dsl.bench.session import Session
 from megamoe_dsl.kernels.moe.halves.layouts import symmetric as ep_moe
 from megamoe_dsl.kernels.moe.halves.layouts.symmetric import pool_rows
 from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
@@ -119,7 +118,7 @@ def test_sessions_of_the_benchmark_are_valid(gpus: int, tmp_path: Path) -> None:
     for step in validate.steps(tmp_path, gpus, None, tmp_path):
         for command in step.run:
             if command[0].endswith("mega_moe.py"):
-                session = Session.given(read_options(MegaMoeOptions, parser.parse_args(command[1:])))
+                session = ScriptSession.given(read_options(MegaMoeOptions, parser.parse_args(command[1:])))
                 sessions.setdefault(step.name, []).extend(session.points)
     assert {one.ranks for one in sessions["packed"]} == {gpus}
     assert {(one.recipe, one.pool_rows) for name in ("packed", "packed_soak") for one in sessions[name]} == {("fp8xmxfp4", 0)}

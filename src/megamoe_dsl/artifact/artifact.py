@@ -73,6 +73,13 @@ class Artifact:
         raises `InspectionError` otherwise."""
         return self.kernel.measures(self.config, self.listing)
 
+    def histogram(self, role: str) -> dict[str, dict[str, float]]:
+        """Unit of work to instructions of each kind, for a role as `measures` names it.  Raises as `measures`, and KeyError."""
+        found = {one.unit: one.kinds for one in self.measures if one.role == role}
+        if not found:
+            raise KeyError(f"role {role!r}: must be one of {', '.join(dict.fromkeys(one.role for one in self.measures))}")
+        return found
+
     @property
     def dynamic_smem(self) -> int:
         """Bytes of dynamic shared memory of a launch; 0 for kernels without a plan."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,12 +17,11 @@ from ..artifact.store import ArtifactError, ArtifactStore
 from ..inspect.spans import spans_of, summarize, write_perfetto
 from ..kernels.moe.config import MegaMoeConfig
 from ..kernels.registry import find_kernel
-from ..options.points import BenchOptions
 from ..problem import Problem, ProblemError
 from ..runtime.buffers import Inputs
 from ..runtime.symmetric_memory import SymmetricBuffer
 from .host import Host
-from .point import FP8, SEED, CurrentLayer, Layer, Point, measure_point, points_of
+from .point import FP8, SEED, CurrentLayer, Layer, Point, measure_point
 from .process_group import RankWorker, run_jobs
 from .results import HEADINGS, Recorded, Results, passed, timed_row, trace_row
 from .timing import run_earlier_batches, synchronize
@@ -105,12 +104,6 @@ class Session(LayerRun):
     variants: bool = False  # take every kernel in the folder that fits a point, not only the configured one
     graphs: bool = True
     trace: bool = False
-
-    @classmethod
-    def given(cls, options: BenchOptions, **own: Any) -> Self:
-        """The session that the options describe.  Raises `ProblemError`."""
-        others = {name: getattr(options, name) for name in ("artifacts", "out", "variants", "trace", "watchdog_ms")}
-        return cls(points_of(options, options.remote), graphs=not options.no_graphs, **others, **own)
 
     def compile(self, host: Host, jobs: int) -> int:
         """Compiles candidates that the folder lacks; returns how many.  Raises as `compile_ahead`."""

@@ -63,16 +63,15 @@ def run_of(kernel: str, points: str | None, given: BenchOptions | TuneOptions) -
     from ..bench.session import Session
     from ..bench.tuning import CANDIDATES
 
-    variants, trace = (given.variants, given.trace) if isinstance(given, BenchOptions) else (True, False)
+    timed, layer = isinstance(given, BenchOptions), kernel == MegaMoeKernel.name
+    variants, trace, graphs = (given.variants, given.trace, not given.no_graphs) if isinstance(given, BenchOptions) else (True, False, True)
     if kernel == GemmKernel.name:
         if points is None:
             raise ProblemError("--points", points, f"given with --kernel {kernel}")
         return GemmRun(tuple(read_points(points, given.recipe)), given.artifacts, given.out, variants)
-    if kernel == MegaMoeKernel.name and isinstance(given, BenchOptions):
-        return Session.given(given)
-    found = points_of(given, given.remote, least_tokens=1)
-    if kernel == MegaMoeKernel.name:
-        return Session(found, given.artifacts, given.out, variants, watchdog_ms=given.watchdog_ms)
+    found = points_of(given, given.remote, least_tokens=0 if timed and layer else 1)
+    if layer:
+        return Session(found, given.artifacts, given.out, variants, graphs, trace, watchdog_ms=given.watchdog_ms)
     others = CANDIDATES[kernel] if variants else ()
     return EpRun(tuple(found), given.artifacts, given.out, others, trace, watchdog_ms=given.watchdog_ms)
 
