@@ -59,10 +59,10 @@ class ExpertFactors(NamedTuple):
     """FP32 factors of a layer's matrices, of formats that have them (NVFP4); each is one expert's or the same for all.
 
     x       of tokens, the same for all experts of all ranks
-    gate    what Linear1's sums of gate are multiplied with
-    up      what those of up are
+    gate    multiplies Linear1's sums of gate
+    up      multiplies Linear1's sums of up
     hidden  of activated gate and up
-    fc2     what Linear2's sums are multiplied with
+    fc2     multiplies Linear2's sums
     """
 
     x: Any
@@ -142,6 +142,6 @@ RECIPES = {
         Recipe("bf16xbf16", UNSCALED, UNSCALED, UNSCALED, promoted=False),
     )
 }
-"""By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` have the same weights, as checkpoints publish them.  Activations
-of the first two are those of tensor cores that scale, MXFP8 and MXFP4, those of the last of tensor cores whose sums are promoted, of
-`fp8xfp8`.  `mxfp8xmxfp8` has the activations of `fp8xfp4`, and weights in the same format.  `bf16xbf16` has no scales."""
+"""By name: activations x weights.  `fp8xfp4`, `mxf4xmxf4` and `fp8xmxfp4` take the same MXFP4 weights, as checkpoints publish them.  The
+tensor core scales the MXFP8 or MXFP4 activations of the first two; `fp8xmxfp4` has the activations of `fp8xfp8`, whose sums are promoted.
+`mxfp8xmxfp8` has activations and weights in MXFP8.  `bf16xbf16` has no scales."""

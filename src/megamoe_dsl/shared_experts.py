@@ -1,7 +1,7 @@
 """Shared experts: every rank has a copy of them, and all its tokens use them with weight 1, without communication.
 
-To the kernels they are routed experts like any other: the last of each rank's, named by the last slots of each of its own tokens.  So the
-fused launch takes their tiles after those of the rank's other experts, and combine adds their results to the others'.
+Kernels treat them as routed experts: they are the last experts of each rank, and the last slots of the rank's own tokens choose them.  So
+the fused launch computes their tiles after those of the rank's other experts, and combine adds their results to the others.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .problem import Problem, ProblemError
 
 @dataclass(frozen=True)
 class SharedExperts:
-    """`count` of them beside the experts of `routed`; each has the same shape.
+    """`count` shared experts on each rank beside the experts of `routed`, with the same shape.
 
-    whole  the problem that kernels compute: a rank's last experts, and a token's last slots, are shared ones
+    whole  the problem that kernels compute: the last experts of each rank, and the last slots of each token, are shared ones
 
     Raises `ProblemError` for a count that is no integer of 0 or more, or with which top-k is beyond what a kernel takes.
     """

@@ -64,7 +64,7 @@ class Artifact:
 
     @cached_property
     def overtaken_loads(self) -> list[OvertakenLoad]:
-        """Loads from shared memory that what gives their bytes away does not wait for (sass/overtaken_loads.py); raises as `listing`."""
+        """Loads from shared memory whose buffer is released before they have ended (sass/overtaken_loads.py); raises as `listing`."""
         return overtaken_loads(self.listing, read_code(self.cubin, self.entry))
 
     @cached_property

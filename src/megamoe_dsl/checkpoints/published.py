@@ -26,7 +26,7 @@ OWN = {FP8_BLOCKS: "megamoe-e4m3", MXFP4: "megamoe-e2m1", MXFP8: "megamoe-mxfp8"
 class PublishedLayout:
     """Tensors of one MoE layer's experts.
 
-    name, models  of the layout, and whose it is
+    name, models  of the layout, and the models that use it
     source        where the facts are from
     format        of the weights (recipe.py)
     fc1           stems of Linear1's tensors: gate and up, or one tensor with the rows of both

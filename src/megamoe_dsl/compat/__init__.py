@@ -1,4 +1,4 @@
-"""Other libraries' names for what this one does."""
+"""Adapters: DeepGEMM's API, experts of transformers, and plug-ins for serving engines."""
 
 from ..lazy import lazy_names
 

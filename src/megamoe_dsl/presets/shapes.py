@@ -1,7 +1,7 @@
 """Published model shapes by name.
 
-Numbers are those of the models' public `config.json` files.  `Preset.problem` is a shape: what else a model has in its layer only
-`compiled.py` makes use of, and shared experts are in neither.
+Numbers are those of the models' public `config.json` files.  `Preset.problem` is a shape; only `compiled.py` uses activation, clamp and
+biases.  Shared experts are left out.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Preset:
     source                  repository of the configuration that the numbers are from
     hidden, intermediate    channels of x and y, and between the two linears
     clamp                   activation clamp of the model, or None
-    weights                 element of its experts' weights as they are published; of a model in BF16 that of its release in FP8
-    activation, biases      of its layer; experts with biases have top-k weights applied to results
+    weights                 element of the published experts' weights; for a model in BF16 the element of its FP8 release
+    activation, biases      of its layer; with biases, top-k weights are applied to results
     """
 
     name: str

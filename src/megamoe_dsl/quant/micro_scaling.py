@@ -1,5 +1,5 @@
-"""Formats for code that serves several: the block-scaled ones by element, MXFP8 (E4M3) and MXFP4 (E2M1), both with UE8M0 scales of 32
-values, NVFP4, and quantizing to any format of a recipe and back."""
+"""Number formats as values, for code that takes any of them: MXFP8 (E4M3) and MXFP4 (E2M1), both with a UE8M0 scale for 32 values, and
+NVFP4; functions that quantize to any format of a recipe and back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,8 +28,8 @@ class MicroScaling:
     decode       codes to float64 [..., K]
     quantize     [..., K] to codes and scales; `check=False` looks for no value that has none, and does not wait for the device
     dequantize   codes and scales to float64 [..., K], exact
-    relative     of a value, half a step of the element at most
-    smallest     half a step next to zero
+    relative     largest rounding error of a value, relative to it
+    smallest     largest rounding error next to zero
     """
 
     scale_byte: Callable[[torch.Tensor], torch.Tensor]
@@ -100,8 +100,8 @@ def quantize(values: torch.Tensor, form: Format, factor: torch.Tensor | None = N
 
 
 def dequantize(codes: torch.Tensor, sf: torch.Tensor, parts: int = 1) -> torch.Tensor:
-    """float64 [..., rows, K] of codes whose element their dtype says, and that of their scales how many share one: UE8M0, E4M3 (NVFP4,
-    without the factor of the matrix), or FP32, of rows or of blocks of them, in `parts` as in `weight_scale_rows`.  BF16 has none."""
+    """float64 [..., rows, K].  The dtype of `codes` tells the element, that of `sf` the format: UE8M0, E4M3 (NVFP4, without the factor of
+    the matrix), or FP32 for rows or for blocks of rows, in `parts` as in `weight_scale_rows`.  BF16 codes have no scales."""
     if codes.dtype == torch.bfloat16:
         return codes.double()
     if sf.dtype == torch.float32:

@@ -53,7 +53,7 @@ def pack_tiles(packed: torch.Tensor, sf: torch.Tensor, name: str = "w", rows: to
         raise ProblemError(f"{name}.shape", (experts, n, k), f"multiples of {TILE_ROWS} and {TILE_K}")
     tiles = torch.empty(experts, n // TILE_ROWS, k // TILE_K, TILE_BYTES, dtype=torch.uint8, device=packed.device)
     order = torch.arange(n, device=packed.device) if rows is None else rows.to(packed.device)
-    for expert in range(experts):  # one at a time: what is in between takes many times the memory
+    for expert in range(experts):  # one at a time: intermediate tensors are many times larger than the result
         codes, scales = unpack_e2m1(packed[expert][order]), sf[expert][order]
         shifts, row_exponents, block_exponents = _place(codes, scales, f"{name}[{expert}]", order)
         tiles[expert, ..., :CODE_BYTES] = _arrange_codes(codes)

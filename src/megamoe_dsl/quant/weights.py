@@ -38,7 +38,7 @@ TORCH_DTYPES: dict[str | None, torch.dtype] = {
     BF16: torch.bfloat16,
     None: torch.uint8,
 }
-"""Of a recipe's elements and scales; two E2M1 share a byte.  Where there are no scales, rows of none stand for them."""
+"""Of a recipe's elements and scales; two E2M1 share a byte.  None is the dtype of `no_scales`."""
 _ATOM_ROWS = 128
 _WORD_BYTES = 4
 
@@ -65,7 +65,7 @@ def weight_names(problem: Problem) -> tuple[str, ...]:
 
 
 INDEX_DTYPES = (torch.int64, torch.int32)
-"""What topk_idx may be; a kernel reads int64, into which the others are converted."""
+"""Allowed dtypes of topk_idx; kernels read int64, so int32 is converted."""
 
 
 def input_layout(problem: Problem) -> tuple[torch.dtype, int]:

@@ -26,9 +26,9 @@ def transform_weights_for_mega_moe_sm90(l1_weights: Weights, l2_weights: Weights
                 UE8M0, int32 [E, 2I, H/128], or uint8 or float8_e8m0fnu [E, 2I, H/32]
     l2_weights  e4m3 [E, H, I] and float32 [E, H/128, I/128]; or the same of 4 bits
 
-    Returns weights as tiles, e4m3 [E, 2I/256, H/128, 256, 128] and [E, H/256, I/128, 256, 128], and the same scales: another order than
-    DeepGEMM's, in another shape, so that neither is taken for the other.  Of 4 bits tiles uint8 [E, N/256, K/128, 17408], which have the
-    scales, and none beside them.  Raises ValueError for shapes that are no multiples, and for scales that tiles of 4 bits cannot have.
+    Returns weights as tiles, e4m3 [E, 2I/256, H/128, 256, 128] and [E, H/256, I/128, 256, 128], and the given scales.  The order differs
+    from DeepGEMM's, and so does the shape, which tells them apart.  4-bit tiles, uint8 [E, N/256, K/128, 17408], contain their scales; the
+    returned scales are then empty.  Raises ValueError for shapes that are no multiples, and for scales that 4-bit tiles cannot have.
     """
     (fc1, fc1_sf, *bias), (fc2, fc2_sf, *bias2) = l1_weights, l2_weights
     ordered = (order_rows_sm90(one.unsqueeze(-1)).squeeze(-1) for one in bias)
@@ -52,7 +52,7 @@ def transform_weights_for_mega_moe(
     l2_weights  the same of [E, H, I]
 
     Returns weights as tiles, uint8 [E, 2I/128, H/128, 128, 64] and [E, H/128, I/128, 128, 64], of fp8xfp8 e4m3 with rows of 128, and scales
-    as DeepGEMM makes them: another order of weights than DeepGEMM's, in another shape, so that neither is taken for the other.  Raises
+    as DeepGEMM makes them.  The order of weights differs from DeepGEMM's, and so does the shape, which tells them apart.  Raises
     `ProblemError`, and ValueError for shapes that are no multiples.
     """
     activation_of(activation)

@@ -167,7 +167,7 @@ def is_mega_moe_experts_ready(experts: Any) -> bool:
 
 
 def should_use_mega_moe(moe: Any, hidden_states: torch.Tensor) -> bool:
-    """Whether experts run here: always, for no other kernel reads these weights."""
+    """Whether this module computes the experts: if it has loaded them, because no other kernel reads these weights."""
     return moe.experts in LAYERS
 
 

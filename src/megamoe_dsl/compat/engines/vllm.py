@@ -34,7 +34,7 @@ VllmFp8Method = Annotated[Any, "vllm.model_executor.layers.quantization.fp8.Fp8M
 
 
 class WholeLayer:
-    """What vLLM asks of a method's kernel: this one exchanges tokens between ranks itself, and its result is reduced already."""
+    """Answers vLLM's questions about a method's kernel: it exchanges tokens between ranks itself, and its result needs no reduction."""
 
     is_monolithic = False
     can_overlap_shared_experts = False
@@ -238,6 +238,6 @@ HOOKS: dict[str, Any] = {
     "vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts._get_quant_method": method_of,
     "vllm.model_executor.layers.fused_moe.routed_experts.RoutedExperts.get_expert_weights": get_expert_weights,
 }
-"""Methods of vLLM's layer of experts that this module has in their place."""
+"""Methods of vLLM's layer of experts, and their replacements."""
 NAME = "RoutedExperts"
 """Under which vLLM looks its layer of experts up."""

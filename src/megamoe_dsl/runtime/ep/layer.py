@@ -88,7 +88,7 @@ class EpMoE(torch.nn.Module):
         self._nowhere = torch.empty(8, dtype=torch.bfloat16, device=device)
         self.watchdog_ns = watchdog_ns
         self._tables: dict[DispatchGemmConfig, CudaKernel] = {}
-        self.store, self.peers = store, self.symmetric.peers
+        self.store = store
         self._dispatch, self._combine = (self.bind(store.get(one)) for one in (self.dispatch_config, self.combine_config))
         self.tables_for(self.dispatch_config)
         self.untraced_call = self.train_call if problem.formats.scaled else torch.compiler.disable(self.train_call)
