@@ -1,20 +1,20 @@
-"""A tile of E2M1 weights for SM90: 256 rows by 128 of K as the threads that multiply read it, each its own bytes and no shuffle.
+"""A packed tile of E2M1 weights for SM90: 256 rows by 128 of K, in the order in which math threads read it, without shuffles.
 
-Weights are the wgmma's A and come from registers.  A thread has, of each of two blocks of 64 rows, rows `row` and `row + 8` of its warp's
-16 and in each of four steps of 32 of K two runs of 4.  The tile is
+Weights are the wgmma's A, from registers.  In both blocks of 64 rows a thread has rows `row` and `row + 8` of its warp's 16 rows, and
+of each row two runs of 4 values in each of four steps of 32 of K.  The tile consists of
 
 | bytes | order | what |
 |---|---|---|
-| codes   | group 2, block 2, half 2, unit 128, 16 | four words: of two steps of K each two rows; a word is eight values |
-| records | group 2, warp 4, row 8, 16 | what the four threads of two blocks' rows share |
+| codes   | group 2, block 2, half 2, unit 128, 16 bytes | a unit: four words, for two steps of K and two rows; a word has eight values |
+| records | group 2, warp 4, row 8, 16 bytes | a record: what the four threads of a quad share for their rows in both blocks |
 
-A unit of 16 bytes is a thread's; those of a warp lie so (`unit_of`) that neither `ld.shared.v4` nor `ldmatrix` meets bank conflicts.  A
-word has the selectors of two `prmt` in bits 0 to 2 of its nibbles, four values each, and between them the signs: of value j of the first
-four in bit 8 j + 7, of the second in bit 8 j + 3.  The first four are the first run in row `row`, and the second run in row `row + 8`.
+A thread has its own unit, in an order (`unit_of`) without bank conflicts for `ld.shared.v4` and `ldmatrix`.  In a word bits 0 to 2 of each
+nibble are a selector of `prmt`: the lower four nibbles select the first four values, the upper four the others.  Bit 8 j + 7 is the sign of
+value j of the first four, bit 8 j + 3 that of the others.  The first four are the first run in row `row`, the second run in row `row + 8`.
 
-A record is four words.  Two have the shifts of a block of 64 rows: bits 3 to 6 of byte n are the shift of step n of the first row, times 8,
-and rotated left by 4 those of the second.  The third is the tile's scale, FP32, and the fourth has the exponents of four rows as UE8M0
-bytes, block by block.  What a byte of the table stands for, times 2^(exponent of the row) times the scale, is the weight.
+A record is four words.  The first two have the shifts of one block each: bits 3 to 6 of byte n are 8 times the shift of step n for row
+`row`, and, of the word rotated right by 4, for row `row + 8`.  The third word is the tile's FP32 scale, the fourth the UE8M0 exponents of
+four rows, block by block.  A weight is the table's E4M3 value, times 2^exponent of its row, times the scale.
 
 Sources: PTX ISA, "Register Fragments for wgmma.mma_async", "prmt".
 """
@@ -42,17 +42,17 @@ SHIFT_MASK = 0x78787878  # of a record's word of shifts: those of the first row
 HIGHEST = 6  # power of two of shift 0: 6 * 2^6 = 384 is an E4M3 number, 6 * 2^7 is none
 SHIFTS = 15  # shifts 0 to 14, each a factor of 2 less: 0.5 * 2^(6 - 14) is the smallest E4M3 number
 TINY_BITS = 0x44444444
-"""Of `word & (word << 1)`, where the word has a record's shifts: some shift is 12 or more, which makes subnormal E4M3 numbers."""
+"""Bits of `word & (word << 1)`, for a record's word of shifts, that are set if a shift is 12 or more: it makes subnormal E4M3 numbers."""
 ENTRY_BYTES = 8  # of the table of decoded values: E4M3 of the eight E2M1 magnitudes, for each shift
 
 
 def unit_of(lane: Int) -> Int:
-    """Which of a warp's 32 units is that of thread `lane`, which has row `lane / 4`."""
+    """Index among a warp's 32 units of the unit of thread `lane`, whose `row` is lane / 4."""
     return lane ^ (lane >> 3)
 
 
 def record_index(group: Int, warp: Int, row: Int) -> Int:
-    """Which of a tile's records has rows `row` and `row + 8` of a warp's 16 in both of a group's blocks."""
+    """Index among a tile's records of the record for rows `row` and `row + 8` of a warp's 16, in both blocks of a group."""
     return (group * 4 + warp) * 8 + row
 
 
@@ -62,7 +62,7 @@ BLOCK_ROWS = 64
 
 @dataclass(frozen=True)
 class PackedPart:
-    """`rows` of a tile: all 256, a group of 128, or a block of 64, whose records are those of its group."""
+    """A part of a tile: `rows` is 256 (all), 128 (a group) or 64 (a block; its records are those of its group)."""
 
     rows: int
 
@@ -91,8 +91,8 @@ class PackedPart:
         return TILE_ROWS // self.rows
 
     def first_lines(self, number: Int, k_blocks: int) -> tuple[Any, Any]:
-        """Where codes and records of part `number` of a matrix's rows begin: lines from its first, for the first of `k_blocks` of K; those
-        of the next K block are `TILE_LINES` further."""
+        """First lines of the codes and of the records of part `number` of a matrix, in its first K block of `k_blocks`; those of the next K
+        block are `TILE_LINES` further."""
         place = number & (self.per_tile - 1)
         tile = div(number, self.per_tile) * (k_blocks * TILE_LINES)
         group = div(place * self.rows, GROUP_ROWS)

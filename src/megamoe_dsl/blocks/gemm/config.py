@@ -176,7 +176,7 @@ class GemmConfig(BaseGemmConfig):
         kind = TransposedTile if self.problem.transposes else TileShape
         return kind(self.block_m, self.block_n, self.warpgroups, self.swap_ab, self.half_tiles, scaled, columns)
 
-    fetchers = blocks_per_fetch = property(lambda config: 1 if config.split_k else config.cluster)
+    fetchers = blocks_per_fetch = property(lambda self: 1 if self.split_k else self.cluster)
 
     @property
     def most_k_blocks(self) -> int:
@@ -230,7 +230,7 @@ class GemmConfig(BaseGemmConfig):
         return ("tokens", "tokens_part", *self.weights.map_names, "sfa", "d")
 
     # --- threads and registers
-    math_warps = property(lambda config: WARPS_PER_GROUP * config.warpgroups)
+    math_warps = property(lambda self: WARPS_PER_GROUP * self.warpgroups)
 
     @property
     def num_threads(self) -> int:

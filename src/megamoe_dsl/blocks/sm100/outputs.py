@@ -1,9 +1,9 @@
-"""Activated channels of a pass, from tensor memory to a tile in SMEM that the TMA of a kernel takes.
+"""Activates a pass of tokens: from tensor memory to a tile in SMEM, from where a kernel stores it with TMA.
 
 A warp holds 32 accumulator rows, gate and up interleaved by 8: 16 output channels.  Thread t has channels t / 4 and 8 + t / 4 of the warp
-for tokens 2 (t % 4) and 2 (t % 4) + 1 of every 8.  Two warps share a scale of 32 channels, so they exchange their maxima in SMEM.  Of NVFP4
-a warp's 16 channels are those of a scale, which takes divisions: a lane finds that of one row of the 32, and the lanes that have the row's
-values ask it.
+for tokens 2 (t % 4) and 2 (t % 4) + 1 of every 8.  Who computes a scale depends on the format:
+- 32 channels share a scale: two warps exchange the maxima of their 16 channels in SMEM, and each computes the scale.
+- 16 channels share a scale (NVFP4): it takes divisions, so a lane computes the scale of one of 32 tokens, and others get it by shuffles.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .results import ResultPart
 
 @cute.jit
 def finish_passes(part: ResultPart, rows: Any, form: cutlass.Constexpr[Format], maxima: Any, factors: Any):
-    """All passes of a warpgroup, in a format; `maxima` are addresses of those of the thread's first token, of its warp and of that which
-    shares its scales.  `rows` is what a kernel does with a pass, which begins with token `first` of the tile:
+    """Runs all passes of a warpgroup; outputs have the format `form`.  `maxima`: shared addresses of two maxima of the thread's first
+    token, the warp's own and that of the warp with which it shares scales.  `rows` has the kernel's part of a pass from token `first` on:
 
-    activated(first, sums)  a thread's channels of every 8 tokens (`activate_channels`)
-    buffer(first)           shared address of the tile that the pass goes to, once all of the warpgroup know that nothing reads it any more
-    has(row)                whether a row of the tile has scales
-    scale(row)              address of the byte of a row of the tile and the warp's channels, and bytes from there to the next row's
-    send(first, buffer)     what all threads do when the pass lies in its tile
+    activated(first, sums)  the thread's activated channels of every 8 tokens (`activate_channels`)
+    buffer(first)           shared address of the pass's tile, after a barrier of the warpgroup: nothing reads the tile any more
+    has(row)                whether scales of this row of the tile are stored
+    scale(row)              address of the scale of this row and the warp's channels, and bytes from it to the next row's
+    send(first, buffer)     stores the finished tile; all threads call it
     """
     outputs, lane, pair = OUTPUTS[form.element], part.lane, (part.lane & 3) * 2
     for first in cutlass.range(part.first, part.valid, part.every * part.tokens, unroll=1):
@@ -97,12 +97,12 @@ class E2m1Outputs:
 
 @dataclass(frozen=True)
 class E4m3Outputs:
-    """How a warp of the Linear1 epilogue rounds and stores its 16 channels of a pass (kernels/moe/sm100/epilogue.py)."""
+    """Rounds a warp's 16 channels of a pass to E4M3 and stores them to the tile."""
 
     largest: ClassVar[float] = E4M3_MAX
 
     def pack(self, values: Sequence[Any]) -> Any:
-        """What is kept of a thread's four scaled values of a group of 8 tokens until all groups are stored."""
+        """Packs a thread's four scaled values of a group of 8 tokens, until all groups are stored together."""
         return pack_e4m3(*values)
 
     def store(self, buffer: Any, warp: Any, lane: Any, groups: Sequence[Any]) -> None:
@@ -121,7 +121,7 @@ class Bf16Outputs:
         return [pack_bf16(values[2 * run], values[2 * run + 1]) for run in range(2)]
 
     def store(self, buffer: Any, warp: Any, lane: Any, groups: Sequence[Any]) -> None:
-        """Matrix m of a store: run m % 2 of the channels, of the first (m / 2 = 0) or second eight tokens of two groups."""
+        """Stores four matrices at a time: matrix m has run m % 2 of eight channels, for group m / 2 of two groups of 8 tokens."""
         matrix = lane >> 3
         write = chunk_address(buffer, warp * 2 + (matrix & 1), lane, 8 * len(groups)) + (matrix >> 1) * (8 * HALF_BYTES)
         for g in range(0, len(groups), 2):
@@ -132,8 +132,8 @@ OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs | Bf16Outputs] = {E4M3: E4m3Outputs
 
 
 def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int = 0) -> list[Any]:
-    """A thread's four values of 8 tokens: one channel of its two tokens, then another; gates lie from place `gates` on in its two runs of
-    four sums, up in the other two places."""
+    """Activates a thread's eight sums of 8 tokens to four values: one channel of its two tokens, then the other channel.  In each run of
+    four sums the gates of two tokens begin at index `gates`, 0 or 2, and the ups are the other two."""
     values: list[Any] = []
     for gate, up in ((gates, 2 - gates), (4 + gates, 6 - gates)):
         values += activate(ctx, (v[gate], v[gate + 1]), (v[up], v[up + 1]), weights)
@@ -142,41 +142,41 @@ def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gate
 
 @cute.jit
 def share_maxima(maxima: Int32, lane: Int32, peaks: cutlass.Constexpr[Any]):
-    """Stores the maxima of all groups, for the warp that shares the scales; `maxima` is where the thread's first token's goes."""
+    """Stores the warp's maxima of all groups for the warp that shares its scales, the thread's first token's at address `maxima`."""
     if lane < 4:
         for g in cutlass.range_constexpr(len(peaks)):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", maxima + g * 32, *peaks[g])
 
 
 def joint_exponents(others: Any, g: int, peaks: Sequence[Any], largest: float) -> list[Any]:
-    """Exponents of the scales of a group's two tokens; `others` is where the other warp's maxima lie."""
+    """Exponents of the scales of a thread's two tokens in group `g`, from `peaks` and the other warp's maxima at address `others`."""
     theirs = emit_to_many([Float32] * 2, "ld.shared.v2.f32 {{{}, {}}}, [{}];", others + g * 32)
     return [cast.scale_exponent(cast.abs_max(peaks[q], theirs[q]), largest) for q in range(2)]
 
 
-COLUMNS = 4  # lanes with other rows; the eight with the same column have other channels of the same rows
+COLUMNS = 4  # lane % 4: lanes of one column have different channels of the same tokens
 
 
 @dataclass(frozen=True)
 class GateUpFactors:
-    """The factors of an expert, FP32: `gate` and `up` multiply its sums, and `hidden` is that of the E2M1 rows they become."""
+    """An expert's FP32 factors: `gate` and `up` multiply sums, and `hidden` is the factor of the E2M1 rows that these become."""
 
     gate: Any
     up: Any
     hidden: Any
 
     def of_sums(self, sums: Sequence[Any], gates: int = 0) -> list[Any]:
-        """Each of a thread's, rounded once; `gates` as of `activate_channels`."""
+        """A thread's sums times their factors; `gates` as in `activate_channels`."""
         return [value * (self.gate if i & 2 == gates else self.up) for i, value in enumerate(sums)]
 
     def scale(self, passed: Sequence[Sequence[Any]], lane: Any) -> tuple[Any, Any]:
-        """The scale of `row_of_lane`, as a byte, and what its values are divided by; `passed` are a thread's, activated, of all groups."""
+        """The scale of row `row_of_lane`, a byte, and the divisor of its values.  `passed`: a thread's activated values of all groups."""
         peaks = [abs_max(values[q], values[2 + q]) for values in passed for q in range(2)]
         return ue4m3_scale(largest_of_row(peaks, lane), self.hidden)
 
 
 def packed_pass(passed: Sequence[Sequence[Any]], divisor: Any, lane: Any) -> list[Any]:
-    """What the output tile takes of them; each lane has the divisor of its row."""
+    """Divides and packs a thread's activated values for the output tile; each lane holds the `divisor` of row `row_of_lane`."""
     packed = []
     for g, values in enumerate(passed):
         divisors = [shuffle_f32(divisor, (2 * g + q) * COLUMNS + (lane & (COLUMNS - 1))) for q in range(2)]
@@ -185,13 +185,13 @@ def packed_pass(passed: Sequence[Sequence[Any]], divisor: Any, lane: Any) -> lis
 
 
 def row_of_lane(lane: Any) -> Any:
-    """A lane finds the scale of this row of a pass: bits 4 and 3 select eight rows, bits 1 and 0 two of these, and bit 2 one of the two."""
+    """The row of a pass whose scale a lane computes: bits 4 and 3 of the lane select eight rows, bits 1 and 0 two of these, bit 2 one."""
     return (lane >> 3) * 8 + (lane & (COLUMNS - 1)) * 2 + ((lane >> 2) & 1)
 
 
 def largest_of_row(peaks: Sequence[Any], lane: Any) -> Any:
-    """The largest magnitude of `row_of_lane`: of its eight rows' maxima a lane sends half to another lane of its column, which keeps those,
-    then half of what is left, until it has one of all."""
+    """The largest magnitude of row `row_of_lane` in all channels.  A lane begins with eight rows' maxima of its channels.  In each step two
+    lanes of a column each keep half of their rows and exchange the other half, until a lane has one row."""
     left, distance = list(peaks), len(peaks) // 2 * COLUMNS
     while distance >= COLUMNS:
         half, upper = len(left) // 2, (lane & distance) != 0

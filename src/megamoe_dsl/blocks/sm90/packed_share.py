@@ -3,13 +3,13 @@
 waits     full, per stage
 signals   empty, per warp and stage
 
-Up to 64 tokens are the wgmma's columns (`PackedShare`): weights are its A, from registers, 256 rows of a tile or a half or a quarter of
-them.  While the tensor core multiplies a block of 64 weight rows, the warps decode the next.
+Tiles of up to 64 tokens have them as the wgmma's columns (`PackedShare`).  Its A are 256, 128 or 64 weight rows, which math warps decode
+into registers: the next block of 64 rows while the tensor core multiplies the current one.
 
-Weights of more tokens are decoded into the stage by other warps (load.py): the main loop is that of tokens as rows (`RowShare`), and a K
-block has one weight scale, its tile's (`DecodedShare`).  The last stage is given back when its exponents have been read.
+In larger tiles tokens are the wgmma's rows (`DecodedShare`).  Other warps decode weights into the stage (load.py), and a K block has one
+weight scale, that of its packed tile.
 
-What is left of the scales, a power of two per weight row, is applied once at the end, to decoded weights if it is not 1.
+Each weight row also has a power of two, which multiplies its sums once, after the K loop.  Those of decoded weights are in the last stage.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .share import BLOCKS, CHUNK_ROWS, CHUNKS, GROUP_ROWS, MathThread, PromotedS
 
 @dataclass(frozen=True)
 class PackedShare(MathThread):
-    """What a thread's warpgroup has of a tile: all of its `tokens`, a multiple of 8, and 128 of the weight rows.
+    """A warpgroup's share of a tile, as one thread sees it: all `tokens`, a multiple of 8, and 128 of the weight rows.
 
     Value (4 j + 2 h + q) of an accumulator's part b: weight row 64 b + 16 warp + row + 8 h of the warpgroup's, token 8 j + pair + q.
     """
 
     tokens: cutlass.Constexpr[int]
     table: Int32  # shared address of the decoded magnitudes (device.e2m1)
-    part: cutlass.Constexpr[PackedPart]  # of a packed tile, that a stage has
+    part: cutlass.Constexpr[PackedPart]  # the part of a packed tile that a stage holds
 
     has_own_weights: ClassVar[bool] = True
     blocks: ClassVar[int] = BLOCKS
@@ -53,7 +53,7 @@ class PackedShare(MathThread):
 
     @cute.jit
     def multiply_tile(self, stage: Stage, scales: Any, k_blocks: Int32):
-        """`k_blocks` > 0 stages, the first of them full.  Returns the sums, block by block, and the stage after the last."""
+        """Multiplies `k_blocks` > 0 stages; the first must be full.  Returns the sums, block by block, and the stage after the last."""
         parts = PromotedSums.zero(self.blocks, self.tokens // 2).parts
         partials = parts
         ahead = Ahead.of(self, stage)
@@ -62,12 +62,12 @@ class PackedShare(MathThread):
         return scale_rows(parts, ahead.record[3]), stage
 
     def record(self, stage: Stage) -> tuple[Any, ...]:
-        """Four words: shifts of both blocks, scale of the tile, exponents of the rows."""
+        """The thread's record: four words, with the shifts of both blocks, the tile's scale and the rows' exponents."""
         index = record_index(self.group if self.part.per_tile == 1 else 0, self.warp, self.row)
         return load_shared_v4(stage.shared("weights") + (self.part.code_bytes + index * RECORD_BYTES))
 
     def fragment(self, stage: Stage, record: tuple[Any, ...], block: int) -> tuple[Any, ...]:
-        """A block's A of a full stage: per step of K rows `row` and `row + 8`, first and second run of 4."""
+        """Decodes a block's A of a full stage: per step of 32 of K rows `row` and `row + 8` of the first run of 4, then of the second."""
         unit = self.warp * 32 + unit_of(self.lane)
         codes = stage.shared("weights") + ((self.group * self.blocks + block) * (2 * HALF_BYTES) + unit * 16)
         rows = rows_of_shifts(record[block])
@@ -86,21 +86,21 @@ class PackedShare(MathThread):
 
 @dataclass(frozen=True)
 class PackedBlock(PackedShare):
-    """One block of 64 weight rows; `second` says whether it is the second of its group in the tile."""
+    """The share of a warpgroup with one block of 64 weight rows; `second`: it is the second block of its group."""
 
     second: Boolean
 
     blocks: ClassVar[int] = 1
 
     def record(self, stage: Stage) -> tuple[Any, ...]:
-        """Shifts and exponents of the block in the places of the first one's."""
+        """The record with the block's own shifts and exponents where those of a first block lie."""
         first, second, scale, exponents = super().record(stage)
         return select(self.second, second, first), second, scale, select(self.second, exponents >> 16, exponents)
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """What is decoded before it is multiplied: the record of a stage, and its first block."""
+    """A stage's record and its first block of A, which are loaded and decoded before the stage is multiplied."""
 
     record: tuple[Uint32, ...]
     first: tuple[Uint32, ...]
@@ -113,7 +113,7 @@ class Ahead:
 
 @cute.jit
 def multiply_stage(stage: Stage, me: PackedShare, parts: Any, partials: Any, ahead: Ahead, more: cutlass.Boolean):
-    """One K block; its stage is full.  Returns sums, partial sums, what is decoded of the next stage if there are `more`, that stage."""
+    """Multiplies one K block; its stage is full.  Returns sums, partial sums, the next `Ahead` and stage, full if there are `more`."""
     tokens, following = wgmma.descriptor(stage.shared("tokens") >> 4), stage.next()
     record, fragments, started = ahead.record, [ahead.first], []
     for b in cutlass.range_constexpr(me.blocks):
@@ -139,37 +139,37 @@ def promote(sums: Any, partial: Any, scales: Any) -> tuple[Any, ...]:
 
 
 def scale_rows(parts: Any, exponents: Any) -> tuple[tuple[Any, ...], ...]:
-    """Sums times the power of two of their rows: UE8M0 bytes, block by block."""
+    """Multiplies sums with the powers of two of their rows; `exponents` has a UE8M0 byte for each of the thread's four rows."""
     factors = [power_of_byte(exponents, i) for i in range(4)]
     return tuple(tuple(value * factors[2 * b + i // 2 % 2] for i, value in enumerate(part)) for b, part in enumerate(parts))
 
 
 WARPS = 4
-ONES = 0x7F7F7F7F  # four exponents of powers of two that are 1
+ONES = 0x7F7F7F7F  # four UE8M0 exponents of 1
 
 
 @dataclass(frozen=True)
 class DecodedShare(RowShare):
-    """The share of a thread, as a `RowShare`; all weight rows of a stage have one scale."""
+    """A `RowShare` of decoded weights, of which all rows of a stage have one scale."""
 
-    place: Any = None  # of what it loads of a stage's tokens, if both chunks are multiplied with them from registers
+    place: Any = None  # offset of the thread's tokens in a stage, if it loads them into registers, once for both chunks of weights
 
     @staticmethod
     def of(me: MathThread, half: bool, in_registers: bool = False) -> DecodedShare:  # type: ignore[override]
-        """The share of two chunks of 128 weight rows, for which tokens may be `in_registers`, 16 of a thread, or one of a half tile."""
+        """Makes the share: one chunk of 128 weight rows of a `half` tile, else two, for which the wgmma may take tokens `in_registers`."""
         share = DecodedShare(me.group, me.warp, me.lane, half, 1 if half else CHUNKS, CHUNK_ROWS, TILE_ROWS, wgmma.K_MAJOR)
         return replace(share, place=share.fragment_place()) if in_registers and not half else share
 
     def fragment_place(self) -> Any:
-        """Where the first 32 of K of its tokens are in a stage, as `ldmatrix` wants addresses: lane 8 m + r gives row r of matrix m, the
-        first of which are 16 bytes of rows 0 to 7 and of rows 8 to 15, then the 16 bytes beside them."""
+        """Offset in a stage of the row that the lane names to `ldmatrix` for the first 32 of K: lane 8 m + r names row r of matrix m.
+        Matrices 0 and 1 are the first 16 bytes of the warp's rows 0 to 7 and 8 to 15, matrices 2 and 3 the next 16 bytes."""
         matrix, row = self.lane >> 3, self.lane & 7
         token = self.warp_token + ((matrix & 1) * 8 + row)
-        # From here on it is nothing that ptxas could compute again in each K block, while the tensor core waits.
+        # The shuffle keeps ptxas from computing this again in each K block, while the tensor core waits.
         return shuffle(token * ROW_BYTES + ((matrix >> 1 ^ row) << 4), self.lane)
 
     def fragment(self, stage: Stage) -> tuple[Any, ...]:
-        """A full stage's tokens as the wgmma's A: rows `row` and `row + 8` of the warp's 16, and the 16 bytes beside them, step by step."""
+        """Loads a full stage's tokens as the wgmma's A: four words for each step of 32 of K."""
         first = stage.shared("tokens") + self.place
         return tuple(word for step in range(wgmma.STEPS) for word in load_four(first ^ (32 * step)))
 
@@ -179,7 +179,7 @@ class DecodedShare(RowShare):
 
     @cute.jit
     def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
-        """One K block, as of a `RowShare`; tokens that are multiplied twice are read once."""
+        """Multiplies one K block, as a `RowShare` does, or with tokens from registers, which are loaded once for both chunks."""
         if cutlass.const_expr(self.place is None):
             return RowShare.multiply(self, stage, acc, scales, k, more)
         tokens, weights = self.fragment(stage), stage.shared("weights")
@@ -208,7 +208,7 @@ class DecodedShare(RowShare):
 
     @cute.jit
     def scale_rows(self, parts: Any, last: Stage):
-        """Sums times the powers of two of their weight rows, which are in the tile's `last` stage; gives that back."""
+        """Multiplies sums with the powers of two of their weight rows, which lie in the tile's `last` stage, and releases that."""
         words = self.exponents(last)
         others = Uint32(0)
         for word in words:
@@ -219,7 +219,7 @@ class DecodedShare(RowShare):
         return parts
 
     def exponents(self, last: Stage) -> list[Any]:
-        """Words of four weight rows: of each chunk and warp's 16 rows, rows `pair` and `pair + 1` with the three 8, 64 and 72 further."""
+        """Loads words of exponents, by chunk and warp: of rows `pair` and `pair + 1`, each with the rows 8, 64 and 72 further."""
         address = last.shared("row_exponents")
         words: list[Any] = []
         for c in range(self.chunks):
@@ -228,7 +228,7 @@ class DecodedShare(RowShare):
         return words
 
     def scaled(self, parts: Any, words: list[Any]) -> tuple[tuple[Any, ...], ...]:
-        """All sums times the powers of `exponents`."""
+        """Multiplies all sums with the powers of two in the words of `exponents`."""
         out = []
         for c, part in enumerate(parts):
             values = list(part)
@@ -256,8 +256,8 @@ def power_of_byte(word: Any, index: int) -> Any:
 
 @dataclass(frozen=True)
 class DecodedAhead(DecodedShare):
-    """The share of a thread: 64 tokens of its warpgroup, both chunks of weight rows.  A stage is given back when the tensor core has read
-    it, before the sums of its last product are promoted."""
+    """A share of 64 tokens and both chunks of weight rows.  It releases a stage when the tensor core has read it, before it adds the last
+    partial sums, and loads the next stage's tokens by then."""
 
     @staticmethod
     def of(me: MathThread) -> DecodedAhead:  # type: ignore[override]
@@ -275,8 +275,8 @@ class DecodedAhead(DecodedShare):
 
 @cute.jit
 def multiply_decoded(stage: Stage, me: DecodedAhead, acc: PromotedSums, tokens: Any, more: cutlass.Constexpr[bool]):
-    """One K block, whose tokens are loaded.  Returns the sums, the next stage's tokens, and that stage; if there are no `more`, this one is
-    not given back."""
+    """Multiplies one K block with `tokens` from registers.  Returns the sums, the next stage's tokens, and that stage.  If there are no
+    `more`, it releases no stage and loads no tokens."""
     weights, following = stage.shared("weights"), stage.next()
     token_scale = stage.token_scales + me.token * 4
     ((factor,), *_) = me.block_scales(stage, None, 0)
@@ -302,7 +302,7 @@ TOKEN_CHUNKS = 2
 
 @dataclass(frozen=True)
 class DecodedRows(DecodedShare):
-    """The share of a thread; parts of its sums are chunks of 64 tokens, of which `chunk` is the one that its addresses are of."""
+    """A share of two chunks of 64 tokens and 128 weight rows; addresses and token numbers are those of chunk number `chunk`."""
 
     chunk: cutlass.Constexpr[int] = 0
 
@@ -341,5 +341,5 @@ class DecodedRows(DecodedShare):
         return PromotedSums(tuple(sums), partial), following
 
     def exponents(self, last: Stage) -> list[Any]:
-        """Those of the weight rows, once for each chunk of tokens."""
+        """The exponents of the weight rows, repeated for each chunk of tokens."""
         return super().exponents(last) * TOKEN_CHUNKS

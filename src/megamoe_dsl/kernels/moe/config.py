@@ -88,7 +88,7 @@ class MegaMoeConfig(CheckedConfig):
 
     # --- threads and registers
     epilogue_warps = property(attrgetter("warps.epilogue"))
-    dispatch_epilogue_threads = property(lambda config: 32 * (config.warps.dispatch + config.warps.epilogue))
+    dispatch_epilogue_threads = property(lambda self: 32 * (self.warps.dispatch + self.warps.epilogue))
     num_threads = property(lambda self: 32 * sum(self.warps))
 
     @property
@@ -111,10 +111,10 @@ class MegaMoeConfig(CheckedConfig):
             pool_block = pool_block - div(pool_block, self.ring_blocks) * self.ring_blocks
         return pool_block * self.block_m
 
-    fc1_n_blocks = property(lambda config: ceil_div(2 * config.problem.intermediate, TILE_ROWS))
-    fc1_k_blocks = property(lambda config: ceil_div(config.problem.hidden, config.block_k))
-    fc2_n_blocks = property(lambda config: ceil_div(config.problem.hidden, TILE_ROWS))
-    fc2_k_blocks = property(lambda config: ceil_div(config.problem.intermediate, config.block_k))
+    fc1_n_blocks = property(lambda self: ceil_div(2 * self.problem.intermediate, TILE_ROWS))
+    fc1_k_blocks = property(lambda self: ceil_div(self.problem.hidden, self.block_k))
+    fc2_n_blocks = property(lambda self: ceil_div(self.problem.hidden, TILE_ROWS))
+    fc2_k_blocks = property(lambda self: ceil_div(self.problem.intermediate, self.block_k))
 
     @property
     def window(self) -> int:

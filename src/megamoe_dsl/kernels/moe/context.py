@@ -36,8 +36,8 @@ class WorkTile:
     # whether the tiles of the cluster have one token block; if not, they have one weight block; of no use to a CTA pair
     same_tokens: cutlass.Boolean
 
-    same_weights = property(lambda tile: tile.same_tokens == 0)
-    mma_n = property(lambda tile: mma_tokens(tile.valid_m))  # tokens that the MMA of a CTA pair covers
+    same_weights = property(lambda self: self.same_tokens == 0)
+    mma_n = property(lambda self: mma_tokens(self.valid_m))  # tokens that the MMA of a CTA pair covers
 
     def valid(self) -> cutlass.Boolean:
         return self.valid_m > 0

@@ -79,9 +79,9 @@ class Sm100GemmConfig(BaseGemmConfig):
         require(fits, "m", rows, f"at most {most} with block_m = {self.block_m}, whose row blocks are counted in 16 bits")
 
     # --- tiles
-    brings_rows = property(lambda config: config.problem.of_experts and not config.problem.sums_rows)
+    brings_rows = property(lambda self: self.problem.of_experts and not self.problem.sums_rows)
     tile_rows = property(attrgetter("problem.n"))
-    tile_columns = property(lambda config: config.problem.d_columns if config.problem.sums_rows else config.problem.n)
+    tile_columns = property(lambda self: self.problem.d_columns if self.problem.sums_rows else self.problem.n)
 
     @property
     def block_ms(self) -> tuple[int, ...]:
@@ -89,9 +89,9 @@ class Sm100GemmConfig(BaseGemmConfig):
             return COLUMNS
         return (*ROWS, LARGEST) if self.brings_rows else tile_rows(self.problem)
 
-    cluster = property(lambda config: CLUSTER * config.pairs)
-    block_n = property(lambda config: PAIR_ROWS * config.consumers * config.pairs)
-    k_blocks = property(lambda config: config.problem.k // config.block_k)
+    cluster = property(lambda self: CLUSTER * self.pairs)
+    block_n = property(lambda self: PAIR_ROWS * self.consumers * self.pairs)
+    k_blocks = property(lambda self: self.problem.k // self.block_k)
 
     # --- parts
     @property
@@ -132,11 +132,11 @@ class Sm100GemmConfig(BaseGemmConfig):
 
     # --- threads
     epilogue_warps: ClassVar[int] = WARPS_PER_GROUP * PASS_WARPGROUPS
-    first_epilogue_warp = property(lambda config: LOADER_WARPS + config.rows.warps)
-    num_threads = property(lambda config: 32 * (config.first_epilogue_warp + config.epilogue_warps))
+    first_epilogue_warp = property(lambda self: LOADER_WARPS + self.rows.warps)
+    num_threads = property(lambda self: 32 * (self.first_epilogue_warp + self.epilogue_warps))
 
     # --- plans
-    stage = property(lambda config: PairStage(config.block_m, config.k_block, config.consumers))
+    stage = property(lambda self: PairStage(self.block_m, self.k_block, self.consumers))
 
     @property
     def tmem(self) -> TmemPlan:
@@ -152,7 +152,7 @@ class Sm100GemmConfig(BaseGemmConfig):
         shape = f"{self.block_n} rows of B x {self.block_m} rows of A x {self.block_k} over two CTAs"
         return [("tile", shape), ("epilogue", f"{self.epilogue_warps} warps")]
 
-    sharing = property(lambda config: "2, which share rows of A" if config.consumers > 1 else "1")
+    sharing = property(lambda self: "2, which share rows of A" if self.consumers > 1 else "1")
 
 
 def tile_rows(problem: GemmProblem) -> tuple[int, ...]:

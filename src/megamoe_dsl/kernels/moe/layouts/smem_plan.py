@@ -153,8 +153,8 @@ class SmemPlan(SharedPlan):
 
     combine: CombinePlan | None = None
 
-    pull_slots = property(lambda plan: plan.region["pull"].field.shape[1])  # chunks of a row that a warp holds at a time
-    pull_chunk = property(lambda plan: plan.region["pull"].field.shape[2])  # bytes of a row that one bulk copy moves
+    pull_slots = property(lambda self: self.region["pull"].field.shape[1])  # chunks of a row that a warp holds at a time
+    pull_chunk = property(lambda self: self.region["pull"].field.shape[2])  # bytes of a row that one bulk copy moves
 
 
 def layer_plan(

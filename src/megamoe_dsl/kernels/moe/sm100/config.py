@@ -57,7 +57,7 @@ class Sm100Config(MegaMoeConfig):
         self.require_any("epilogue_warpgroups", (1, 2))
         self.check_clusters()
 
-    block_ks = property(lambda config: block_ks(config.problem.formats, config.problem.hidden, config.problem.intermediate))
+    block_ks = property(lambda self: block_ks(self.problem.formats, self.problem.hidden, self.problem.intermediate))
 
     @classmethod
     def tiles_of(cls, problem: Problem) -> list[int]:
@@ -94,11 +94,11 @@ class Sm100Config(MegaMoeConfig):
         return [("tile", tile), ("epilogue", f"{self.epilogue_warps} warps, {self.store_block_m} tokens a pass")]
 
     # --- plans
-    pair_stage = property(lambda config: PairStage(config.block_m, config.k_block))
+    pair_stage = property(lambda self: PairStage(self.block_m, self.k_block))
     # a CTA's 64 outputs of Linear1 for a token, and those of one pass of the epilogue: [store_block_m][64]
-    fc1_row_bytes = property(lambda config: config.problem.formats.activations.row_bytes(BLOCK_N // 2))
-    fc1_tile_bytes = property(lambda config: config.store_block_m * config.fc1_row_bytes)
-    tmem = property(lambda config: TmemPlan(config.block_m, scaled=config.problem.formats.scaled))
+    fc1_row_bytes = property(lambda self: self.problem.formats.activations.row_bytes(BLOCK_N // 2))
+    fc1_tile_bytes = property(lambda self: self.store_block_m * self.fc1_row_bytes)
+    tmem = property(lambda self: TmemPlan(self.block_m, scaled=self.problem.formats.scaled))
 
     def of_stage(self, linear: bool) -> Self:
         return self.replace(lookahead=self.problem.experts_per_rank, num_stages=0, trace=False)

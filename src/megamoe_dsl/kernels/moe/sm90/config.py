@@ -112,12 +112,12 @@ class Sm90Config(MegaMoeConfig):
     fc2_parts = MegaMoeConfig.fc1_n_blocks  # one per Linear1 tile, of 128 intermediate channels
 
     # --- bytes: a token; weights that TMA fetches for a stage (256 rows of 128, or a packed tile), and their rows of 128
-    token_bytes = property(lambda config: config.problem.formats.activations.row_bytes(config.problem.hidden))
-    fetched_weight_bytes = property(lambda config: TILE_BYTES if config.packed else TILE_ROWS * BLOCK_K)
-    weight_lines = property(lambda config: config.fetched_weight_bytes // BLOCK_K)
+    token_bytes = property(lambda self: self.problem.formats.activations.row_bytes(self.problem.hidden))
+    fetched_weight_bytes = property(lambda self: TILE_BYTES if self.packed else TILE_ROWS * BLOCK_K)
+    weight_lines = property(lambda self: self.fetched_weight_bytes // BLOCK_K)
     # weights of a stage (as fetched, or decoded to E4M3 [256][BLOCK_K]), and FP32 scales of its tokens
-    weight_bytes = property(lambda config: TILE_ROWS * BLOCK_K if config.decoded else config.fetched_weight_bytes)
-    scale_bytes = property(lambda config: 4 * config.block_m if config.scaled else 0)
+    weight_bytes = property(lambda self: TILE_ROWS * BLOCK_K if self.decoded else self.fetched_weight_bytes)
+    scale_bytes = property(lambda self: 4 * self.block_m if self.scaled else 0)
 
     def token_transaction(self, tokens: Int) -> Int:
         """Bytes TMA counts for a stage's first `tokens` tokens, and all scales."""

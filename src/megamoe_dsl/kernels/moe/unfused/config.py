@@ -98,7 +98,7 @@ class StageConfig(CheckedConfig):
     facts = property(lambda self: [self.fused.facts[0], ("stages", self.num_stages)] if self.multiplies else [])
 
     smem = PLAN_OF_RING
-    tmem = property(lambda stage: stage.fused.tmem if stage.multiplies else None)
+    tmem = property(lambda self: self.fused.tmem if self.multiplies else None)
     tensor_maps = property(attrgetter("fused.tensor_maps"))
 
     def smem_plan(self, num_stages: int) -> SmemPlan:
