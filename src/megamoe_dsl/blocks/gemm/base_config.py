@@ -24,7 +24,8 @@ class BaseGemmConfig(CheckedConfig):
     prefetch_weights: Any = False  # whether rows of B are on their way before the launch before this one has ended
     split_k: Any = False
     brings_rows: Any = False  # whether warps of CTA pairs bring rows of experts
-    num_experts, tile_columns = property(attrgetter("problem.num_groups")), property(attrgetter("problem.tile_columns"))
+    num_experts = property(attrgetter("problem.num_groups"))
+    tile_columns = property(attrgetter("problem.tile_columns"))
     tile_rows = property(attrgetter("problem.tile_rows"))  # of a group where K are its rows
     k_blocks = most_k_blocks = property(attrgetter("problem.k_blocks"))
     fetchers = property(attrgetter("cluster"))

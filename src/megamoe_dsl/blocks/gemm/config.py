@@ -25,7 +25,6 @@ LOADER_WARPS = 4
 OTHER_REGISTERS = 32  # of a math thread: addresses, scales, the tile
 NUM_SMS = 132  # of an H200
 
-
 REGISTERS = {1: {"loader": 40, "math": 232}, 2: {"loader": 40, "math": 232}, 3: {"loader": 32, "math": 160}}
 """Per thread of each group of warps after `setmaxnreg`, multiples of 8, by math warpgroups."""
 GATHERING_REGISTERS = {1: {"loader": 40, "math": 232, "gather": 56}, 2: {"loader": 24, "math": 224, "gather": 40}}

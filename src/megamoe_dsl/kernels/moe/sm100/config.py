@@ -39,7 +39,9 @@ class Sm100Config(MegaMoeConfig):
     smem_plan, linear_maps, output_maps = smem_plan, linear_maps, output_maps
     cluster: ClassVar[int] = CLUSTER
     blocks_per_fetch: ClassVar[int] = 1
-    k_block, mma, alternating_groups = property(k_block_of), property(mma_of), property(attrgetter("epilogue_warpgroups"))
+    k_block = property(k_block_of)
+    mma = property(mma_of)
+    alternating_groups = property(attrgetter("epilogue_warpgroups"))
 
     store_block_m: int = field(kw_only=True)  # tokens of one epilogue pass
     epilogue_warpgroups: int = field(kw_only=True)  # 1 or 2; two take alternate tiles

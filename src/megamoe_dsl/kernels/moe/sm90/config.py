@@ -49,7 +49,8 @@ class Sm90Config(MegaMoeConfig):
     table_maps: ClassVar[tuple[str, ...]] = memory_plan.TABLE_MAPS
     smem_plan, linear_maps, output_maps = memory_plan.smem_plan, memory_plan.linear_maps, memory_plan.output_maps
     alternating_groups: ClassVar[int] = 1
-    blocks_per_fetch, packed = property(attrgetter("cluster")), property(attrgetter("problem.formats.decodes"))
+    blocks_per_fetch = property(attrgetter("cluster"))
+    packed = property(attrgetter("problem.formats.decodes"))
     # whether operands have scales, so that partial sums leave the tensor core; else sums stay there over all of K
     scaled = property(attrgetter("problem.formats.scaled"))
     linear_registers: ClassVar[Mapping[str, int]] = {"loader": 40, "epilogue": 232}

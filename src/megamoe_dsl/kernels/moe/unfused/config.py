@@ -31,8 +31,6 @@ class LayerStage:
 
 TILES = ("weights", "tokens", "cd", "sfb", "sfa", "decoded", "work_tiles", "tmem_address", "expert_table")
 BARRIERS = tuple(f"{name}_barrier" for name in ("full", "empty", "acc_full", "acc_empty", "counts", "work_tile_full", "work_tile_empty"))
-
-
 COUNTS = ("expert_table", "counts_barrier")
 LAYER_STAGES = (
     LayerStage("dispatch", lambda fused: DISPATCH_WARPS + 1, ("pull", "expert_count", *COUNTS, "pull_barrier")),
@@ -43,7 +41,6 @@ LAYER_STAGES = (
 )
 """In the order of their launches."""
 STAGE_NAMES = tuple(stage.name for stage in LAYER_STAGES)
-
 
 BLOCKS_PER_PART = 4
 """Blocks of 128 intermediate channels that a warp of SwiGLU takes at a time, eight lanes each."""
