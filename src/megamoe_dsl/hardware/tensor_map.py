@@ -9,12 +9,11 @@ inline encoder of CuTe DSL 4.8.1 (``tests/layouts/test_tensor_map.py``).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 DESCRIPTOR_BYTES = 128  # size and required alignment of a descriptor is 128 and 64 bytes
 FIELD_BYTES = 64  # the bytes at its start that carry fields; kernels copy no others
@@ -66,7 +65,25 @@ def _require(condition: bool, field: str, value: object, allowed: str) -> None:
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class MapFields:
+    """Fields of a `TensorMap`, of which addresses, dimensions and strides may be traced integers."""
+
+    address: Any
+    dtype: TensorMapDtype
+    dims: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+    l2_promotion: int = 128
+
+    @property
+    def tensor_map(self) -> TensorMap:
+        """The map of fields that are integers.  Raises ValueError for an address or a stride that TMA does not take."""
+        return TensorMap(**vars(self))
+
+
+@dataclass(frozen=True)
+class TensorMap(MapFields):
     """A tiled tensor map.  Raises ValueError, which names the field, where one breaks a limit of the hardware.
 
     address       global address in bytes, 16-byte aligned (32 for `FP4_UNPACKED`)
@@ -76,14 +93,6 @@ class TensorMap:
     swizzle       span in shared memory in bytes: 0, 32, 64 or 128
     l2_promotion  fetch granularity of L2 in bytes: 0, 64, 128 or 256; a hint
     """
-
-    address: int
-    dtype: TensorMapDtype
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int = 0
-    l2_promotion: int = 128
 
     def __post_init__(self) -> None:
         for name in ("dims", "strides", "box"):
@@ -180,20 +189,3 @@ class TensorMap:
             swizzle=SWIZZLES[(words[2] >> 13) & 3],
             l2_promotion=L2_PROMOTIONS[(words[2] >> 17) & 3],
         )
-
-
-class MapFields(NamedTuple):
-    """Fields of a `TensorMap`, of which addresses, dimensions and strides may be traced integers."""
-
-    address: Any
-    dtype: TensorMapDtype
-    dims: Sequence[Any]
-    strides: Sequence[Any]
-    box: tuple[int, ...]
-    swizzle: int
-    l2_promotion: int = 128
-
-    @property
-    def tensor_map(self) -> TensorMap:
-        """The map of fields that are integers.  Raises ValueError for an address or a stride that TMA does not take."""
-        return TensorMap(**self._asdict())

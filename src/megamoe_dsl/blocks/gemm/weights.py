@@ -226,7 +226,7 @@ def runs_of_gate_and_up(flat: MapFields, n: int, groups: int, interleaved: bool,
     gate and the 8 rows of up of the same channels; each group has `n` rows."""
     (row,) = flat.strides
     strides = (2 * row, row, 2 * RUN * row, n * row) if interleaved else (row, n // 2 * row, RUN * row, n * row)
-    return flat._replace(dims=(flat.dims[0], RUN, 2, n // (2 * RUN), groups), strides=strides, box=(flat.box[0], RUN, 2, runs, 1))
+    return replace(flat, dims=(flat.dims[0], RUN, 2, n // (2 * RUN), groups), strides=strides, box=(flat.box[0], RUN, 2, runs, 1))
 
 
 @dataclass(frozen=True)
