@@ -154,15 +154,6 @@ def row_fragment(registers: list[Any], groups: int) -> Bytes:
     return np.ascontiguousarray(words.transpose(1, 2, 0, 3)).view(np.uint8).reshape(8 * groups, -1)
 
 
-@dataclass
-class Accumulator:
-    """Registers of one warp that unfinished instructions will write, and their value so far."""
-
-    registers: tuple[int, ...]
-    values: Matrix | None
-    pending: int = 0
-
-
 @dataclass(frozen=True)
 class Alignment:
     """What an instruction keeps of its addends and of their sum."""
@@ -199,7 +190,7 @@ def _highest(values: Float64Array) -> NDArray[np.int64]:
 
 
 def _ends(rows: Float64Array, least: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each row an exponent no bit is below, far above all others where there is none, and that of the largest, as it is aligned to."""
+    """Per row: an exponent below which no value has a bit (very large if all are zero), and the one that the largest is aligned by."""
     bits = rows.view(np.int64)
     smallest = (((bits >> _MANTISSA_BITS) - 1) & 0x7FF).min(axis=1) + 1 - _EXPONENT_BIAS  # zeros, whose exponent is 0, come last
     fractions = np.bitwise_or.reduce(bits, axis=1) & _LEADING - 1 | _LEADING

@@ -99,7 +99,7 @@ def plain(*prefixes: str, straight: bool = True) -> Add:
 
 
 def _reader(b: Binder, operand: str, kind: type | list[type] | None) -> Callable[[Warp], Any]:
-    """One operand; of a vector, and of `[address, {x, y}]`, the list of its parts."""
+    """A reader of one operand; of a vector, or of `[address, {x, y}]`, it gives the list of parts."""
     if isinstance(kind, type):
         return b.read(operand, kind)
     address, *listed = split_operands(operand[1:-1] if operand.startswith("[") else operand)

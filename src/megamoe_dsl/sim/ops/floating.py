@@ -150,12 +150,3 @@ def build_float(ins: PtxInstruction, b: Binder) -> Inline:
     if base in ("min", "max"):  # of two or three
         return Inline([(dest, reduce(partial(apply, function), sources))])
     return Inline([(dest, apply(function, *sources))])
-
-
-@register("testp")
-def test_property(ins: PtxInstruction, b: Binder) -> Inline:
-    """testp: a predicate on a class of numbers; `.normal` and `.subnormal` raise `SimError`."""
-    tests: dict[str, Any] = {"finite": np.isfinite, "infinite": np.isinf, "notanumber": np.isnan, "number": lambda x: ~np.isnan(x)}
-    if ins.parts[1] not in tests:
-        raise SimError(f"testp.{ins.parts[1]} is not supported")
-    return Inline([(ins.operands[0], apply(tests[ins.parts[1]], b.value(ins.operands[1], b.dtype(ins)), dtype=np.bool_))])

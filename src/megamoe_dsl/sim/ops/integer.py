@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..formats import bf16_to_f32
-from ..memory import ELEMENTS, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW_SHIFT
+from ..memory import ELEMENTS, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
 from ..operands import COMBINED
 from ..parser import TYPE_BYTES
 from ..values import Value, apply, unsigned, where
@@ -241,6 +241,21 @@ def _generic(p: tuple[str, ...], t: type) -> Function:
     return lambda address: address - base if "to" in p else address + base, [t], None
 
 
+def _mapped(p: tuple[str, ...], t: type) -> Function:
+    def run(address: Value, rank: Value) -> Any:
+        there = (address & WINDOW_MASK) | (rank.to(t) << WINDOW_SHIFT)
+        return there + SHARED_BASE if "shared::cluster" not in p and t == np.uint64 else there
+
+    return run, [t, _U32], None
+
+
+def _test(p: tuple[str, ...], t: type) -> Function:
+    tests: dict[str, Any] = {"finite": np.isfinite, "infinite": np.isinf, "notanumber": np.isnan, "number": lambda x: ~np.isnan(x)}
+    if p[1] not in tests:
+        raise SimError(f"testp.{p[1]} is not supported")
+    return tests[p[1]], [t], np.bool_
+
+
 def _is_space(p: tuple[str, ...], t: type) -> Function:
     low, high = _SPACES[p[1].split("::")[0]]
     return lambda a: (a >= np.uint64(low)) & (a < np.uint64(high)), [np.uint64], np.bool_
@@ -299,8 +314,12 @@ FUNCTIONS: dict[str, Callable[[tuple[str, ...], type], Function]] = {
     "shf": lambda p, t: (partial(_funnel, left="l" in p, wrap="wrap" in p), [_U32] * 3, _U32),
     # an address of a state space to the generic one, or (.to) back; global and parameter addresses are the same in both
     "cvta": _generic,
+    # the address of the same shared variable in another CTA of the cluster
+    "mapa": _mapped,
     # the rank in the cluster, .u32, of the CTA that a shared address belongs to
     "getctarank": lambda p, t: (lambda address: (address >> WINDOW_SHIFT & 0xFF).astype(_U32), [t], None),
+    # whether a floating-point number is of a class
+    "testp": _test,
     # whether a generic .u64 address lies in the window of a state space
     "isspacep": _is_space,
 }

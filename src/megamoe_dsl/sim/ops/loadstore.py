@@ -1,4 +1,4 @@
-"""Loads, stores and atomics (PTX ISA: ld, st, atom, red), and `mapa`.
+"""Loads, stores and atomics (PTX ISA: ld, st, atom, red).
 
 Cache hints (`.L1::`, `.L2::`, `.nc`, `.ca`, ...) do not matter here and are ignored. Strong accesses (volatile, relaxed, acquire, release)
 synchronize through the race detector; a strong load that returns what it returned last time yields, for it is a spin.
@@ -6,7 +6,6 @@ synchronize through the race detector; a strong load that returns what it return
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +15,10 @@ from ..access_record import mask_of
 from ..lanes import Lanes, stacked
 from ..lanes import deliver as as_registers
 from ..loads_in_flight import is_weak_load
-from ..memory import DTYPES, ELEMENTS, SHARED_BASE, WINDOW_MASK, WINDOW_SHIFT
+from ..memory import DTYPES, ELEMENTS, SHARED_BASE
 from ..operands import COMBINED, combination
 from ..parser import TYPE_BYTES
-from . import YIELD, Binder, Inline, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
+from . import YIELD, Binder, Mask, Outcome, PtxInstruction, SimError, Straight, Warp, register, vector
 from .access import by_value, find, gather, scatter, scope, semantics, shared_target, state_space
 
 
@@ -106,17 +105,6 @@ def store(ins: PtxInstruction, b: Binder) -> Any:
                 w.world.race.publish(flag_key(w, space, a), w, semantic, level, True, w.order.whole(mask_of(lanes)))
 
     return Straight(run)
-
-
-@register("mapa")
-def map_address(ins: PtxInstruction, b: Binder) -> Inline:
-    """The address of the same shared variable in another CTA of the cluster."""
-    t = b.dtype(ins)
-    source = ins.operands[1]
-    if re.fullmatch(r"[A-Za-z_$][\w$]*\+\d+", source):
-        raise SimError("mapa of a variable with an offset is not supported")
-    address = (b.value(source, t) & WINDOW_MASK) | (b.value(ins.operands[2], np.uint32).to(t) << WINDOW_SHIFT)
-    return Inline([(ins.operands[0], address + SHARED_BASE if "shared::cluster" not in ins.parts and t == np.uint64 else address)])
 
 
 Update = Callable[[Any, Any, Any], Any]  # (old, operand, second operand) -> new, on arrays of one unsigned element.

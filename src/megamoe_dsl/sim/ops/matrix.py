@@ -19,7 +19,7 @@ _ROW_BYTES = 16
 
 
 def _form(ins: PtxInstruction, bytes_shape: str, most: int) -> tuple[int, bool, bool]:
-    """How many tiles, whether they are transposed, and whether they are of bytes, in this shape and at `most` so many."""
+    """Number of tiles, whether they are transposed, and whether they hold bytes: then of `bytes_shape`, at most `most` tiles."""
     tiles, transposed = next((int(part[1:]) for part in ins.parts if re.fullmatch(r"x[124]", part)), 0), "trans" in ins.parts
     if not tiles:
         raise SimError(f"{ins.opcode}: .x1, .x2 or .x4 expected")

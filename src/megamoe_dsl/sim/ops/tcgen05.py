@@ -30,7 +30,7 @@ from .bulk import multicast
 from .mbarrier import mbarrier_at
 
 Copy = Callable[[Warp], Callable[[], None] | None]
-"""Of one `mov`: what makes it again, None where something else has been written to its registers; asked before the load delivers."""
+"""Called before a load delivers: returns what repeats one `mov`, or None if its registers have been overwritten since."""
 
 
 def copy_of(ins: PtxInstruction, b: Binder) -> Copy:
@@ -126,7 +126,7 @@ def commit(ins: PtxInstruction, w: Warp, lane: int, where: int, mask: int = 0) -
 
 
 class WordPlaces(NamedTuple):
-    """Words that the registers are, shaped (registers, 32), from the first on; lanes and columns they span; whether words hold 16 bits."""
+    """Registers in tensor memory: word offsets (registers, 32) from the first, lanes and columns spanned, whether columns hold 16 bits."""
 
     where: IndexArray
     lanes: int

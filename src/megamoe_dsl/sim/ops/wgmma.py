@@ -9,6 +9,7 @@ bit what silicon makes of them (`umma`), others are formed in float64.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
@@ -34,9 +35,10 @@ WARPS = 4
 
 @dataclass(slots=True)
 class Part:
-    """One warp's part: A as a descriptor or as the bytes of its 16 rows, and what the warp knew."""
+    """One warp's part: where its sums are, A as a descriptor or as the bytes of its 16 rows, and what the warp knew."""
 
-    accumulator: umma.Accumulator
+    thread: WgmmaThread
+    registers: tuple[int, ...]
     accumulate: bool
     a: SmemDescriptor | umma.Bytes
     b: SmemDescriptor
@@ -104,55 +106,54 @@ class Warpgroup:
 
 @dataclass
 class WgmmaThread:
-    """State of one warp. `issued` counts its wgmma.mma_async."""
+    """State of one warp. `issued` counts its wgmma.mma_async. For the registers of each accumulator in flight `sums` has its values so far,
+    and `pending` how many instructions will write it; `delivered` is what registers got last."""
 
     warp: Warp
     group: Warpgroup
     groups: AsyncGroups = field(default_factory=AsyncGroups)
-    in_flight: dict[int, umma.Accumulator] = field(default_factory=dict)
+    sums: dict[tuple[int, ...], umma.Matrix | None] = field(default_factory=dict)
+    pending: Counter[tuple[int, ...]] = field(default_factory=Counter)
     delivered: dict[int, Any] = field(default_factory=dict)
     fenced: bool = False
     issued: int = 0
 
-    def accumulate_into(self, registers: tuple[int, ...], needs_value: bool, dtype: type) -> umma.Accumulator:
-        """The accumulator of an instruction that is being issued; its registers hold poison from now on.  Raises SimError when the
-        registers were touched and no `wgmma.fence` followed, or overlap another accumulator in flight."""
-        owner = self.in_flight.get(registers[0])
-        if owner is not None and owner.registers == registers:
-            return owner
-        if any(r in self.in_flight for r in registers):
+    def accumulate_into(self, registers: tuple[int, ...], needs_value: bool, dtype: type) -> None:
+        """An instruction that writes these registers is being issued; they hold poison from now on.  Raises SimError when they were touched
+        and no `wgmma.fence` followed, or overlap another accumulator in flight."""
+        self.pending[registers] += 1
+        if registers in self.sums:
+            return
+        if any(not set(registers).isdisjoint(other) for other in self.sums):
             raise SimError("wgmma accumulator overlaps one of another shape that is in flight")
         file = self.warp.R
         if not self.fenced and any(file[r] is not self.delivered.get(r) for r in registers):
             raise SimError("wgmma.mma_async on registers that were written, or never used by wgmma, without wgmma.fence")
-        accumulator = umma.Accumulator(registers, umma.to_matrix([file[r] for r in registers], dtype) if needs_value else None)
+        self.sums[registers] = umma.to_matrix([file[r] for r in registers], dtype) if needs_value else None
         for r in registers:
-            self.in_flight[r] = accumulator
             file[r] = POISON[file[r].dtype.type]
-        return accumulator
 
     def retire(self, keep: int) -> None:
         """The warp has waited: deliver accumulators that nothing uses any more, learn what was read."""
         last: Operation | None = None
         for _ in range(max(0, len(self.groups.committed) - keep)):
             for last in self.groups.committed.popleft():
-                accumulator = last.parts[self.warp.index % WARPS].accumulator
-                accumulator.pending -= 1
-                if accumulator.pending == 0:
-                    self._deliver(accumulator)
+                registers = last.parts[self.warp.index % WARPS].registers
+                self.pending[registers] -= 1
+                if not self.pending[registers]:
+                    self._deliver(registers)
         if last is not None:  # those before it are done, too
             self.warp.order.know(self.group.agent, last.number)
         self.fenced = False
 
-    def _deliver(self, accumulator: umma.Accumulator) -> None:
-        assert accumulator.values is not None
-        file = self.warp.R
-        for r, row in zip(accumulator.registers, umma.to_registers(accumulator.values), strict=True):
+    def _deliver(self, registers: tuple[int, ...]) -> None:
+        values, file = self.sums.pop(registers), self.warp.R
+        assert values is not None
+        for r, row in zip(registers, umma.to_registers(values), strict=True):
             poison = file[r]
             if poison is not POISON.get(poison.dtype.type):
                 raise SimError("an accumulator register was written while wgmma was in flight")
             file[r] = self.delivered[r] = row.view(poison.dtype)
-            del self.in_flight[r]
 
 
 def wgmma_thread(w: Warp) -> WgmmaThread:
@@ -219,9 +220,8 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
         in_registers = [reader(w) for reader in a_registers]
         a = SmemDescriptor.decode_sm90(int(a_word(w)[lane])) if a_word else umma.row_fragment(in_registers, 2)
         accumulate = bool(enable(w)[lane])
-        accumulator = thread.accumulate_into(registers, accumulate, dtype)
-        part = Part(accumulator, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot())
-        accumulator.pending += 1
+        thread.accumulate_into(registers, accumulate, dtype)
+        part = Part(thread, registers, accumulate, a, SmemDescriptor.decode_sm90(int(b_word(w)[lane])), w.order.snapshot())
         thread.issued += 1
         thread.groups.open.append(thread.group.issue(w, thread.issued, part, partial(execute, thread.group), origin(w)))
 
@@ -233,10 +233,10 @@ def build_mma(ins: PtxInstruction, b: Binder) -> Handler:
         else:
             rows = umma.decode_operand(np.concatenate([part.a for part in parts]), a_name)
         columns = fetch_operand(group.cta, parts[0].b, n, b_name, b_mn_major, actors[-1] if actors else None)
-        previous = np.concatenate([part.accumulator.values for part in parts]) if parts[0].accumulate else None
+        previous = np.concatenate([part.thread.sums[registers] for part in parts]) if parts[0].accumulate else None
         result = combine(rows if a_sign == 1 else -rows, columns if b_sign == 1 else -columns, previous)
         for k, part in enumerate(parts):
-            part.accumulator.values = result[_ROWS * k : _ROWS * k + _ROWS]
+            part.thread.sums[registers] = result[_ROWS * k : _ROWS * k + _ROWS]
         operation.done = True
 
     return run
