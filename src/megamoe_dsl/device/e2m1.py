@@ -35,8 +35,8 @@ def rows_of_shifts(shifts: Any) -> list[Any]:
 
 
 def shifts_of_pair(first: Any, second: Any, row: Any, step: Any) -> Any:
-    """Of two records' words of shifts those of row 0 or 1 in steps `step` and `step + 2` of K: the first word's are steps 0 and 2 of
-    `normal_entry` and `entry_by_table`, the second's 1 and 3."""
+    """Shifts of row 0 or 1 in K steps `step` and `step + 2`, from two records' words: for `normal_entry` and `entry_by_table` the first
+    record's are steps 0 and 2, the second's 1 and 3."""
     words = [emit_to(Uint32, "shf.r.wrap.b32 {}, {}, {}, {};", one, one, 4 * row) for one in (first, second)]
     return emit_to(Uint32, "prmt.b32 {}, {}, {}, {};", *words, 0x6240 + 0x1111 * step) & Uint32(SHIFT_MASK)
 

@@ -36,9 +36,9 @@ class Activity(IntEnum):
 
     START = 0  # the warp's first stamp
     COUNT = 1  # dispatch: counting tokens, sending their indices
-    WAIT_RANKS = 2  # who combines: every rank has done its tiles; in a half: every rank has its inputs there, or has read what it needs
+    WAIT_RANKS = 2  # combine: for the tiles of every rank; in a half: until every rank has its inputs, or has read what it needs
     PULL = 3  # dispatch: tokens into the pool
-    WAIT_RESULTS = 4  # dispatch: who combines has passed the rank barrier; who combines: dispatch has pulled all
+    WAIT_RESULTS = 4  # dispatch: until combine has passed the rank barrier; combine: until dispatch has pulled all tokens
     CLEAN = 5  # dispatch: clearing the workspace for the next launch
     WAIT_COUNTS = 6  # all: the table of tokens per expert, made of every rank's counts
     WAIT_TOKENS = 7  # token loader: its next tile, its tokens or Linear1 outputs
@@ -47,7 +47,7 @@ class Activity(IntEnum):
     MULTIPLY = 10  # math, MMA: a tile's K blocks, waits for later stages included
     WAIT_STORE = 11  # math: the staging buffer; in a half: its last results are in memory
     EPILOGUE = 12  # math, epilogue: SwiGLU and scales, or the stores to other ranks
-    COMBINE = 13  # who combines: the sum of top-k results
+    COMBINE = 13  # combine: the sum of top-k results
 
 
 TILE_ACTIVITIES = tuple(Activity)[Activity.WAIT_TOKENS : Activity.EPILOGUE + 1]  # those that belong to a tile

@@ -124,7 +124,7 @@ def _place(codes: torch.Tensor, sf: torch.Tensor, name: str, order: torch.Tensor
 
 
 def _too_far_apart(name: str, bad: torch.Tensor, exponent: torch.Tensor, order: torch.Tensor) -> str:
-    """About the block of 128 with the widest scales among those without a place; `exponent` of zeros is far below all."""
+    """The message about the block of 128 with the widest spread of scales among `bad`; zeros have an exponent far below all others."""
     spread = exponent.amax(dim=3) - torch.where(exponent == -_FREE, _FREE, exponent).amin(dim=3)
     tile, row, block = torch.where(bad, spread, -_FREE).eq(spread[bad].max()).nonzero()[0].tolist()
     channels = f"channels {block * TILE_K} to {(block + 1) * TILE_K - 1}"
@@ -152,8 +152,7 @@ def _arrange_codes(codes: torch.Tensor) -> torch.Tensor:
 
 
 def _order(parts: torch.Tensor) -> torch.Tensor:
-    """Between threads and units, and runs and fours of a word, either way: the last six of `parts` are row, thread, step, of two rows, run,
-    value."""
+    """From the order of threads to that of units, or back. The last six dimensions are row, thread, step, row of two, run, value."""
     lane = torch.arange(32, device=parts.device)
     units = parts.flatten(-6, -5)[..., unit_of(lane), :, :, :, :].unflatten(-5, (8, 4))
     return torch.stack([units[..., 0, :, :], units[..., 1, :, :].flip(-2)], dim=-3)

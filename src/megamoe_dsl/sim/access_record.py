@@ -36,7 +36,7 @@ Records = NDArray[np.int64]
 
 
 def pack(agent: int, clock: int, line: int, asynchronous: bool, code: int = 0) -> int:
-    """The record of an access; `code` is that of lanes, if it has any."""
+    """The record of an access; `code` says which lanes made it."""
     return code << CODE_SHIFT | clock << CLOCK_SHIFT | (line & LINE_MASK) << LINE_SHIFT | (ASYNC_BIT if asynchronous else 0) | agent
 
 
@@ -46,7 +46,7 @@ def unpack(record: int) -> tuple[int, int, int, int]:
 
 
 def unordered(records: Records, row: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-    """Which accesses a clock with these entries does not know; None when it knows all. One comparison mostly does for all."""
+    """Mask of the accesses that a clock row does not cover; None if it covers all. Equal records are compared once."""
     raw = records.tobytes()
     if raw == raw[:8] * len(records):
         first = int.from_bytes(raw[:8], "little")
@@ -108,7 +108,7 @@ def alike(bits: int) -> int:
 
 
 def codes_of(bits: int, index: NDArray[np.int64]) -> NDArray[np.int64] | int:
-    """The codes, in place, of the locations that lanes `bits` touch: one lane after the other, each with as many."""
+    """Lane codes, shifted into their field, of the locations that lanes `bits` touch: lane by lane, equally many locations each."""
     if not bits & (bits - 1):
         return bits.bit_length() - 1 << CODE_SHIFT
     return _pattern(bits, addresses(index, -index.item(0)).tobytes())
@@ -127,7 +127,7 @@ def _pattern(bits: int, steps: bytes) -> NDArray[np.int64]:
 
 
 def code_of(where: object, parts: bool = False) -> int | None:
-    """Which lanes of a warp make an access: all alike, when it is one slice, each a part, or each its own (None)."""
+    """The code of a warp's access: ALIKE for one slice, SEVERAL if each lane has a part; None if each lane has its own locations."""
     return SEVERAL if parts else ALIKE if isinstance(where, slice) else None
 
 

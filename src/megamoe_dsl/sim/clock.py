@@ -122,7 +122,7 @@ _MOST = 8  # Masks of several lanes that get an entry; of lanes in others, each 
 
 
 class LaneAgents:
-    """A new agent that works for the lanes of a warp, and its entries and theirs: `groups` has those of the masks that have acted."""
+    """An agent for all lanes of a warp, with its clock entry, and the entries of masks of lanes that have acted alone (`groups`)."""
 
     def __init__(self, race: Any, name: str, place: Any) -> None:
         self.race, self.name, self.place = race, name, place
@@ -162,7 +162,7 @@ class LaneAgents:
         return entries
 
     def known(self, row: NDArray[np.int32], code: int, until: int) -> bool:
-        """Whether a clock with these entries knows what the lanes of `code` had done `until` then. What it knows of all is noted there."""
+        """Whether a clock row covers what lanes `code` had done by time `until`. If it covers all lanes, the agent's entry is raised."""
         if row.item(self.agent) >= until:
             return True
         covered, least = 0, 1 << 31
@@ -187,8 +187,8 @@ class Strand:
 
 
 class Said(NamedTuple):
-    """What lanes can say of their warp at one moment.  `done` says for each agent until when lanes have done its work, each its part, and
-    whether that needs an entry of a single lane; `read` says until when it is known that all lanes have read."""
+    """What lanes can tell about their warp at one moment.  `done` has for each agent the time up to which lanes acted, and whether single
+    lanes need entries of their own; `read` has the time up to which all lanes have read."""
 
     done: tuple[tuple[LaneAgents, int, bool], ...]
     read: tuple[tuple[LaneAgents, int], ...]

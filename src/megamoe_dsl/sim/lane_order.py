@@ -49,9 +49,9 @@ class Fence:
 
 
 class LaneOrder:
-    """What the lanes of one warp have done, in `time`, and know. Accesses of all lanes or of one are those of `agents`, others of `parts`,
-    of loads that may be under way at a release of `late`, by kind. `done` has engines that work for each lane, and until when the warp has
-    waited for them. `_told` is what lanes have told since they last did or learned anything."""
+    """What the lanes of one warp have done, counted by `time`, and what they know. Accesses of all lanes or of a single one are recorded
+    for `agents`, those of other subsets for `parts`, loads that may be in flight at a release for `late`, by kind. `done` maps engines
+    that work for each lane to the time up to which the warp has waited for them. `_told` caches what lanes tell until they act or learn."""
 
     def __init__(self, name: str, warp: Thread, race: Any) -> None:
         self.name, self.warp, self.race, self.lockstep = name, warp, race, race.lockstep
@@ -88,7 +88,7 @@ class LaneOrder:
         return self.strands if len(self.strands) == 1 else [strand for strand in self.strands if strand.bits & bits]
 
     def _focus(self, bits: int) -> list[Strand]:
-        """The strands of exactly these lanes, which are about to learn something; strands with other lanes too are split."""
+        """Strands that hold exactly these lanes, which are about to learn something: a strand that holds other lanes too is split."""
         self._told.clear()
         if len(self.strands) == 1 and not self.strands[0].bits & ~bits:
             return self.strands
@@ -101,8 +101,8 @@ class LaneOrder:
     # ---- accesses
 
     def stamp(self, index: Any, code: int | None, reading: bool) -> tuple[NDArray[np.int32], NDArray[np.int64] | int]:
-        """For an access of the executing lanes to locations `index`: what all of them know, and its record (one for each location). `code`:
-        a lane, or what several do with all of it (see `access_record`); None: each has its share of the locations, in turn."""
+        """The clock rows that all executing lanes know, and the record of their access to locations `index` (one per location). `code` is a
+        lane or a code of several lanes (`access_record`); None: every lane has an equal share of the locations, in turn."""
         self._told.clear()
         bits, line = self.lanes(), self.warp.line
         one = not bits & (bits - 1)
@@ -136,7 +136,7 @@ class LaneOrder:
     def in_order(
         self, last: NDArray[np.int64], records: NDArray[np.int64] | int, warps: Row, reading: bool, level: int
     ) -> NDArray[np.bool_]:
-        """Which of the `last` accesses of this warp come before these in the order of one program, or are too alike to conflict."""
+        """Mask of the `last` accesses that program order puts before these, or that cannot conflict because the same lanes made both."""
         change = last ^ records
         same: NDArray[np.bool_] = change & rec.CODE_MASK == 0
         code, when, mine = last >> CODE_SHIFT & rec.LAST, last >> CLOCK_SHIFT, warps[last & rec.AGENT_MASK]
@@ -158,7 +158,7 @@ class LaneOrder:
         return self.warp.loads.by_line.get(self.warp.line, _NOTHING)
 
     def _say(self, starting: bool) -> Said:
-        """What lanes can say now, to others or to an engine that they start, which is theirs."""
+        """What lanes can tell at this moment: other threads, or (`starting`) an engine that works for them."""
         now = self.time
         for strand in self.strands:
             strand.clock.fit(self.race.width)
@@ -177,7 +177,7 @@ class LaneOrder:
         return Said((*done, *((agents, when, when > self._all_know(agents)) for agents, when in self.done.items())), tuple(read))
 
     def _all_know(self, agents: LaneAgents) -> int:
-        """Until when every lane knows what all lanes have done. (Of what they have read, more is told than what each did.)"""
+        """The time up to which every lane knows what all lanes have done."""
         return min(strand.clock.at(agents.agent) for strand in self.strands)
 
     def snapshot(self, bits: int | None = None) -> Clock:
@@ -214,7 +214,7 @@ class LaneOrder:
     # ---- what lanes learn
 
     def learn(self, clock: Clock, bits: int | None = None) -> None:
-        """Lanes (default: those that execute) have synchronized with who tells this."""
+        """Lanes (default: those that execute) have synchronized with a thread that knows `clock`."""
         strands = list(self._focus(self.lanes() if bits is None else bits))
         for strand in strands:
             strand.clock.join(clock)
@@ -265,7 +265,7 @@ class LaneOrder:
                 self._over(strand.clock, bits, (READS,))
 
     def _over(self, clock: Clock, bits: int, rows: tuple[int, ...]) -> None:
-        """Accesses of these lanes are over: writes and reads, or reads alone. Loads that nothing has used yet are not."""
+        """Accesses of these lanes are complete in `rows`: writes and reads, or reads alone. Loads that nothing has used yet are not."""
         unused = self._unused()
         over = [] if OTHERS in unused else [self.agents, *([self.parts] if self.parts else [])]
         if self.late:
@@ -320,7 +320,7 @@ class LaneOrder:
         self.light[name] = bits, clock
 
     def light_fences(self, bits: int | None = None) -> list[Clock]:
-        """What light fences let a relaxed arrive of lanes (default: those that execute) publish: of lanes that are among these, or more."""
+        """What a relaxed arrive of lanes (default: those that execute) publishes by light fences of a subset or a superset of them."""
         bits = self.lanes() if bits is None else bits
         return [clock for lanes, clock in self.light.values() if lanes & bits in (lanes, bits)]
 
@@ -331,7 +331,7 @@ class LaneOrder:
         self.pending[place, bits].join(clock)
 
     def has_seen(self, agents: LaneAgents, until: int) -> bool:
-        """Whether the executing lanes, or one that told them, were there when an agent of the run had done something `until` then."""
+        """Whether the executing lanes know, themselves or from others, that `agents` had acted up to time `until`."""
         if agents is self.agents:
             return True
         return bool(self.released().rows[HAPPENED].take(agents.of(FULL)).max() >= until)

@@ -78,7 +78,7 @@ class LoadsInFlight:
         return before
 
     def _at(self, shuffles: bool) -> list[tuple[int, int]]:
-        """PTX lines with instructions that release something or wait for lanes, shuffles or others, and the loads that may be under way."""
+        """(PTX line, loads in flight there, a bit each) of what releases something or waits for lanes: of `shuffles`, or of all else."""
         masks: dict[int, int] = {}
         for ins, mask in zip(self.code, self._under_way, strict=True):
             if mask and (shuffles if ins.parts[0] in _SHUFFLES else _RELEASES.intersection(ins.parts) or ins.parts[0] in ("red", "atom")):
@@ -87,7 +87,7 @@ class LoadsInFlight:
 
     @cached_property
     def kinds(self) -> dict[int, int]:
-        """PTX line of every load that may be under way at more than shuffles: its kind. Those of a kind may be at the same places."""
+        """Maps the PTX line of each load that may be in flight at a release to its kind: a kind is in flight at the same lines."""
         told = self._at(shuffles=False)
         places = {load.line: tuple(line for line, mask in told if mask >> bit & 1) for bit, load in enumerate(self.loads)}
         numbers = {where: number for number, where in enumerate(dict.fromkeys(where for where in places.values() if where))}
@@ -95,6 +95,6 @@ class LoadsInFlight:
 
     @cached_property
     def by_line(self) -> dict[int, frozenset[int]]:
-        """PTX line of what releases something or waits for lanes: kinds of the loads that may be under way there."""
+        """Maps the PTX line of each instruction that releases something or waits for lanes to the kinds of loads in flight there."""
         kinds = [self.kinds.get(load.line, OTHERS) for load in self.loads]
         return {line: frozenset(one for bit, one in enumerate(kinds) if mask >> bit & 1) for line, mask in self._at(shuffles=True)}

@@ -66,7 +66,7 @@ class Race:
         return Clock(np.zeros((ROWS, self.width), np.int32))
 
     def engine(self, warp: Thread, name: str, clock: Clock, asynchronous: bool = True, rows: Any = slice(None)) -> Actor:
-        """The next operation of an engine that works for a warp, which knows what `clock` does; that counts the operation in these rows."""
+        """The actor of the next operation of a warp's engine: it knows `clock`, in these rows of which the operation is counted."""
         agent, count = warp.state.get(("engine", name)) or (self.agent(f"{self.names[warp.agent]} {name}", warp.cta), 0)
         warp.state["engine", name] = agent, count + 1
         clock.fit(self.width)
@@ -211,7 +211,7 @@ class Race:
     def _unknown(
         self, last: Any, bad: Any, rows: Rows, level: int, records: Any, actor: Accessor, reading: bool = False
     ) -> NDArray[np.bool_] | None:
-        """Of the accesses that no entry of a clock covers (`bad`): those that neither program order nor what single lanes told covers."""
+        """The accesses `bad`, which no clock entry covers, without those that program order or single lanes cover; None if none is left."""
         if not isinstance(actor, Actor):
             order = actor.order
             if reading and not order.own(last, self.warps):

@@ -38,7 +38,7 @@ class Readers:
             QUICK.keep(self.some, self._pages[number][agent], number << PAGE_SHIFT, index, records)
 
     def unknown(self, index: NDArray[np.int64] | slice, known: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], Records]]:
-        """(places in `index`, records) of readers that a clock with these entries does not know; forgets all, for a write follows."""
+        """(positions in `index`, records) of readers that a clock row does not cover. Forgets all readers there, as a write follows."""
         some = self.some[index]
         if b"\1" not in some.tobytes():
             return []
@@ -54,7 +54,7 @@ class Readers:
         return out
 
     def copy(self, old: NDArray[np.int64], new: slice) -> None:
-        """The locations `old` of one page are now also called `new`, of another."""
+        """Copies the readers of locations `old`, inside one page, to locations `new` of another page."""
         self.some[new] = self.some[old]
         place = new.start & PAGE - 1
         for agent, records in list(self._pages.get(int(old[0]) >> PAGE_SHIFT, {}).items()):

@@ -105,7 +105,7 @@ TMA_STORE = "TMA store"
 
 
 def load_actor(w: Warp, lane: int) -> Callable[[Mbarrier], Actor]:
-    """A function of a barrier: its load engine as it makes the next copy, with what the lane knows now."""
+    """Returns a function that makes the actor of a barrier's next load, with what the lane knows now."""
     race, line, known = w.world.race, w.line, w.order.snapshot(w.order.whole(1 << lane))
 
     def actor(barrier: Mbarrier) -> Actor:
