@@ -10,7 +10,7 @@ or value.
 import torch
 
 from megamoe_dsl.problem import ProblemError
-from megamoe_dsl.quant.formats import E4M3_MAX, _require_dtype, _require_scales, e4m3_scale_byte, encode_e4m3, float_blocks, require_floats
+from megamoe_dsl.quant.formats import E4M3_MAX, _require_dtype, _require_scales, encode_e4m3, float_blocks, require_floats, scaled_blocks
 
 FP32_SCALE_BLOCK = 128
 """Values of K, and rows of weights, that share one FP32 scale; the tensor core's partial sums are promoted to FP32 as often."""
@@ -47,11 +47,8 @@ def quantize_e4m3_pow2(x: torch.Tensor, block: int = FP32_SCALE_BLOCK, *, check:
     for e = 0 (a block of zeros: all its codes are zero). Values are multiplied with the float32 of bits (254 - e) << 23. All else is as of
     `quantize_e4m3_f32`.
     """
-    blocks = float_blocks("x", x, block, check=check)
-    byte = e4m3_scale_byte(blocks.abs().amax(dim=-1)).to(torch.int32)
-    sf = (byte << _MANTISSA_BITS).view(torch.float32)
-    inverse = ((254 - byte) << _MANTISSA_BITS).view(torch.float32)
-    return _joined(encode_e4m3(blocks * inverse.unsqueeze(-1)), x.shape[-1]), sf
+    scaled, byte = scaled_blocks("x", x, block, E4M3_MAX, check, whole=False)
+    return _joined(encode_e4m3(scaled), x.shape[-1]), (byte.to(torch.int32) << _MANTISSA_BITS).view(torch.float32)
 
 
 def dequantize_e4m3_f32(x: torch.Tensor, sf: torch.Tensor, block: int = FP32_SCALE_BLOCK) -> torch.Tensor:

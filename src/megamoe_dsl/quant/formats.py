@@ -150,9 +150,11 @@ def _least_scale(amax: torch.Tensor, largest: float) -> torch.Tensor:
     return amax * torch.full((), 1.0 / largest, dtype=torch.float32, device=amax.device)
 
 
-def _scaled_blocks(name: str, x: torch.Tensor, block: int, largest: float, check: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    # Blocks divided by their scales, float32 [..., K / block, block], and the scales' bytes.  All that may refuse a value comes first.
-    blocks = float_blocks(name, x, block, whole=True, check=check)
+def scaled_blocks(
+    name: str, x: torch.Tensor, block: int, largest: float, check: bool, whole: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks divided by their scales, float32 [..., ceil(K / block), block], and the scales' bytes.  Raises as `float_blocks`."""
+    blocks = float_blocks(name, x, block, whole=whole, check=check)
     sf = _byte_not_below(_least_scale(blocks.abs().amax(dim=-1), largest))
     return blocks * _power_of_two(_SCALE_BIAS - sf.to(torch.int32)).to(torch.float32).unsqueeze(-1), sf
 
@@ -163,7 +165,7 @@ def quantize_e4m3(x: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
     A block of zeros gets byte 0 (inverse scale 2^127) and codes of zero; minus zero keeps its sign. What is not float32 is cast to it
     first. Without `check` nobody looks for non-finite values, which waits for the device; they stay in their block.
     """
-    scaled, sf = _scaled_blocks("x", x, block, E4M3_MAX, check)
+    scaled, sf = scaled_blocks("x", x, block, E4M3_MAX, check)
     return encode_e4m3(scaled).flatten(-2), sf
 
 
@@ -241,7 +243,7 @@ def quantize_e2m1(w: torch.Tensor, block: int = SCALE_BLOCK, *, check: bool = Tr
 
     Takes floating point [..., K] and gives uint8 [..., K / 2], low nibble first, and uint8 [..., K / block]; all else as `quantize_e4m3`.
     """
-    scaled, sf = _scaled_blocks("w", w, block, E2M1_MAX, check)
+    scaled, sf = scaled_blocks("w", w, block, E2M1_MAX, check)
     return _two_in_a_byte(_nearest_code(scaled).flatten(-2)), sf
 
 
