@@ -98,7 +98,6 @@ def _encoder(kind: str, qualifiers: frozenset[str]) -> Callable[[Any], Any]:
 
 
 def _pair(kind: str, qualifiers: frozenset[str], high: Value, low: Value) -> Value:
-    """Two float32 to a packed pair."""
     if kind == "bf16" and not qualifiers:
         return apply(bf16_pair, high, low, dtype=np.uint32)
     if kind in _TABLES:

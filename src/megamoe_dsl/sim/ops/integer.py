@@ -205,7 +205,8 @@ _SPACES = {
 
 
 def _product(p: tuple[str, ...], t: type) -> Function:
-    result = _WIDE[t] if "wide" in p else t if "hi" in p else unsigned(t)
+    source = t if "wide" in p or "hi" in p else unsigned(t)
+    result = _WIDE[t] if "wide" in p else source
 
     def run(x: Value, y: Value, *addend: Value) -> Value:
         if "hi" in p and t in (np.uint64, np.int64):
@@ -216,7 +217,7 @@ def _product(p: tuple[str, ...], t: type) -> Function:
             product = x.astype(result) * y.astype(result)
         return product + addend[0] if addend else product
 
-    return run, [t, t, result], None
+    return run, [source, source, result], None
 
 
 def _extreme(p: tuple[str, ...], t: type) -> Function:
