@@ -48,3 +48,9 @@ def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process groups without CUDA."""
     monkeypatch.setenv("MEGAMOE_BENCH_BACKEND", "gloo")
     monkeypatch.setattr("megamoe_dsl.bench.process_group.get_context", lambda method: SimpleNamespace(Process=forked_process))
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled in this process: for a few that is faster than two more that import the DSL."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from multiprocessing import get_context
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,15 @@ RECORD = "record.pt"
 PRELOAD = ["pytest", "torch.distributed", "cutlass.cute", "megamoe_dsl.sim", "megamoe_dsl.runtime.nodes"]
 
 
+def forking(method: str = "") -> ForkServerContext:
+    """In place of `multiprocessing.get_context`: processes are forked from one that has imported what takes long."""
+    FORKED.set_forkserver_preload(PRELOAD)
+    return FORKED
+
+
 def forked_process(target: Callable[..., None], args: tuple[Any, ...]) -> ForkServerProcess:
     """A process, not yet started, with this one's present environment."""
-    FORKED.set_forkserver_preload(PRELOAD)
-    return FORKED.Process(target=_run, args=(dict(os.environ), target, args))
+    return forking().Process(target=_run, args=(dict(os.environ), target, args))
 
 
 def recorded_by(run: Callable[[Path], None], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

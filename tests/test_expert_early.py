@@ -38,6 +38,7 @@ def test_the_ways_differ_in_one_thing_each() -> None:
     assert configs[WEIGHTS][1] == LAYER.configs(TARGET, TOKENS) and configs[WEIGHTS][1].fc2.prefetch_weights
 
 
+@pytest.mark.usefixtures("one_core")
 def test_every_way_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_early([POINT], TARGET, tmp_path) == 6
     record = recorded_by(run_on_gpu, tmp_path, monkeypatch)

@@ -34,6 +34,7 @@ def run_on_gpu(folder: Path) -> None:
     torch.save(record, folder / RECORD)
 
 
+@pytest.mark.usefixtures("one_core")
 def test_one_launch_has_the_bits_of_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_few([POINT], TARGET, tmp_path) == 5
     record = recorded_by(run_on_gpu, tmp_path, monkeypatch)

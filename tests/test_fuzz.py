@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import fuzz
 import fuzzing_process
+from forked import forking
 from fuzz import kinds, verdict
 from fuzzing import check as check_module
 from fuzzing import search as search_module
@@ -187,6 +188,7 @@ def test_a_search_ends_with_its_time_or_its_trials() -> None:
 def test_a_process_that_dies_fails_or_hangs_has_found_something(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, first = list[Trial](), list[FoundError]()
     monkeypatch.setattr(search_module, "search", fuzzing_process.search)
+    monkeypatch.setattr(search_module, "get_context", forking)
     monkeypatch.setattr(search_module, "GRACE_S", 5.0)
     found = search_module.search_in_processes(FuzzOptions(jobs=4, minutes=0.001), (TRIAL.to_json(),), seen.append, first.append)
     assert sorted(one.wrong for one in found) == ["has not ended 5 s after the time", "its process ended with exit code 3", "told"]
@@ -212,7 +214,7 @@ def command(capsys: Capture, *words: str) -> tuple[int, str]:
 
 
 def test_the_command_searches_in_processes(capsys: Capture) -> None:
-    code, said = command(capsys, "--minutes", "0.0001", "--jobs", "2")
+    code, said = command(capsys, "--minutes", "0.0001", "--jobs", "1")
     assert code == 0 and said.startswith("PASS: none failed in "), said
 
 
@@ -238,8 +240,9 @@ def test_processes_try_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_some_layers_have_the_references_bits() -> None:
+    """With this seed: one of each architecture in two tiles, one of them unfused, too."""
     machine, seen = SimulatedMachine(), list[Trial]()
-    found = first_failure(trials(TINY), lambda trial: check_trial(trial, machine), seen.append, SEED, seconds=600, most=3)
+    found = first_failure(trials(TINY), lambda trial: check_trial(trial, machine), seen.append, 12, seconds=600, most=3)
     assert found is None, (found.wrong, found.trial.to_json())
     assert len(seen) == 3
 
