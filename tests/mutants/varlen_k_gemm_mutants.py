@@ -31,7 +31,8 @@ MUTANTS = (
     mutant("a lane's row is the first warp's", "wrong base", "gather_columns", "(lane // 2) * 4 + number * 2", "(lane // 2) * 4"),
     mutant("a stage has the sources of the one before", "off by one", "gather_columns", "(k + 1) * K_ROWS", "k * K_ROWS"),
     mutant("chunks of a row of K lie in its order", "wrong base", "copy_chunk", "SW128.chunk(chunk, row)", "chunk * VECTOR"),
-    mutant("gathered rows beyond a group's count", "off by one", "source_in", "number < rows", "number <= rows", nearest=TAILS),
+    mutant("gathered rows beyond a group's count", "off by one", "gather_stage", "row < left", "row <= left", nearest=TAILS),
+    mutant("a last stage of few gathered rows is left out", "wrong number", "gather_columns", "left != 0", "left > 32", nearest=TAILS),
     mutant("sorted rows beyond a group's count", "off by one", "copy_rows", "whole + row < rows", "whole + row <= rows", nearest=TAILS),
     mutant(
         "a last stage of few rows is left out", "wrong number", "load_columns", "rows % K_ROWS != 0", "rows % K_ROWS > 32", nearest=TAILS

@@ -46,36 +46,37 @@ def copy_chunk(ctx: GemmContext, address: Any, row: Any, chunk: Any, source: Any
 
 @cute.jit
 def gather_columns(ctx: GemmContext, number: Int32):
-    """Gathers rows in warp `number` of two: lane l copies chunk l % 16 of row l / 16 of a pair of rows, and the warps take pairs in turn.
-    Each lane loads the source of one row of the next stage while the current stage is copied."""
-    config, lane = ctx.config, cute.arch.lane_idx()
-    problem, half, chunk = config.problem, lane // HALF, lane % HALF
-    row_bytes = 2 * problem.tile_rows
+    """Gathers rows in warp `number` of two.  Each lane loads the source of one row of the next stage while the current stage is copied."""
+    problem, lane = ctx.config.problem, cute.arch.lane_idx()
     tile, tiles = next_tile(ctx.first_tile)
     stage = ctx.first_stage
     while tile.valid():
         rows, first = ctx.rows_of_group(tile)
-        column = (tile.row - tile.group * problem.tile_rows) * 2 + chunk * VECTOR
-        base, in_row = ctx.args.a + Int64(column), column < row_bytes
+        column = (tile.row - tile.group * problem.tile_rows) * 2 + lane % HALF * VECTOR
+        base, in_row = ctx.args.a + Int64(column), column < 2 * problem.tile_rows
         own = (lane // 2) * 4 + number * 2 + lane % 2
         listed = listed_in(ctx, rows, first, own)
-        for k in cutlass.range(ctx.k_blocks_of(tile), unroll=1):
-            stage.wait_empty()
-            tokens = stage.shared("tokens")
-            current = source_in(ctx, rows, own + k * K_ROWS, listed)
+        for k in cutlass.range(rows // K_ROWS, unroll=1):
+            source = source_of(ctx, listed)
             listed = listed_in(ctx, rows, first, own + (k + 1) * K_ROWS)
-            for turn in cutlass.range_constexpr(K_ROWS // 4):
-                source, row = shuffle(current, 2 * turn + half), 4 * turn + 2 * number + half
-                there = (source >= 0) & in_row
-                copy_chunk(ctx, tokens, row, chunk, base + Int64(cutlass.max(source, Int32(0))) * row_bytes, there)
-            arrive_when_copied(stage.full)
-            stage = stage.next()
+            stage = gather_stage(ctx, stage, number, base, source, in_row)
+        left = rows % K_ROWS
+        if (left != 0) | (rows == 0):
+            stage = gather_stage(ctx, stage, number, base, source_of(ctx, listed), in_row, left)
         tile, tiles = next_tile(tiles)
 
 
-def source_in(ctx: GemmContext, rows: Any, number: Any, listed: Any) -> Any:
-    """Row of the gathered matrix for row `number` of a group; -1 beyond the group's rows."""
-    return select(number < rows, source_of(ctx, listed), Int32(-1))
+def gather_stage(ctx: GemmContext, stage: Stage, number: Any, base: Any, source: Any, in_row: Any, left: Any = None) -> Stage:
+    """Copies a stage's rows of warp `number`: lane l copies chunk l % 16 of row l / 16 of a pair of rows, and the warps take pairs in turn.
+    `source` is that of one of the warp's rows; `left` counts those of a group's last stage.  Returns the next stage."""
+    stage.wait_empty()
+    lane, tokens, row_bytes = cute.arch.lane_idx(), stage.shared("tokens"), 2 * ctx.config.problem.tile_rows
+    half, chunk = lane // HALF, lane % HALF
+    for turn in range(K_ROWS // 4):
+        row, address = 4 * turn + 2 * number + half, base + Int64(shuffle(source, 2 * turn + half)) * row_bytes
+        copy_chunk(ctx, tokens, row, chunk, address, in_row if left is None else (row < left) & in_row)
+    arrive_when_copied(stage.full)
+    return stage.next()
 
 
 @cute.jit
@@ -111,8 +112,7 @@ def copy_rows(ctx: GemmContext, stage: Stage, lane: Int32, rows: Int32, first: I
     source = ctx.args.b + Int64(first + whole) * row_bytes + at
     if lane < chunks:
         for row in cutlass.range(K_ROWS, unroll=8):
-            there = (whole + row < rows) & (at < row_bytes)
-            copy_chunk(ctx, stage.shared("weights"), row, lane, source + Int64(row) * row_bytes, there)
+            copy_chunk(ctx, stage.shared("weights"), row, lane, source + Int64(row) * row_bytes, (whole + row < rows) & (at < row_bytes))
 
 
 @cute.jit
