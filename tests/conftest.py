@@ -54,3 +54,9 @@ def cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are compiled in this process: for a few that is faster than two more that import the DSL."""
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps its number of threads: those that a search of the fuzzer takes for itself would stay for all tests that follow."""
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)

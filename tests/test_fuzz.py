@@ -56,6 +56,7 @@ TRIAL = Trial(CONFIG, CALLS, CONFIG.replace(block_m=16, num_stages=0), unfused=T
 TINY = Sizes(hidden=256, intermediate=128, experts_per_rank=3, topk=2, ranks=2, tokens=6, sms=2, calls=2)
 SEED = 5
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Oracle(SimulatedMachine):

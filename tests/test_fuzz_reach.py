@@ -36,6 +36,7 @@ CONFIG = choose(PROBLEM, Target.typical("sm_90a", 2), 3)
 TRIAL = Trial(CONFIG, (FuzzedCall((3,), values="normal"),))
 EXPERTS = ExpertTrial(replace(PROBLEM, recipe="bf16xbf16"), (FuzzedCall((3,)),) * 2, ("trained",) * 2)
 SEED = 5
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_rounds_of_a_search_try_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
