@@ -67,7 +67,7 @@ MUTANTS = (
     mutant(
         "gate and up change places",
         "wrong base",
-        "GateUpBox.column",
+        "GateUpBox.offset",
         "self.order == UP_FIRST",
         "self.order != UP_FIRST",
         nearest=(GRADIENT[0],),

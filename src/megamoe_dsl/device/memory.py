@@ -29,7 +29,6 @@ store_shared_u16 = partial(emit, "{{\n\t.reg .b16 h;\n\tcvt.u16.u32 h, {1};\n\ts
 store_shared_f32 = partial(emit, "st.shared.f32 [{}], {};")
 store_shared_f32x2 = partial(emit, "st.shared.v2.f32 [{}], {{{}, {}}};")
 store_shared_v2 = partial(emit, "st.shared.v2.b32 [{}], {{{}, {}}};")
-
 store_shared_v4 = partial(emit, "st.shared.v4.b32 [{}], {{{}, {}, {}, {}}};")  # (address, words)
 atomic_add_shared = partial(emit_to, Int32, "atom.relaxed.cta.shared::cta.add.u32 {}, [{}], {};")
 reduce_add_shared = partial(emit, "red.relaxed.cta.shared::cta.add.u32 [{}], {};")
@@ -62,7 +61,6 @@ store_u64 = partial(emit, "st.global.b64 [{}], {};")
 store_v2 = partial(emit, "st.global.v2.b32 [{}], {{{}, {}}};")
 store_f32 = partial(emit, "st.global.f32 [{}], {};")
 store_v2_f32 = partial(emit, "st.global.v2.f32 [{}], {{{}, {}}};")
-
 store_v4 = partial(emit, "st.global.v4.b32 [{}], {{{}, {}, {}, {}}};")  # (address, words)
 
 

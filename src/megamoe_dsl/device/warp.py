@@ -56,7 +56,6 @@ shuffle_xor_f32 = partial(emit_to, Float32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 
 """(value, mask): the float that the lane with this number XOR `mask` holds."""
 shuffle_xor = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xffffffff;")
 """(value, mask): the word that the lane with this number XOR `mask` holds."""
-
 shuffle_xor_among = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, {};")
 """(value, mask, members): as `shuffle_xor`, among the lanes of the mask `members` only; other lanes may have diverged."""
 sync_warp = partial(emit, "bar.warp.sync 0xffffffff;")

@@ -74,12 +74,13 @@ class GateUpBox:
         """The first channel of a chunk of a row."""
         return self.channel + (chunk * 4 if self.order == INTERLEAVED else chunk % self.chunks * 8)
 
-    def column(self, chunk: Any) -> Any:
-        """The column of gate and up that a chunk begins at."""
+    def offset(self, row: Any, chunk: Any) -> Any:
+        """Bytes from the start of gate and up, or of their gradients, to a chunk of row `row` of the matrix."""
+        first = Int64(row) * (2 * self.n)
         if self.order == INTERLEAVED:
-            return 2 * self.channel_of(chunk)
+            return (first + 2 * self.channel_of(chunk)) * 2
         second = (chunk // self.chunks) ^ int(self.order == UP_FIRST)
-        return self.channel_of(chunk) + second * self.n
+        return (first + (self.channel_of(chunk) + second * self.n)) * 2
 
     def word_places(self, row: Any, chunk: Any) -> list[Any]:
         """Where a chunk of a row lies; of gate and up that alternate, its even words and its odd ones, which belong to the even and the odd
@@ -153,7 +154,7 @@ def copy_box(ctx: GemmContext, tile: GemmTile, me: RowShare, box: GateUpBox):
     """Asks for a box, in a group of copies; channels that are not there become zero."""
     for row, chunk in box.pieces(me.lane):
         token = cutlass.min(me.warp_token + BOX_ROWS * box.half + row, tile.valid_m - 1)
-        source = ctx.args.gate_up + (Int64(tile.row + token) * (2 * box.n) + box.column(chunk)) * 2
+        source = ctx.args.gate_up + box.offset(tile.row + token, chunk)
         num_bytes = Int32(VECTOR) if box.n % ctx.config.block_n == 0 else select(box.channel_of(chunk) < box.n, Int32(VECTOR), Int32(0))
         places = box.word_places(row, chunk)
         if cutlass.const_expr(len(places) == 1):
@@ -208,7 +209,7 @@ def store_gradients(ctx: GemmContext, tile: GemmTile, me: RowShare, box: GateUpB
             else:
                 (a, c), (b, d) = load_shared_v2(places[0]), load_shared_v2(places[1])
                 words = a, b, c, d
-            store_v4(ctx.args.d + (Int64(tile.row + token) * (2 * box.n) + box.column(chunk)) * 2, tuple(words))
+            store_v4(ctx.args.d + box.offset(tile.row + token, chunk), tuple(words))
 
 
 @cute.jit
@@ -225,10 +226,10 @@ def store_weighted(ctx: GemmContext, tile: GemmTile, me: RowShare, box: GateUpBo
 @cute.jit
 def store_dots(ctx: GemmContext, tile: GemmTile, me: RowShare, number: Int32, rows: Any, dots: Any):
     """What 128 columns add to the gradients of a thread's two rows' weights, once a quad has added them."""
-    for h in cutlass.range_constexpr(2):
+    for h in cutlass.range_constexpr(HALVES):
         total = dots[h]
         for mask in cutlass.range_constexpr(1, 3):
             total = total + shuffle_xor_f32(total, mask)
-        there = (me.token + 8 * h < tile.valid_m) & (number * DOT_COLUMNS < ctx.config.problem.n)
+        there = (me.token + BOX_ROWS * h < tile.valid_m) & (number * DOT_COLUMNS < ctx.config.problem.n)
         if there & (me.pair == 0):
             store_f32(ctx.args.dots + (Int64(number) * ctx.args.m + rows[h]) * 4, total)
