@@ -145,6 +145,7 @@ def scale_rows(parts: Any, exponents: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 WARPS = 4
+TOKEN_CHUNKS = 2  # of `DecodedRows`
 ONES = 0x7F7F7F7F  # four UE8M0 exponents of 1
 
 
@@ -295,9 +296,6 @@ def multiply_decoded(stage: Stage, me: DecodedAhead, acc: PromotedSums, tokens: 
         old = acc.parts[c]
         sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
     return PromotedSums(tuple(sums), partial), tokens, following
-
-
-TOKEN_CHUNKS = 2
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from ...artifact.artifact import Artifact
 from ...quant import ExpertWeights
 from ...sim import Report
-from ..buffers import Inputs
+from ..buffers import Inputs, check_tensor
 from ..simulated import SimulatedRanks, Tensors, check_rank_weights, memory_of, simulated_launch
 from .buffers import EpBuffers, RowActivations
 from .routing import RoutingTables, check_scatter_indices
@@ -46,6 +46,10 @@ class SimulatedEp(SimulatedRanks):
     def combine(self, acts: Sequence[RowActivations], tokens: Sequence[int], launches: int = 1) -> tuple[list[torch.Tensor], Report]:
         """y of every rank, bf16 [tokens of the rank, hidden], and what the simulator saw; the tables are those of the last dispatch.
         Raises as `dispatch` does."""
+        self.problem.check_ranks("acts", acts)
+        for rank, one in enumerate(acts):
+            for name, (dtype, shape) in one.layout(self.problem).items():
+                check_tensor(f"acts[{rank}].{name}", getattr(one, name), dtype, shape)
         ys = [torch.empty(self.problem.check_num_tokens(count), self.problem.hidden, dtype=torch.bfloat16) for count in tokens]
         given = [{"acts": one.values, "acts_sf": one.scales} for one in acts]
         return ys, self.launch(self.combine_kernel, [{"y": y} for y in ys], given, launches)

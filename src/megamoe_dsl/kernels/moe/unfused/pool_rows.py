@@ -38,6 +38,9 @@ from ..pool import Cursor, advance_to_valid, weight_of
 from .config import BLOCKS_PER_PART
 from .context import StageContext
 
+VECTOR_BYTES = 16
+RUN_BYTES = 16  # eight columns of fc1_out
+
 
 @dataclass(frozen=True)
 class PartTable(SharedTable):
@@ -62,9 +65,6 @@ def each_part(ctx: StageContext, warp: Int32, warps: cutlass.Constexpr[int], par
         cursor = advance_to_valid(dataclasses.replace(cursor, index=cursor.index + ctx.config.num_sms * warps), experts)
 
 
-VECTOR_BYTES = 16
-
-
 def push_results(ctx: StageContext, warp: Any, lane: Any) -> None:
     """Sends one warp's share of the results."""
     form, channels = ctx.results, ctx.config.push_channels
@@ -80,9 +80,6 @@ def push_results(ctx: StageContext, warp: Any, lane: Any) -> None:
             form.send(destination + value_bytes * step, first + value_bytes * step, lane, vector)
 
     each_part(ctx, warp, ctx.config.epilogue_warps, ctx.config.problem.hidden // channels, push)
-
-
-RUN_BYTES = 16  # eight columns of fc1_out
 
 
 @cute.jit
