@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 from fault_runs import sign_of
 from fault_trial import SEEDS
 from test_sm90_faults import subject
 
-import megamoe_dsl.kernels.moe as family
 from first_finding import first_sign
-from megamoe_dsl.arch import Arch
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.artifact.compile import compile_kernel
-from megamoe_dsl.sim.program import load
+from megamoe_dsl.sass.measurer import function_at
 
-FOLDER = Path(family.__file__).parent
-OTHERS_FOLDER = {"sm_90a": "sm100", "sm_100a": "sm90"}
 EXPLAINED = {
     "pull_tokens": "counts of ranks lie in registers, which the shuffles and ballots that follow wait for",
     "load_chunk": "after the loads of a token: they tell the mbarrier that every lane waits for",
@@ -58,21 +52,16 @@ def warp_barriers(order: str) -> tuple[WarpBarrier, ...]:
 
 def warp_barriers_of(compiled: Artifact) -> tuple[WarpBarrier, ...]:
     """All of a kernel that has the lines of its sources, in the order of its PTX."""
-    sources = load(compiled.ptx).kernel.sources
-    found = []
-    for match in re.finditer(r"bar\.warp\.sync [^;]*;", compiled.ptx):
-        file, line = sources[compiled.ptx.count("\n", 0, match.start()) + 1].split(":")
-        found.append(WarpBarrier(match.span(), function_at(file, int(line), compiled.config.arch), int(line)))
+    paths = dict(re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', compiled.ptx, re.MULTILINE))
+    found, place = [], ("", 0)
+    for match in re.finditer(r"\.loc\s+(\d+)\s+(\d+)|bar\.warp\.sync [^;]*;", compiled.ptx):
+        if match[1]:
+            place = paths[match[1]], int(match[2])
+        else:
+            function = function_at(*place)
+            assert function is not None, place
+            found.append(WarpBarrier(match.span(), function, place[1]))
     return tuple(found)
-
-
-def function_at(name: str, line: int, arch: Arch) -> str:
-    """The function of the family's file of this name, for this architecture, that has the line."""
-    files = (*FOLDER.glob(name), *FOLDER.glob(f"sm*/{name}"))
-    (file,) = (path for path in files if path.parent.name != OTHERS_FOLDER[arch.name])
-    functions = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
-    (function,) = (one.name for one in functions if one.lineno <= line <= (one.end_lineno or 0))
-    return function
 
 
 def how_noticed_without(order: str, dropped: Collection[WarpBarrier]) -> str | None:
