@@ -23,6 +23,7 @@ from rich.console import Console
 from megamoe_dsl.arch import Gpu
 from megamoe_dsl.bench.point import Point, points_of
 from megamoe_dsl.bench.variant import neighbors, variant_fields, variant_name
+from megamoe_dsl.cli.output_file import require_writable_files, write_whole
 from megamoe_dsl.cli.tables import ruled, wide_console
 from megamoe_dsl.config_error import ConfigError
 from megamoe_dsl.kernels.moe.config import MegaMoeConfig
@@ -58,6 +59,7 @@ class PredictOptions(PointOptions):
 
 def predict(given: PredictOptions) -> None:
     """Raises `ProblemError` and `ConfigError`."""
+    require_writable_files({"--trace": given.trace, "--svg": given.svg})
     gpu, console = find_gpu(given.gpu), wide_console()
     points = points_of(replace(given, recipe=given.recipe or default_recipe(find_kernel("mega_moe"), gpu.arch)), least_tokens=1)
     if given.nodes is not None:
@@ -81,9 +83,9 @@ def predict(given: PredictOptions) -> None:
         print_launches(console, found, gpu)
     launches = [one for _, _, one in found]
     if given.trace is not None:
-        given.trace.write_text(perfetto(launches[0]))
+        write_whole(given.trace, perfetto(launches[0]))
     if given.svg is not None:
-        given.svg.write_text(to_svg(draw(launches, gpu.name)))
+        write_whole(given.svg, to_svg(draw(launches, gpu.name)))
 
 
 def launched(point: Point, config: MegaMoeConfig, gpu: str) -> Launched:

@@ -81,6 +81,7 @@ def test_choices_are_compared(capsys: Capture) -> None:
         ("--tokens 8,16 --trace x.json", "--tokens = '8,16': must be of one point with --trace"),
         ("--gpu B200 --pool-rows 64", "--pool-rows = 64: must be None or a multiple of 128"),
         ("--compare --json", "--json = True: must be left out with --compare"),
+        ("--tokens 8 --svg nowhere/x.svg", "--svg = 'nowhere/x.svg': must be in a folder that is there: nowhere is none"),
         ("--compare --tokens 8 --trace x.json", "--trace = 'x.json': must be left out with --compare"),
         ("--hidden 1024 --tokens 8", "--intermediate = None: must be given"),
         ("--recipe fp8xfp8 --gpu B200 --tokens 8", "--recipe = 'fp8xfp8': must be "),
