@@ -69,7 +69,7 @@ class SimulatedLayer:
     def _quantize(self, rank: int, inputs: Bf16Inputs) -> Launch:
         config, kernel = self.pre_dispatch.config, self.pre_dispatch.kernel
         pointers = {name: tensor.data_ptr() for name, tensor in inputs._asdict().items()}
-        counts = {"num_tokens": len(inputs.x), "padded_tokens": len(inputs.x)}
+        counts = {"num_tokens": len(inputs.x)}
         if config.shared:
             counts["first_shared"] = config.shared_experts.first_of(rank)
         if "factors" in kernel.arguments(config).names:

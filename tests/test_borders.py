@@ -128,7 +128,7 @@ def test_pieces_are_shares_of_whole_vectors_but_for_the_last() -> None:
 # --- its inputs
 def test_inputs_take_what_they_read() -> None:
     """Scales of tokens that have them, factors of those that are quantized with one, and the first shared expert."""
-    kernel, always = find_kernel("pre_dispatch"), ("sym", "x", "topk_idx", "topk_weights", "num_tokens", "padded_tokens")
+    kernel, always = find_kernel("pre_dispatch"), ("sym", "x", "topk_idx", "topk_weights", "num_tokens")
     for recipe, given, more in (
         ("nvfp4xnvfp4", {}, ("factors",)),
         ("nvfp4xnvfp4", {"quantized": True}, ("x_sf",)),

@@ -22,7 +22,7 @@ def ep(name: str, kind: str, where: str, old: str, new: str, change: str) -> Mut
 OUT = "check_output('out', out, (len(tensors[0]), self.problem.hidden), self.device)"
 EP_OUT = "check_output('out', y, shape, x.device)"
 PLACES = "(at, scales, idx, weights) == self._places"
-MOVED = "values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = (at, idx, weights, tokens, tokens)"
+MOVED = "values.x, values.topk_idx, values.topk_weights, values.num_tokens = (at, idx, weights, tokens)"
 FUSED = (
     layer("a call keeps the first bound", "stale buffer", "MegaMoE._plan", "None if bound < 0 else bound", "3", "another bound"),
     layer(
@@ -63,7 +63,7 @@ FUSED = (
         "stale buffer",
         "InputsStage.__call__",
         MOVED,
-        MOVED.replace("tokens, tokens)", "values.num_tokens or tokens, tokens)"),
+        MOVED.replace("tokens)", "values.num_tokens or tokens)"),
         "one token",
     ),
     layer(

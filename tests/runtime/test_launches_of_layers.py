@@ -68,7 +68,7 @@ def test_a_layer_s_options_reach_its_launches(
         gpu.show(maps=layer.memory.maps, results=layer.memory.results)
         copy, *layers = gpu.call(layer, **given)
     places = {name: name for name in ("sym", "x", "topk_idx", "topk_weights")}
-    assert copy.arguments == {**places, "num_tokens": 3, "padded_tokens": 3, **copies}
+    assert copy.arguments == {**places, "num_tokens": 3, **copies}
     assert (copy.config.quantized, copy.config.shared, copy.config.pool_rows) == (False, shared, pool_rows)
     common = {name: name for name in ("sym", "peers", "y", "stats", "watchdog")}
     common |= {"num_tokens": 3, "rank": 0, "watchdog_ns": 60 * 10**9, "trace": 0, **computes}

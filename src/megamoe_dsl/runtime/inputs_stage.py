@@ -68,7 +68,7 @@ class InputsStage:
             values.x_sf = scales
         if at % TOKEN_ALIGNMENT or scales % SCALE_ALIGNMENT:
             self.check(x, x_sf, topk_idx, topk_weights)
-        values.x, values.topk_idx, values.topk_weights, values.num_tokens, values.padded_tokens = at, idx, weights, tokens, tokens
+        values.x, values.topk_idx, values.topk_weights, values.num_tokens = at, idx, weights, tokens
         kernel.launch()
 
 

@@ -43,7 +43,6 @@ class Arguments:
     y: Int64 = OPTIONAL  # bf16 [num_tokens, hidden], the output
     stats: Int64 = OPTIONAL  # i32[experts_per_rank] to which received tokens are added, or 0
     num_tokens: Int32 = OPTIONAL  # tokens of this rank
-    padded_tokens: Int32 = OPTIONAL  # at least num_tokens: the inputs stage masks the slots of rows up to here
     x_sf: Int64 = OPTIONAL  # scales of quantized tokens, K-major, 4-byte aligned
     first_shared: Int32 = OPTIONAL  # number of the rank's first shared expert; `topk_idx` and `topk_weights` are without their slots
     rank: Int32 = OPTIONAL  # this rank's index

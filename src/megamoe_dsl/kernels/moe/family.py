@@ -20,7 +20,7 @@ from .sm100.config import Sm100Config
 MIB = 1 << 20
 ARGUMENTS = *OVER_RANKS, "maps", "y", "stats", "num_tokens", "trace"
 """Of every launch of the fused layer, and of its stages."""
-TOKENS = "x", "topk_idx", "topk_weights", "num_tokens", "padded_tokens"
+TOKENS = "x", "topk_idx", "topk_weights", "num_tokens"
 """Of every launch of the inputs stage."""
 
 

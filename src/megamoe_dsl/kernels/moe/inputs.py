@@ -4,8 +4,7 @@ way; those that are quantized already are copied.
 waits: nothing; signals: nothing, the mega kernel follows on the same stream.
 
 Byte-equal to `quant.quantize_e4m3` (fp8xfp4: UE8M0 per 32 channels), `quant.quantize_e2m1` (mxf4xmxf4), `quant.quantize_nvfp4` (with the
-first expert's factor of x) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).  Rows from num_tokens to padded_tokens get
-masked slots, so that a captured graph of padded_tokens tokens leaves them out.
+first expert's factor of x) and `quant.quantize_e4m3_f32` (fp8xfp8: FP32 amax / 448 per 128).
 
 A warp takes 256 channels of a token at a time, or what is left of it, 8 a lane (`Chunk`); lanes that share a scale reduce its amax by
 shuffles.
@@ -150,14 +149,10 @@ def copy_scale_bytes(mine: Chunk, to: Int64, source: Int64):
 
 @cute.jit
 def copy_routing(config: cutlass.Constexpr[PreDispatchConfig], args: Any, slot: Int32):
-    """One top-k slot; masked where there is no token."""
-    region, topk = config.symmetric, config.problem.topk
-    idx, weight = Int64(-1), Int32(0)
-    if slot < args.num_tokens * topk:
-        idx = load_constant_u64(args.topk_idx + Int64(slot) * 8)
-        weight = load_u32(args.topk_weights + Int64(slot) * 4)
-    store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, idx)
-    store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
+    """Copies the expert and the weight of one top-k slot of all tokens."""
+    region = config.symmetric
+    store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, load_constant_u64(args.topk_idx + Int64(slot) * 8))
+    store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, load_u32(args.topk_weights + Int64(slot) * 4))
 
 
 @cute.jit
@@ -168,15 +163,14 @@ def fill_routing(config: cutlass.Constexpr[PreDispatchConfig], args: Any, slot: 
     token = div(slot, slots)
     place = slot - token * slots
     idx, weight = Int32(MASKED), Int32(0)
-    if token < args.num_tokens:
-        if place < given:
-            at = Int64(token * given + place)
-            found = load_constant_u64(args.topk_idx + at * 8)
-            if (found >= 0) & (found < shared.routed.num_experts):
-                idx = shared.number_of(Int32(found))
-            weight = load_u32(args.topk_weights + at * 4)
-        else:
-            idx, weight = args.first_shared + (place - given), Int32(ONE)
+    if place < given:
+        at = Int64(token * given + place)
+        found = load_constant_u64(args.topk_idx + at * 8)
+        if (found >= 0) & (found < shared.routed.num_experts):
+            idx = shared.number_of(Int32(found))
+        weight = load_u32(args.topk_weights + at * 4)
+    else:
+        idx, weight = args.first_shared + (place - given), Int32(ONE)
     store_u64(region.address(args.sym, "topk_idx") + Int64(slot) * 8, Int64(idx))
     store_u32(region.address(args.sym, "topk_weights") + Int64(slot) * 4, weight)
 
@@ -186,7 +180,7 @@ WARPS = THREADS // 32
 
 @cute.kernel
 def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: Any):
-    """One CTA: its warps stride over the chunks of all tokens, then its threads over the top-k slots, padding included."""
+    """One CTA: its warps stride over the chunks of all tokens, then its threads over the top-k slots."""
     thread, cta = Int32(cute.arch.thread_idx()[0]), Int32(cute.arch.block_idx()[0])
     chunks = args.num_tokens * chunks_of_token(config)
     for chunk in cutlass.range(cta * WARPS + (thread >> 5), chunks, config.num_sms * WARPS, unroll=1):
@@ -194,7 +188,7 @@ def pre_dispatch_kernel(config: cutlass.Constexpr[PreDispatchConfig], args: Any)
             copy_chunk(config, args, chunk, thread & 31)
         else:
             quantize_chunk(config, args, chunk, thread & 31)
-    slots = args.padded_tokens * config.problem.topk
+    slots = args.num_tokens * config.problem.topk
     for slot in cutlass.range(cta * THREADS + thread, slots, config.num_sms * THREADS, unroll=1):
         if cutlass.const_expr(config.shared):
             fill_routing(config, args, slot)
