@@ -107,8 +107,8 @@ def test_token_scales_read_again_for_the_last_rows_are_overtaken(monkeypatch: py
     """What the kernel did once: the last block's scales, loaded when its products were there, came back from another K block."""
     promote = share.ColumnShare.promote
 
-    def read_again(me: Any, sums: Any, partial: Any, token_scales: Any, row_scales: Any) -> Any:
-        return promote(me, sums, partial, [load_shared_f32x2(one.address) for one in token_scales], row_scales)
+    def read_again(me: Any, block: int, sums: Any, partial: Any, token_scales: Any, row_scales: Any) -> Any:
+        return promote(me, block, sums, partial, [load_shared_f32x2(one.address) for one in token_scales], row_scales)
 
     monkeypatch.setattr(share, "load_pair", Pair.load)
     monkeypatch.setattr(share.ColumnShare, "promote", read_again)

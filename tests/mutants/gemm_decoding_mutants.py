@@ -151,17 +151,17 @@ DECODING_MUTANTS = (
     mutant(
         "both chunks of a tall tile multiply the first one's rows",
         "wrong base",
-        "DecodedRows.multiply",
-        "tokens + t * (GROUP_ROWS * ROW_BYTES)",
+        "DecodedRows.operands",
+        "tokens + chunk * (GROUP_ROWS * ROW_BYTES)",
         "tokens",
         "fp4-rows-256",
     ),
     mutant(
         "both chunks of a tall tile have the first one's scales",
         "wrong base",
-        "DecodedRows.multiply",
-        "2 * t + i // 2 % 2",
-        "i // 2 % 2",
+        "DecodedRows.promote",
+        "token_scales[2 * chunk :]",
+        "token_scales",
         "fp4-rows-256",
     ),
     mutant(
@@ -175,7 +175,7 @@ DECODING_MUTANTS = (
     mutant(
         "a tall tile's next stage is multiplied before it is full",
         "missing order",
-        "DecodedRows.multiply",
+        "MathThread.multiply",
         "following.wait_full()",
         "",
         "fp4-rows-256",

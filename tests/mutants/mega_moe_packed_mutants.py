@@ -233,8 +233,8 @@ PACKED_MUTANTS = (
         "both chunks of many tokens have the first one's weights",
         "wrong base",
         "multiply_decoded",
-        "weights + c * me.chunk_bytes",
-        "weights",
+        "me.operands(stage, c)",
+        "me.operands(stage)",
         IN_PAIRS,
     ),
     # --- pairs

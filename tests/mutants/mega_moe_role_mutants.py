@@ -132,20 +132,19 @@ SM90_ROLES = (
     Mutant(
         "the last block of rows reads the tokens' scales again, when its products are there",
         "missing order",
-        "ColumnShare.multiply",
-        "partial = wgmma.wait(partial)",
-        "partial = wgmma.wait(partial)\n"
-        "if cutlass.const_expr(b == self.blocks - 1): "
-        "per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]",
+        "MathThread.multiply",
+        "partial = wgmma.wait(partial, 0, words)",
+        "partial = wgmma.wait(partial, 0, words)\n"
+        "if cutlass.const_expr(i == len(acc.parts) - 1): token_scales = self.token_scales(stage, scale_address)",
         ("tests/kernels/test_resources_sm90.py::test_tile_fits_the_chip",),
         archs=ON_SM90,
     ),
     Mutant(
         "the last block of rows reads the tokens' scales again",
         "missing order",
-        "ColumnShare.multiply",
-        "b == 0",
-        "b in (0, self.blocks - 1)",
+        "MathThread.multiply",
+        "i == 0",
+        "i in (0, len(acc.parts) - 1)",
         ("tests/kernels/test_resources_sm90.py::test_tile_fits_the_chip",),
         archs=ON_SM90,
         equivalent="In PTX the scales are used before the stage is given back, so this is about the assembler's order alone. Read before "

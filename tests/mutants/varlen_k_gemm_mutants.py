@@ -134,14 +134,14 @@ MUTANTS = (
     in_fp8(
         "both columns of a pair have one scale",
         "wrong number",
-        "ColumnScaledShare.add_scaled",
+        "ColumnScaledShare.promote",
         "scales[i // 4][i % 2]",
         "scales[i // 4][0]",
     ),
     in_fp8(
         "rows 8 further have the first row's scale",
         "wrong number",
-        "ColumnScaledShare.add_scaled",
+        "ColumnScaledShare.promote",
         "token_scales[i // 2 % 2]",
         "token_scales[0]",
     ),

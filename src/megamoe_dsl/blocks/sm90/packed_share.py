@@ -178,31 +178,11 @@ class DecodedShare(RowShare):
         sums, following = RowShare.multiply_tile(self, stage, scales, k_blocks)
         return self.scale_rows(sums, following.previous()), following
 
-    @cute.jit
-    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
-        """Multiplies one K block, as a `RowShare` does, or with tokens from registers, which are loaded once for both chunks."""
-        if cutlass.const_expr(self.place is None):
-            return RowShare.multiply(self, stage, acc, scales, k, more)
-        tokens, weights = self.fragment(stage), stage.shared("weights")
-        token_scale = stage.token_scales + self.token * 4
-        following = stage.next()
-        ((factor,), *_) = self.block_scales(stage, scales, k)
-        sums, partial = [], acc.partial
-        for c in cutlass.range_constexpr(self.chunks):
-            partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
-            if cutlass.const_expr(c == 0):
-                per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
-            if cutlass.const_expr(c == self.chunks - 1):
-                if more:
-                    following.wait_full()
-            partial = wgmma.wait(partial, 0, tokens)
-            old = acc.parts[c]
-            sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
-        self.release(stage, more)
-        return PromotedSums(tuple(sums), partial), following
+    def in_registers(self, stage: Stage) -> tuple[Any, ...]:
+        return () if self.place is None else self.fragment(stage)
 
     def block_scales(self, stage: Stage, scales: None, k: Any) -> tuple[tuple[Any, ...], ...]:
-        return ((load_shared_f32(stage.shared("sfb")),),) * self.chunks
+        return ((load_shared_f32(stage.shared("sfb")),),) * len(self.zero().parts)
 
     def release(self, stage: Stage, more: Any) -> None:
         release_if(stage, self.lane, more)
@@ -278,23 +258,20 @@ class DecodedAhead(DecodedShare):
 def multiply_decoded(stage: Stage, me: DecodedAhead, acc: PromotedSums, tokens: Any, more: cutlass.Constexpr[bool]):
     """Multiplies one K block with `tokens` from registers.  Returns the sums, the next stage's tokens, and that stage.  If there are no
     `more`, it releases no stage and loads no tokens."""
-    weights, following = stage.shared("weights"), stage.next()
-    token_scale = stage.token_scales + me.token * 4
-    ((factor,), *_) = me.block_scales(stage, None, 0)
+    scale_address, following, block_scales = me.scale_address(stage), stage.next(), me.block_scales(stage, None, 0)
     sums, partial = [], acc.partial
     for c in cutlass.range_constexpr(CHUNKS):
         ends = c == CHUNKS - 1 and more
-        partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * me.chunk_bytes) >> 4), partial)
+        partial = wgmma.issue(tokens, me.operands(stage, c)[1], partial)
         if cutlass.const_expr(c == 0):
-            per_token = [load_shared_f32(token_scale + 32 * h) * factor for h in range(2)]
+            token_scales = me.token_scales(stage, scale_address)
         if cutlass.const_expr(ends):
             following.wait_full()
         partial = wgmma.wait(partial, 0, tokens)
         if cutlass.const_expr(ends):
             release_stage(stage, me.lane)
             tokens = me.fragment(following)
-        old = acc.parts[c]
-        sums.append(tuple(old[i] + partial[i] * per_token[i // 2 % 2] for i in range(len(old))))
+        sums.append(me.promote(c, acc.parts[c], partial, token_scales, block_scales[c]))
     return PromotedSums(tuple(sums), partial), tokens, following
 
 
@@ -314,29 +291,16 @@ class DecodedRows(DecodedShare):
     def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
         return [(replace(self, chunk=chunk), sums[chunk : chunk + 1]) for chunk in range(TOKEN_CHUNKS)]
 
-    @cute.jit
-    def multiply(self, stage: Stage, acc: PromotedSums, scales: None, k: Int32, more: cutlass.Boolean):
-        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
-        weights = wgmma.descriptor(stage.shared("weights") >> 4)
+    def operands(self, stage: Stage, chunk: int = 0) -> tuple[Any, Any]:
         tokens = stage.shared("tokens") + self.first_token * ROW_BYTES
-        token_scale = stage.token_scales + self.token * 4
-        ((factor,),) = self.block_scales(stage, scales, k)
-        following = stage.next()
-        sums, partial = [], acc.partial
-        for t in cutlass.range_constexpr(TOKEN_CHUNKS):
-            partial = wgmma.issue(wgmma.descriptor((tokens + t * (GROUP_ROWS * ROW_BYTES)) >> 4), weights, partial)
-            if cutlass.const_expr(t == 0):
-                per_token = [
-                    load_shared_f32(token_scale + 4 * (GROUP_ROWS * c + 8 * h)) * factor for c in range(TOKEN_CHUNKS) for h in range(2)
-                ]
-            if cutlass.const_expr(t == TOKEN_CHUNKS - 1):
-                if more:
-                    following.wait_full()
-            partial = wgmma.wait(partial)
-            old = acc.parts[t]
-            sums.append(tuple(old[i] + partial[i] * per_token[2 * t + i // 2 % 2] for i in range(len(old))))
-        self.release(stage, more)
-        return PromotedSums(tuple(sums), partial), following
+        return wgmma.descriptor((tokens + chunk * (GROUP_ROWS * ROW_BYTES)) >> 4), wgmma.descriptor(stage.shared("weights") >> 4)
+
+    def token_scales(self, stage: Stage, first: Any) -> list[Any]:
+        starts = [first + GROUP_ROWS * stage.scale_step * chunk for chunk in range(TOKEN_CHUNKS)]
+        return [scale for start in starts for scale in RowShare.token_scales(self, stage, start)]
+
+    def promote(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
+        return super().promote(0, sums, partial, token_scales[2 * chunk :], scales)
 
     def exponents(self, last: Stage) -> list[Any]:
         """The exponents of the weight rows, repeated for each chunk of tokens."""

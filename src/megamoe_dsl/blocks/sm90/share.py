@@ -63,6 +63,43 @@ class MathThread:
             acc, stage = self.multiply(stage, acc, scales, k, k + 1 < k_blocks)
         return acc.parts, stage
 
+    @cute.jit
+    def multiply(self: Any, stage: Stage, acc: PromotedSums, scales: Any, k: Int32, more: cutlass.Boolean):
+        """Multiplies one K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`.  A share has:
+
+        in_registers(stage)        words of the wgmma's A if it takes that from registers, else none
+        operands(stage, i)         A and B of part i
+        scale_address(stage)       of the first scale that `token_scales` loads from shared memory: once, for all parts, since a load for
+                                   the last part alone could still be under way when the stage is released
+        block_scales(stage, scales, k), part_scales(stage, block_scales, i)  scales of all weights and of part i
+        promote(i, sums, partial, token_scales, part_scales)                 sums + partial sums times their scales
+        """
+        scale_address, following, words = self.scale_address(stage), stage.next(), self.in_registers(stage)
+        block_scales = self.block_scales(stage, scales, k)
+        sums, partial = [], acc.partial
+        for i in cutlass.range_constexpr(len(acc.parts)):
+            a, b = self.operands(stage, i)
+            partial = wgmma.issue(words if len(words) else a, b, partial)
+            part_scales = self.part_scales(stage, block_scales, i)
+            if cutlass.const_expr(i == 0):
+                token_scales = self.token_scales(stage, scale_address)
+            if cutlass.const_expr(i == len(acc.parts) - 1):
+                if more:
+                    following.wait_full()
+            partial = wgmma.wait(partial, 0, words)
+            sums.append(self.promote(i, acc.parts[i], partial, token_scales, part_scales))
+        self.release(stage, more)
+        return PromotedSums(tuple(sums), partial), following
+
+    def in_registers(self, stage: Stage) -> tuple[Any, ...]:
+        return ()
+
+    def part_scales(self, stage: Stage, block_scales: Any, part: int) -> Any:
+        return block_scales[part]
+
+    def release(self, stage: Stage, more: Any) -> None:
+        release_stage(stage, self.lane)
+
 
 @dataclass(frozen=True)
 class PromotedSums:
@@ -159,42 +196,12 @@ class RowShare(MathThread):
     def zero(self) -> PromotedSums:
         return PromotedSums.zero(self.chunks, self.chunk_rows // 2)
 
-    @cute.jit
-    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales | None, k: Int32, more: cutlass.Boolean):
-        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
-        tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4)
-        weights = stage.shared("weights") + self.first_chunk * self.chunk_bytes
-        token_scale = stage.token_scales + self.token * stage.scale_step
-        following = stage.next()
-        weight_scales = self.block_scales(stage, scales, k)
-        sums, partial = [], acc.partial
-        for c in cutlass.range_constexpr(self.chunks):
-            partial = wgmma.issue(tokens, wgmma.descriptor((weights + c * self.chunk_bytes) >> 4), partial)
-            of_chunk = self.chunk_scales(stage, weight_scales, c)
-            if cutlass.const_expr(c == 0):
-                per_token = [load_shared_f32(token_scale + 8 * stage.scale_step * h) for h in range(2)]
-            if cutlass.const_expr(c == self.chunks - 1):
-                if more:
-                    following.wait_full()
-            partial = wgmma.wait(partial)
-            sums.append(self.add_scaled(c, acc.parts[c], partial, per_token, of_chunk))
-        self.release(stage, more)
-        return PromotedSums(tuple(sums), partial), following
-
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
         return self.scales_of_chunks(scales.at(k), scales.alternating)
 
-    def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> Any:
-        return block_scales[chunk]
-
-    def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
-        """sums + partial * token scale * weight scale, of the values of a chunk."""
+    def promote(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
         product = [[per_token * scale for scale in scales] for per_token in token_scales]
         return tuple(sums[i] + partial[i] * product[i // 2 % 2][self.kind(chunk, i // 4)] for i in range(self.chunk_rows // 2))
-
-    def release(self, stage: Stage, more: Any) -> None:
-        """Releases a stage that has been read; `more` is not used."""
-        release_stage(stage, self.lane)
 
     def parts(self, sums: Any) -> list[tuple[RowShare, Any]]:
         """Pairs of a part's share and its sums: one pair."""
@@ -205,13 +212,11 @@ class RowShare(MathThread):
         tokens = wgmma.descriptor((stage.shared("tokens") + self.first_token * ROW_BYTES) >> 4, a)
         return tokens, wgmma.descriptor((stage.shared("weights") + (self.first_chunk + chunk) * self.chunk_bytes) >> 4, b)
 
-    def token_scales(self, stage: Stage) -> list[Any]:
-        first = stage.token_scales + self.token * stage.scale_step
-        return [load_shared_f32(first + 8 * stage.scale_step * h) for h in range(2)]
+    def scale_address(self, stage: Stage) -> Any:
+        return stage.token_scales + self.token * stage.scale_step
 
-    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
-        (kinds,) = self.scales_of_chunks(rows, False)
-        return self.add_scaled(0, sums, partial, token_scales, kinds)
+    def token_scales(self, stage: Stage, first: Any) -> list[Any]:
+        return [load_shared_f32(first + 8 * stage.scale_step * h) for h in range(2)]
 
     # --- which scales
     def scales_of_chunks(self, rows: list[Any], alternating: Any) -> tuple[tuple[Any, ...], ...]:
@@ -244,12 +249,12 @@ class ColumnScaledShare(RowShare):
     def block_scales(self, stage: Stage, scales: Any, k: Any) -> tuple[tuple[Any, ...], ...]:
         return ()
 
-    def chunk_scales(self, stage: Stage, block_scales: Any, chunk: int) -> list[Any]:
+    def part_scales(self, stage: Stage, block_scales: Any, chunk: int) -> list[Any]:
         """Pairs, of the thread's two columns in every group of 8."""
         first = stage.shared("sfb") + ((self.first_chunk + chunk) * self.chunk_rows + self.pair) * 4
         return [load_shared_f32x2(first + 32 * j) for j in range(self.chunk_rows // 8)]
 
-    def add_scaled(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
+    def promote(self, chunk: int, sums: Any, partial: Any, token_scales: Any, scales: Any) -> tuple[Any, ...]:
         count = self.chunk_rows // 2
         return tuple(sums[i] + partial[i] * (token_scales[i // 2 % 2] * scales[i // 4][i % 2]) for i in range(count))
 
@@ -274,38 +279,20 @@ class ColumnShare(MathThread):
     def zero(self) -> PromotedSums:
         return PromotedSums.zero(self.blocks, self.tokens // 2)
 
-    @cute.jit
-    def multiply(self, stage: Stage, acc: PromotedSums, scales: WeightScales, k: Int32, more: cutlass.Boolean):
-        """One K block; its stage is full.  Returns the sums and the next stage, which is full if there are `more`."""
-        weights = stage.shared("weights") + self.group * (self.blocks * BLOCK_BYTES)
-        tokens = wgmma.descriptor(stage.shared("tokens") >> 4)
-        token_scales = stage.token_scales + self.pair * 4
-        row_scales = scales.at(k)
-        following = stage.next()
-        sums, partial = [], acc.partial
-        for b in cutlass.range_constexpr(self.blocks):
-            partial = wgmma.issue(wgmma.descriptor((weights + b * BLOCK_BYTES) >> 4), tokens, partial)
-            if cutlass.const_expr(b == 0):
-                # Loaded once, for both blocks, and used by the first: so the loads are done when the stage is released after the second.  A
-                # load that only the last block used could still be under way then.
-                per_token = [load_pair(stage, token_scales + 32 * j) for j in range(self.tokens // 8)]
-            if cutlass.const_expr(b == self.blocks - 1):
-                if more:
-                    following.wait_full()
-            partial = wgmma.wait(partial)
-            sums.append(self.promote(acc.parts[b], partial, per_token, row_scales))
-        release_stage(stage, self.lane)
-        return PromotedSums(tuple(sums), partial), following
+    def block_scales(self, stage: Stage, scales: WeightScales, k: Any) -> tuple[list[Any], ...]:
+        return (scales.at(k),) * self.blocks
 
     def operands(self, stage: Stage, block: int = 0) -> tuple[Any, Any]:
-        weights = wgmma.descriptor((stage.shared("weights") + (self.group * self.blocks + block) * BLOCK_BYTES) >> 4)
+        weights = wgmma.descriptor((stage.shared("weights") + self.group * (self.blocks * BLOCK_BYTES) + block * BLOCK_BYTES) >> 4)
         return weights, wgmma.descriptor(stage.shared("tokens") >> 4)
 
-    def token_scales(self, stage: Stage) -> list[Any]:
-        first = stage.token_scales + self.pair * 4
+    def scale_address(self, stage: Stage) -> Any:
+        return stage.token_scales + self.pair * 4
+
+    def token_scales(self, stage: Stage, first: Any) -> list[Any]:
         return [load_pair(stage, first + 32 * j) for j in range(self.tokens // 8)]
 
-    def promote(self, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
+    def promote(self, block: int, sums: Any, partial: Any, token_scales: list[Any], rows: list[Any]) -> tuple[Any, ...]:
         """sums + partial * token scale * row scale; of the weight rows 8 further the last of the row scales."""
         out = []
         for j, per_token in enumerate(token_scales):
@@ -347,14 +334,14 @@ def multiply_some(stage: Stage, me: Share, acc: Any, partials: Any, scales: Weig
     for i in cutlass.range_constexpr(count):
         stage.wait_full()
         started.append(wgmma.issue(*me.operands(stage), partials[i]))
-        token_scales.append(me.token_scales(stage))
-        row_scales.append(scales.at(k + i))
+        token_scales.append(me.token_scales(stage, me.scale_address(stage)))
+        row_scales.append(me.part_scales(stage, me.block_scales(stage, scales, k + i), 0))
         stages.append(stage)
         stage = stage.next()
     sums, done = acc[0], []
     for i in cutlass.range_constexpr(count):
         partial = wgmma.wait(started[i], count - 1 - i)
-        sums = me.promote(sums, partial, token_scales[i], row_scales[i])
+        sums = me.promote(0, sums, partial, token_scales[i], row_scales[i])
         release_stage(stages[i], me.lane)
         done.append(partial)
     return (sums,), (*done, *partials[count:]), stage
