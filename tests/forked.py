@@ -13,7 +13,7 @@ import pytest
 
 FORKED = get_context("forkserver")  # has one server for all of a process, and so has bench/public_programs.py
 RECORD = "record.pt"
-PRELOAD = ["pytest", "torch.distributed", "cutlass.cute", "megamoe_dsl.sim", "megamoe_dsl.runtime.nodes"]
+PRELOAD = ["pytest", "torch.distributed", "torch._dynamo", "cutlass.cute", "megamoe_dsl.sim", "megamoe_dsl.runtime.nodes"]
 
 
 def forking(method: str = "") -> ForkServerContext:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from megamoe_dsl.arch import SM90
+from megamoe_dsl.artifact import store
 from megamoe_dsl.artifact.artifact import Artifact
 from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.quant import weight_names
@@ -56,7 +57,10 @@ class SimulatedKernel:
 
 @contextmanager
 def simulated_gpu(patch: pytest.MonkeyPatch) -> Iterator[type[SimulatedKernel]]:
-    """Kernels of layers made inside run in the simulator."""
+    """Kernels of layers made inside run in the simulator, which needs no assembler."""
+    from ptx_of import artifact
+
+    patch.setattr(store, "compile_kernel", artifact)
     patch.setattr(rank_kernel, "CudaKernel", SimulatedKernel)
     patch.setattr(rank_kernel, "encode_tensor_map", TensorMap.encode)
     patch.setattr(inputs_stage, "CudaKernel", SimulatedKernel)

@@ -132,6 +132,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[type[SimulatedKern
         yield gpu
 
 
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("problem", [PACKED, rarely(PROBLEM)], ids=lambda one: one.recipe)
 def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedKernel], capfd: pytest.CaptureFixture[str]) -> None:
     """After a load, in an idle step, after a move of experts and a weight update."""

@@ -268,6 +268,7 @@ def test_parameters_are_vllms(engine: dict[str, type]) -> None:
     assert method.get_fused_moe_quant_config(None) == "nothing quantized"
 
 
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("problem", [PACKED, rarely(PROBLEM)], ids=lambda one: one.recipe)
 def test_calls_have_the_bits_of_the_layer(problem: Problem, gpu: type[SimulatedKernel], capfd: pytest.CaptureFixture[str]) -> None:
     """Warm-up, graphs, padding, a weight update, an idle step; then a move of experts."""

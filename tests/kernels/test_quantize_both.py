@@ -188,9 +188,9 @@ def test_operands_that_do_not_fit_are_named(change: dict[str, Any], message: str
 
 @pytest.fixture
 def empty_is_nan() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")
 
 
 @pytest.mark.usefixtures("empty_is_nan")

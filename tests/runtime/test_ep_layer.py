@@ -9,7 +9,6 @@ import torch
 
 from megamoe_dsl.arch import SM90, SM100
 from megamoe_dsl.artifact.cache import load_one
-from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.ep import swiglu
 from megamoe_dsl.cases import Case, random_case, random_weights
@@ -32,6 +31,7 @@ from megamoe_dsl.runtime.gemm_scales import kernel_scales
 from megamoe_dsl.runtime.preparation import halves_kernels
 from megamoe_dsl.runtime.symmetric_memory import SymmetricBuffer
 from megamoe_dsl.target import Target
+from ptx_of import artifact
 from simulated_gpu import NUM_SMS, SimulatedKernel
 from simulated_tables import both_halves
 
@@ -65,6 +65,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedKernel]:
     replaced["gpu_target"] = lambda device: Target(SM90, NUM_SMS, "simulated")
     for name, one in replaced.items():
         monkeypatch.setattr(ep_layer, name, one)
+    monkeypatch.setattr("megamoe_dsl.artifact.store.compile_kernel", artifact)
     SimulatedKernel.tensors = {}
     return SimulatedKernel
 
@@ -214,7 +215,7 @@ def test_other_weights_are_those_that_launches_read(recipe: str) -> None:
 def test_two_simulated_ranks() -> None:
     moe = problem(2)
     case = random_case(moe, (7, 4), 2, mask=0.2, exact=False)
-    ep = SimulatedEp(*(compile_kernel(kind(moe, **FIELDS, num_sms=2)) for kind in (DispatchGemmConfig, GemmCombineConfig)), case.weights)
+    ep = SimulatedEp(*(artifact(kind(moe, **FIELDS, num_sms=2)) for kind in (DispatchGemmConfig, GemmCombineConfig)), case.weights)
     inputs = [Inputs(*one) for one in zip(case.x, case.x_sf, case.topk_idx, case.topk_weights, strict=True)]
     ys, reports = both_halves(ep, inputs, swiglu)
     assert [report.findings for report in reports] == [[], []]
