@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 
+from baselines.baseline import BASELINE
 from baselines.layer import LayerBeside
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.point import BASELINE, SEED, Point
+from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.bench.timing import Times, synchronize, time_back_to_back
 from megamoe_dsl.cases import TokenInputs
 from megamoe_dsl.runtime.layer import MegaMoE

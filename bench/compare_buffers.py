@@ -21,9 +21,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from difference import relative_difference
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.check import Expectation, relative_difference, sample_rows
+from megamoe_dsl.bench.check import Expectation, sample_rows
 from megamoe_dsl.bench.point import SAMPLES_PER_RANK, SEED, CurrentLayer, Layer, Point, check_launch, points_of
 from megamoe_dsl.bench.session import POINT_LIMIT_S
 from megamoe_dsl.bench.timing import launches_of, run_earlier_batches, synchronize, time_back_to_back

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 
 from baselines import find_baseline
+from baselines.baseline import BASELINE
 from baselines.layer import LayerBeside, baseline_option
 from energy_per_call import joules_in_turns
 from megamoe_dsl.artifact.cache import require_place
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.host import Host
-from megamoe_dsl.bench.point import BASELINE, SEED, CurrentLayer, Point, points_of
+from megamoe_dsl.bench.point import SEED, CurrentLayer, Point, points_of
 from megamoe_dsl.bench.session import configs_of
 from megamoe_dsl.bench.timing import run_earlier_batches, synchronize, time_graphs
 from megamoe_dsl.bench.variant import variant_name

@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
+from difference import relative_difference
 from megamoe_dsl.artifact.workers import compile_into
-from megamoe_dsl.bench.check import relative_difference
 from megamoe_dsl.bench.process_group import RankWorker, run_jobs
 from megamoe_dsl.bench.results import Recorded
 from megamoe_dsl.bench.timing import REPEATS

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from difference import relative_difference
 from energy_per_call import joules_of
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.check import relative_difference
 from megamoe_dsl.bench.point import FP8, SEED, Layer, Point
 from megamoe_dsl.bench.timing import launches_of, over_ranks, run_earlier_batches, synchronize, time_back_to_back, time_graphs
 from megamoe_dsl.kernels.moe.sm90.config import Sm90Config

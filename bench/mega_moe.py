@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from baselines import find_baseline
-from baselines.layer import LayerBeside, baseline_option
+from baselines.layer import Beside, LayerBeside, baseline_option
 from megamoe_dsl.artifact.store import ArtifactStore, dsl_version
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import CurrentLayer, Layer, Point, measure_point, points_of
@@ -108,16 +108,25 @@ def time_beside(
 ) -> dict[str, Any]:
     """Checks and times all kernels and the baseline; with `check` compares them with the unfused layer first."""
     agreements = compare_point(session, point, layer, store, configs) if check else {}
-    record = measure_point(point, layer, store, configs, session.watchdog_ns, session.graphs, layer.baseline)
+    beside = None if layer.baseline is None else Beside(point, layer.baseline)
+    record = measure_point(point, layer, store, configs, session.watchdog_ns, session.graphs, None if beside is None else beside.launches)
+    if beside is not None:
+        beside.enter(record)
     for name, agreement in agreements.items():
         record["variants"][name]["unfused"] = agreement.record()
     return record if layer.baseline_error is None else record | {"baseline_error": layer.baseline_error}
 
 
 def beside_row(record: dict[str, Any]) -> str:
-    """A record as text, and why there is no baseline."""
-    error = record.get("baseline_error")
-    return timed_row(record) if error is None else f"{timed_row(record)}\n{'':{POINT}s} no baseline: {error}"
+    """A record as text, and the baseline's times, or why there is none."""
+    error, theirs, best, lines = record.get("baseline_error"), record.get("baseline"), record["best"], [timed_row(record)]
+    if error is not None:
+        lines.append(f"{'':{POINT}s} no baseline: {error}")
+    if theirs:
+        graph = f"; as a graph {theirs['graph_us']['median']:.1f} us, {best['graph_ratio']:.3f}" if best.get("graph_ratio") else ""
+        mib = theirs["symmetric_bytes"] / 2**20
+        lines.append(f"{'':{POINT}s} baseline: {theirs['us']['median']:.1f} us, {best['ratio']:.3f} times ours{graph}; {mib:.0f} MiB")
+    return "\n".join(lines)
 
 
 def right(record: dict[str, Any]) -> bool:

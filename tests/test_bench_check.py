@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from megamoe_dsl.bench.check import Check, Expectation, expected_results, gather, relative_difference, sample_rows, some_tokens
+from difference import relative_difference
+from megamoe_dsl.bench.check import Check, Expectation, expected_results, gather, sample_rows, some_tokens
 from megamoe_dsl.cases import random_inputs, random_weights
 from megamoe_dsl.problem import Problem
 from ranks_in_threads import on_ranks

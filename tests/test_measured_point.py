@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
+from baselines import layer as layer_module
+from baselines.layer import Beside
 from megamoe_dsl import Target, choose
 from megamoe_dsl.bench import point as point_module
 from megamoe_dsl.bench import session as session_module
@@ -132,7 +134,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(point_module, "random_inputs", on_the_host(random_inputs))
     monkeypatch.setattr(point_module, "random_weights", on_the_host(random_weights))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    for module in (point_module, session_module, timing):
+    for module in (point_module, session_module, layer_module, timing):
         monkeypatch.setattr(module, "synchronize", lambda: found.append("all"))
     return found
 
@@ -151,7 +153,8 @@ def timed(noted: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(point_module, "time_back_to_back", times(1.0))
     monkeypatch.setattr(point_module, "time_graphs", times(0.5))
-    monkeypatch.setattr(point_module, "run_earlier_batches", partial(timing.run_earlier_batches, batches=1))
+    for module in (point_module, layer_module):
+        monkeypatch.setattr(module, "run_earlier_batches", partial(timing.run_earlier_batches, batches=1))
     return noted
 
 
@@ -163,21 +166,23 @@ def store() -> Any:
     return SimpleNamespace(load=load, origin=lambda config: {**MADE_BY, "of": config.num_stages})
 
 
-def measure(configs: list[MegaMoeConfig], *more: Any) -> dict[str, Any]:
+def measure(configs: list[MegaMoeConfig], graphs: bool, others: Any = None) -> dict[str, Any]:
     with OnTheHost():
-        return measure_point(POINT, Layer(POINT.problem), store(), configs, WATCHDOG_NS, *more)
+        return measure_point(POINT, Layer(POINT.problem), store(), configs, WATCHDOG_NS, graphs, others)
 
 
 def test_a_point_is_checked_and_timed_beside_a_baseline(timed: list[str]) -> None:
     """Both kernels are right; all take turns on the same tokens, after other ones."""
-    record = measure([CHOSEN, OTHER], True, Baseline(timed))
+    beside = Beside(POINT, Baseline(timed))  # type: ignore[arg-type]
+    record = measure([CHOSEN, OTHER], True, beside.launches)
+    beside.enter(record)
     first, second = f"launch {CHOSEN.num_stages}", f"launch {OTHER.num_stages}"
     assert timed == [
         *("all", "load 1001", first, second, "load 1"),
         *("all", first, "synchronize", "all", second, "synchronize"),
         *("allocate 5", "all", "load 1001", "baseline", "load 1", "baseline", "all"),
         *[first, second, "baseline"] * 3,
-        *("time 20", "time ", "synchronize", "synchronize", "free", "close"),
+        *("time 20", "time ", "synchronize", "synchronize", "close", "free"),
     ]
     assert json.loads(json.dumps(record)) == record
     assert (record["point"], record["name"], record["num_sms"]) == (asdict(POINT), POINT.name, 2)
@@ -192,7 +197,8 @@ def test_a_point_is_checked_and_timed_beside_a_baseline(timed: list[str]) -> Non
         assert one["difference_to_baseline"] == pytest.approx(0.93, abs=0.2)
     assert (record["baseline"]["version"], record["baseline"]["symmetric_bytes"], record["baseline"]["us"]["median"]) == ("1.2", 999, 50.0)
     assert (record["slowest_rank"]["received"], record["slowest_rank"]["remote"]) == (5 * 2, 0.0), "of one launch"
-    assert (record["best"]["variant"], record["best"]["us"], record["best"]["ratio"]) == (OTHER_NAME, 10.0, 5.0)
+    best = record["best"]
+    assert (best["variant"], best["us"], best["ratio"], best["graph_ratio"]) == (OTHER_NAME, 10.0, 5.0, 5.0)
 
 
 def test_a_point_alone_without_graphs(timed: list[str]) -> None:

@@ -83,17 +83,22 @@ def test_a_comparison_with_the_unfused_layer_needs_its_kernels(tmp_path: Path, m
 
 def test_a_baseline_is_timed_beside_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or its error is said; with a check, records say of each kernel how it agrees with the unfused layer."""
+    entered = list[Any]()
+    beside = SimpleNamespace(launches="its launches", enter=lambda record: entered.append(record))
+    monkeypatch.setattr(mega_moe, "Beside", lambda point, baseline: beside if (point, baseline) == ("point", "theirs") else None)
     asked = list[Any]()
     monkeypatch.setattr(mega_moe, "measure_point", lambda *given: asked.append(given) or {"variants": {"a": {}, "b": {}}})
     agreement = SimpleNamespace(record=lambda: {"passed": True})
     monkeypatch.setattr(mega_moe, "compare_point", lambda *given: {"b": agreement})
     session: Any = SimpleNamespace(watchdog_ns=7, graphs=False)
     for error, check in ((None, False), ("no library", True)):
-        layer: Any = SimpleNamespace(baseline="theirs", baseline_error=error)
+        layer: Any = SimpleNamespace(baseline=None if error else "theirs", baseline_error=error)
         found = mega_moe.time_beside(session, "point", layer, "store", ["configs"], check=check)  # type: ignore[arg-type]
-        assert asked.pop() == ("point", layer, "store", ["configs"], 7, False, "theirs")
+        assert asked.pop() == ("point", layer, "store", ["configs"], 7, False, None if error else "its launches")
         variants = {"a": {}, "b": {"unfused": {"passed": True}} if check else {}}
         assert found == {"variants": variants} | ({"baseline_error": error} if error else {})
+        assert entered == ([] if error else [found])
+        entered.clear()
 
 
 @pytest.mark.parametrize(
@@ -129,6 +134,11 @@ def test_what_is_right() -> None:
     variant = good["variants"]["block_m=8"]
     assert right(good) and not right(record(100.0, 1)) and not right({**good, "baseline_error": "no such library"})
     assert "no baseline: no such library" in beside_row({**good, "baseline_error": "no such library"})
+    theirs = {"us": {"median": 200.0}, "graph_us": {"median": 300.0}, "symmetric_bytes": 2**21}
+    shown = beside_row({**good, "baseline": theirs, "best": {**good["best"], "ratio": 2.0, "graph_ratio": 3.0}})
+    assert shown.endswith(" baseline: 200.0 us, 2.000 times ours; as a graph 300.0 us, 3.000; 2 MiB")
+    shown = beside_row({**good, "baseline": {**theirs, "graph_us": None}, "best": {**good["best"], "ratio": 2.0}})
+    assert shown.endswith(" baseline: 200.0 us, 2.000 times ours; 2 MiB")
     for more, well in (
         ({"difference_to_baseline": 0.04}, True),
         ({"difference_to_baseline": 0.2}, False),

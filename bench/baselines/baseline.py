@@ -12,6 +12,8 @@ from megamoe_dsl.cases import TokenInputs
 from megamoe_dsl.problem import Problem, ProblemError
 from megamoe_dsl.quant import ExpertWeights
 
+BASELINE = "baseline"  # Name in records of another project's kernel.
+
 
 def require_plain(problem: Problem) -> None:
     """What baselines compute.  Raises `ProblemError` for another activation, biases, and weights that combine applies."""

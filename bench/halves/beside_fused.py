@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from difference import relative_difference
 from fusion import time_stages
 from megamoe_dsl import SM90, Target, choose
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.check import relative_difference
 from megamoe_dsl.bench.ep import FEW_LAUNCHES, MANY_TOKENS, EpRun, ep_point, without_clamp
 from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.point import Layer, Point

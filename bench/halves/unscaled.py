@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from difference import relative_difference
 from megamoe_dsl.artifact.store import ArtifactStore
-from megamoe_dsl.bench.check import relative_difference
 from megamoe_dsl.bench.ep import (
     FEW_LAUNCHES,
     MANY_TOKENS,

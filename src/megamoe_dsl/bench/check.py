@@ -88,10 +88,3 @@ class Expectation:
         """Compares every rank's rows of y; all ranks together.  None on ranks other than 0."""
         got = torch.cat([one for (one,) in gather([y[self.rows]])])
         return None if self.expected is None else Check.of(got, *self.expected)
-
-
-def relative_difference(y: torch.Tensor, other: torch.Tensor) -> float:
-    """|y - other| / |other| in the 2-norm over all tokens of all ranks; all ranks together."""
-    sums = torch.stack([(y.double() - other.double()).square().sum(), other.double().square().sum()])
-    dist.all_reduce(sums)
-    return float((sums[0] / sums[1].clamp(min=1e-30)).sqrt())

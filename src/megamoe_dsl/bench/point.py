@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -26,14 +26,13 @@ from ..recipe import BF16
 from ..runtime.buffers import Inputs, RankBuffers
 from ..runtime.rank_kernel import RankKernel
 from ..runtime.symmetric_memory import SymmetricBuffer
-from .check import Expectation, relative_difference, sample_rows
+from .check import Expectation, sample_rows
 from .timing import BATCHES, Times, launches_of, run_earlier_batches, synchronize, time_back_to_back, time_graphs
 from .variant import variant_name
 
 CLAMP = 10.0
 SEED = 1
 SAMPLES_PER_RANK = 4
-BASELINE = "baseline"  # Name in records of another project's kernel.
 FP8 = "fp8xfp8"
 
 
@@ -160,10 +159,10 @@ def measure_point(
     configs: list[MegaMoeConfig],
     watchdog_ns: int,
     graphs: bool = True,
-    baseline: Any = None,
+    others: Callable[[Mapping[str, torch.Tensor]], Mapping[str, Callable[[], None]]] | None = None,
 ) -> dict[str, Any]:
-    """Checks and times all kernels, and in the same turns a baseline, another project's layer (bench/baselines of the repository).  All
-    ranks together; the record is complete on rank 0."""
+    """Checks and times all kernels.  `others` makes further launches from y of each kernel, which take turns with them.  All ranks
+    together; the record is complete on rank 0."""
     problem, tokens, inputs = point.problem, point.tokens, point.draw(SEED)
     symmetric = SymmetricBuffer.allocate(problem, configs[0].arch, **point.pool)
     kernels = {name_of(config, point): layer.bind(store, config, symmetric, watchdog_ns) for config in configs}
@@ -181,31 +180,19 @@ def measure_point(
         synchronize()
         record["variants"][name] = {"check": check_launch(kernel, outputs[name], expectation), "made_by": store.origin(kernel.config)}
     record["slowest_rank"] = slowest_rank(point, buffers.stats)
-    if baseline is not None:
-        y = torch.empty(tokens, problem.hidden, dtype=torch.bfloat16, device="cuda")
-        candidates[BASELINE] = partial(baseline, y)
-        baseline.allocate(problem)
-        run_earlier_batches(point.draw, baseline.load, [candidates[BASELINE]])
-        baseline.load(inputs)
-        baseline(y)
-        synchronize()
-        for name, own in outputs.items():
-            record["variants"][name]["difference_to_baseline"] = relative_difference(own, y)
-        record["baseline"] = {"version": baseline.version, "symmetric_bytes": baseline.num_bytes}
+    candidates |= {} if others is None else others(outputs)
     for _ in range(3):
         for run in candidates.values():
             run()
     times = time_back_to_back(candidates, launches_of(tokens))
     graph_times: dict[str, Times] = time_graphs(candidates) if graphs else {}
     for name in candidates:
-        entry = record["baseline"] if name == BASELINE else record["variants"][name]
+        entry = record["variants"].setdefault(name, {})
         entry["us"] = asdict(times[name])
         entry["graph_us"] = asdict(graph_times[name]) if graphs else None
     for kernel in kernels.values():
         kernel.synchronize()
     summarize(record, point)
-    if baseline is not None:
-        baseline.free()
     candidates.clear()
     symmetric.close()
     return record
@@ -255,10 +242,6 @@ def summarize(record: dict[str, Any], point: Point) -> None:
         "fraction_of_ceiling": work.bound_us / us,
         "fraction_of_slowest_rank": record["slowest_rank"]["bound_us"] / us,
     }
-    if "baseline" in record:
-        record["best"]["ratio"] = record["baseline"]["us"]["median"] / us
-        if entry["graph_us"]:
-            record["best"]["graph_ratio"] = record["baseline"]["graph_us"]["median"] / entry["graph_us"]["median"]
 
 
 def points_of(given: PointOptions, remote: float | None = None, least_tokens: int = 0) -> list[Point]:
