@@ -21,7 +21,6 @@ from pathlib import Path
 
 from gemms.counters import count, counters_table, launch_once
 from gemms.points import MEASURED, find_points
-from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm.point import MOST
 from megamoe_dsl.bench.gemm.run import GemmRun
 from megamoe_dsl.bench.host import Host
@@ -41,12 +40,11 @@ def prepare(given: argparse.Namespace) -> None:
 
 def run(given: argparse.Namespace) -> None:
     """Checks and times, prints a table per point and writes a JSON file."""
-    from gemms.baselines import Beside, find_package
+    from gemms.baselines import RunBeside, find_package
 
     find_package(given.baseline)
-    run, host = GemmRun(given.points, given.folder, given.out, variants=True), Host.find()
-    beside = Beside(ArtifactStore(given.folder), host.target, given.baseline)
-    found = run.run(host, beside.others, given.baseline)
+    run = RunBeside(given.points, given.folder, given.out, variants=True, site=given.baseline)
+    found = run.run(Host.find())
     sys.exit(not all(map(run.right, found.records)))
 
 

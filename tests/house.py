@@ -22,10 +22,10 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (40, 40),
-    "package: lines": (48_075, 48_000),
+    "package: lines": (48_065, 48_000),
     "package: modules": (362, None),
     "package: modules under 40 lines": (49, None),
-    "package: lines of bench": (1_948, 2_500),
+    "package: lines of bench": (1_938, 2_500),
     "bench/results: files": (60, 60),
 }
 """The most that the test allows, and the goal (None: no number is set). A bound falls with its measure, down to the goal."""

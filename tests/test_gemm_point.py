@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 import torch
 
+from gemms import baselines
+from gemms.baselines import Beside, Others, RunBeside, beside_table
 from gemms.points import all_points, decoded_points, dense, grouped, unscaled_points
 from megamoe_dsl import GemmConfig, choose
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm import session
 from megamoe_dsl.bench.gemm.point import GemmPoint, candidates, estimate, within_reach
-from megamoe_dsl.bench.gemm.session import TOLERANCE, Others, PointInputs, checked, in_rotation, run_point, table
+from megamoe_dsl.bench.gemm.session import TOLERANCE, PointInputs, checked, in_rotation, run_point, table
+from megamoe_dsl.bench.host import Host
 from megamoe_dsl.bench.timing import Times
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, MASKED, PACKED
 from megamoe_dsl.quant import dequantize
@@ -86,7 +89,7 @@ def test_what_is_wrong_by_a_hundredth_does_not_pass(name: str, timed: dict[str, 
     """Of BF16 results, which are wrong by a few thousandths."""
     point, alone = POINTS[name], name == "bf16"
     config = choose(point.problem, Target.typical("sm_90a"), point.placed_rows)
-    other: Any = None if alone else lambda *_: Others({"theirs": lambda: None}, {}, {"theirs too": "no such shape"})
+    other: Any = None if alone else lambda _: {"theirs": lambda: None}
     record = run_point(point, [config, config.replace(group_m=3)], ArtifactStore("none"), 5, other)
     wrong, right, *theirs = record["kernels"]  # the fastest first
     assert [one["kernel"] for one in theirs] == ([] if alone else ["theirs"])
@@ -97,7 +100,7 @@ def test_what_is_wrong_by_a_hundredth_does_not_pass(name: str, timed: dict[str, 
     assert timed["launches"] == (50, 5)
     text = table({**record, "name": "a point"})
     assert text.startswith("a point: 0 MB") and "WRONG 1." in text and " ok " in text
-    assert ("2.000 2.000" in text and "theirs too refuses: no such shape" in text) == (not alone)
+    assert ("TFLOPS" in text.splitlines()[-1] and text.endswith(" theirs")) == (not alone)
 
 
 def test_a_point_counts_what_it_moves() -> None:
@@ -203,7 +206,7 @@ def test_what_a_kernel_leaves_out_does_not_pass(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("us", "launches"), [(10.0, 50), (400.0, 20), (2666.0, 3), (8000.0, 3)])
 def test_a_turn_takes_eight_milliseconds(us: float, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the slowest kernel; at least three launches, at most fifty.  Others are of this point and its inputs."""
+    """Of the slowest kernel; at least three launches, at most fifty.  Others are of the same inputs."""
     point, drawn, asked = POINTS["dense"], PointInputs.draw(POINTS["dense"], "cpu"), list[Any]()
     monkeypatch.setattr(session.PointInputs, "draw", lambda point: drawn)
     monkeypatch.setattr(session, "loaded", lambda *_: {"ours": lambda: None})
@@ -211,10 +214,10 @@ def test_a_turn_takes_eight_milliseconds(us: float, launches: int, monkeypatch: 
     alike = Times(1.0, 1.0, 1.0)
     monkeypatch.setattr(session, "time_back_to_back", lambda kernels, *given: asked.append(given) or dict.fromkeys(kernels, alike))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    others = lambda *given: asked.append(given) or Others({"theirs": lambda: None}, {"theirs": 0.5})  # noqa: E731
+    others = lambda inputs: asked.append(inputs) or {"theirs": lambda: None}  # noqa: E731
     ours, theirs = run_point(point, [], ArtifactStore("none"), 5, others)["kernels"]
-    assert asked == [(point, drawn), (launches, 5)]
-    assert (ours["config"], theirs["config"], theirs["check"]) == (None, None, {"error": 0.5, "passed": False})
+    assert asked == [drawn, (launches, 5)]
+    assert (ours["config"], theirs["config"], theirs["check"]) == (None, None, None)
 
 
 def test_ratios_are_to_the_fastest_other_kernel() -> None:
@@ -228,17 +231,42 @@ def test_ratios_are_to_the_fastest_other_kernel() -> None:
         )
     ]
     record = {"name": "a point", "bytes": 2.6e6, "kernels": kernels, "refused": {"wheel": "no such shape"}}
-    assert table(record).splitlines() == [
+    ours = "       10.0       2.5 us      7 TFLOPS  ok 1.23e-03     ours"
+    assert beside_table(record).splitlines() == [
         "a point: 3 MB",
-        "        8.0       6.0 us      7 TFLOPS  1.000 0.833                  theirs",
-        "       10.0       2.5 us      7 TFLOPS  0.800 2.000  ok 1.23e-03     ours",
-        "       20.0       5.0 us      7 TFLOPS  0.400 1.000  WRONG 5.00e-01  torch",
+        "        8.0       6.0 us      7 TFLOPS                  theirs",
+        ours,
+        "       20.0       5.0 us      7 TFLOPS  WRONG 5.00e-01  torch",
+        "  the fastest other kernel: 1.000 0.833 times theirs",
+        "  the fastest other kernel: 0.800 2.000 times ours",
+        "  the fastest other kernel: 0.400 1.000 times torch",
         "  wheel refuses: no such shape",
     ]
-    assert (
-        table({**record, "kernels": kernels[1:2]}).splitlines()[1]
-        == "       10.0       2.5 us      7 TFLOPS               ok 1.23e-03     ours"
-    )
+    assert beside_table({**record, "kernels": kernels[1:2], "refused": {}}).splitlines() == ["a point: 3 MB", ours]
+
+
+def test_checks_of_other_kernels_are_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were checked; records say who refuses the point, and the file which packages there were."""
+    kernels = [{"kernel": name, "check": None} for name in ("right", "wrong", "unchecked")]
+    asked, found = list[Any](), Others({"right": print}, {"right": 1e-3, "wrong": 0.5}, {"theirs": "no such shape"})
+
+    def run(*given: Any, others: Any) -> dict[str, Any]:
+        asked.extend([given, others("inputs")])
+        return {"kernels": kernels}
+
+    monkeypatch.setattr(baselines, "run_point", run)
+    monkeypatch.setattr(baselines, "configs_of", lambda store, point, target, variants: (target, variants))
+    monkeypatch.setattr(baselines.Beside, "others", lambda self, *given: asked.append((self, *given)) or found)
+    store, host, point = ArtifactStore("none"), Host("some GPU", 132, 1), POINTS["dense"]
+    made = RunBeside((point,), tmp_path, tmp_path, variants=True, site=tmp_path)
+    record = made.measure(point, store, host)
+    checks = [{"error": 1e-3, "passed": True}, {"error": 0.5, "passed": False}, None]
+    assert [one["check"] for one in record["kernels"]] == checks and record["refused"] == {"theirs": "no such shape"}
+    assert asked == [(Beside(store, host.target, tmp_path), point, "inputs"), (point, (host.target, True), store), {"right": print}]
+    sites = list[Any]()
+    monkeypatch.setattr(baselines, "Recorded", lambda *given: sites.append(given))
+    made.recorded()
+    assert sites == [(tmp_path, "gemm", tmp_path)]
 
 
 def test_every_launch_of_decoded_weights_has_another_copy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_a_point_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.M
         seen.append(len(list(tmp_path.glob("gemm-*.json"))))
         if len(seen) == 1:
             raise RuntimeError("illegal instruction")
-        return {**asdict(point), "kernels": [{"check": {"passed": True}}], "refused": {}}
+        return {**asdict(point), "kernels": [{"check": {"passed": True}}]}
 
     monkeypatch.setattr(session, "run_point", run_point)
     monkeypatch.setattr(run_module, "configs_of", lambda store, point, *given: asked.append((store.folder, point, *given)) or [])

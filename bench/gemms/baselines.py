@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,20 @@ import torch
 from baselines.site import import_from
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.gemm.point import GemmPoint
-from megamoe_dsl.bench.gemm.run import configs_of
-from megamoe_dsl.bench.gemm.session import Launches, Others, PointInputs, checked, copies_of, in_rotation, loaded
+from megamoe_dsl.bench.gemm.run import GemmRun, configs_of
+from megamoe_dsl.bench.gemm.session import (
+    TOLERANCE,
+    Launches,
+    PointInputs,
+    checked,
+    copies_of,
+    in_rotation,
+    loaded,
+    run_point,
+    table,
+)
+from megamoe_dsl.bench.host import Host
+from megamoe_dsl.bench.results import Recorded
 from megamoe_dsl.blocks.gemm.problem import CONTIGUOUS, DENSE, GEMM_RECIPES, MASKED, PACKED, ROW_BLOCK
 from megamoe_dsl.problem import ProblemError
 from megamoe_dsl.target import Target
@@ -25,6 +37,54 @@ def find_package(site: Path | None) -> None:
     """Raises `ProblemError` for a folder without the baseline's."""
     if site is not None and not (site / BASELINE).is_dir():
         raise ProblemError("baseline", str(site), f"a folder with unpacked wheels, {BASELINE} among them")
+
+
+@dataclass(frozen=True)
+class Others:
+    """Other projects' kernels, by name: launches, errors of results that were checked, and why a kernel refuses the point."""
+
+    launches: Launches = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunBeside(GemmRun):
+    """A run in which other projects' kernels take turns with every point's; DeepGEMM's is in the folder `site`, if there is one."""
+
+    site: Path | None = None
+
+    def recorded(self) -> Recorded:
+        return Recorded(self.out, "gemm", self.site)
+
+    def measure(self, point: GemmPoint, store: ArtifactStore, host: Host) -> dict[str, Any]:
+        beside, found = Beside(store, host.target, self.site), Others()
+
+        def launches(inputs: PointInputs) -> Launches:
+            nonlocal found
+            found = beside.others(point, inputs)
+            return found.launches
+
+        record = run_point(point, configs_of(store, point, host.target, self.variants), store, others=launches)
+        for one in record["kernels"]:
+            if one["kernel"] in found.errors:
+                error = found.errors[one["kernel"]]
+                one["check"] = {"error": error, "passed": error <= TOLERANCE}
+        return {**record, "refused": found.refused}
+
+    def row(self, record: dict[str, Any]) -> str:
+        return beside_table(record)
+
+
+def beside_table(record: dict[str, Any]) -> str:
+    """A record as text; ratios are those of the fastest other kernel's time to a kernel's."""
+    others, lines = [one for one in record["kernels"] if one["config"] is None], [table(record)]
+    if others:
+        us, graph_us = (min(one[kind]["median"] for one in others) for kind in ("us", "graph_us"))
+        for one in record["kernels"]:
+            ratios = us / one["us"]["median"], graph_us / one["graph_us"]["median"]
+            lines.append("  the fastest other kernel: {:.3f} {:.3f} times {}".format(*ratios, one["kernel"]))
+    return "\n".join([*lines, *(f"  {name} refuses: {text}" for name, text in record["refused"].items())])
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...artifact.cache import compile_ahead, require_place
 from ...artifact.store import ArtifactStore
@@ -16,9 +15,6 @@ from ..host import Host, HostError
 from ..results import Recorded, Results
 from ..variant import kernels_to_time
 from .point import MOST, GemmPoint, candidates, within_reach
-
-if TYPE_CHECKING:
-    from .session import Others, PointInputs
 
 
 @dataclass(frozen=True)
@@ -43,19 +39,30 @@ class GemmRun:
         found = (config for point in self.points for config in candidates(point, most))
         return compile_ahead(found, ArtifactStore(self.artifacts), jobs, "artifacts")
 
-    def run(self, host: Host, others: Callable[[GemmPoint, PointInputs], Others] | None = None, *sites: Path | None) -> Results:
-        """Checks and times point by point and prints a table for each; the record of a failed point has an `error`.  `others`, from
-        packages in `sites`, take turns with every point's kernels.  Raises `ProblemError` and `HostError`."""
-        from .session import run_point, table
+    def recorded(self) -> Recorded:
+        return Recorded(self.out, "gemm")
 
+    def measure(self, point: GemmPoint, store: ArtifactStore, host: Host) -> dict[str, Any]:
+        from .session import run_point
+
+        return run_point(point, configs_of(store, point, host.target, self.variants), store)
+
+    def row(self, record: dict[str, Any]) -> str:
+        from .session import table
+
+        return table(record)
+
+    def run(self, host: Host) -> Results:
+        """Checks and times point by point and prints a table for each; the record of a failed point has an `error`.  Raises `ProblemError`
+        and `HostError`."""
         self.check(host)
-        found, store = Recorded(self.out, "gemm", *sites), ArtifactStore(self.artifacts)
+        found, store = self.recorded(), ArtifactStore(self.artifacts)
         for point in self.points:
             try:
-                record = run_point(point, configs_of(store, point, host.target, self.variants), store, others=others)
+                record = self.measure(point, store, host)
             except (RuntimeError, ValueError) as error:
                 record = {**asdict(point), "error": f"{type(error).__name__}: {error}"}
-            found.save(point.name, record, table)
+            found.save(point.name, record, self.row)
         return found.done()
 
     @staticmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -79,15 +79,6 @@ BEYOND_L2 = 150_000_000  # bytes: three times that of an H200
 Launches = dict[str, Callable[[], Any]]  # By the name of a kernel.
 
 
-@dataclass(frozen=True)
-class Others:
-    """Other projects' kernels, by name: launches, errors of results that were checked, and why a kernel refuses the point."""
-
-    launches: Launches = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-
-
 def variant(config: GemmConfig) -> str:
     """Tile and choices of a configuration, short."""
     text = f"{config.block_m}x{config.block_n} w{config.warpgroups} c{config.cluster} s{config.num_stages} g{config.group_m}"
@@ -117,20 +108,18 @@ def run_point(
     configs: Sequence[GemmConfig],
     store: ArtifactStore,
     repeats: int = REPEATS,
-    others: Callable[[GemmPoint, PointInputs], Others] | None = None,
+    others: Callable[[PointInputs], Launches] | None = None,
 ) -> dict[str, Any]:
-    """A record: every kernel's check and times, the fastest first; `others` take turns with them. Where B is decoded, each launch has other
-    copies, so that weights come from memory, not from L2."""
+    """A record: every kernel's check and times, the fastest first; `others` makes further launches, which take turns with them. Where B is
+    decoded, each launch has other copies, so that weights come from memory, not from L2."""
     inputs = PointInputs.draw(point)
     launches = loaded(configs, store, inputs.tensors)
     errors = checked(launches, inputs)
-    more = Others() if others is None else others(point, inputs)
     if point.problem.decodes:
         count = copies_of(inputs.tensors)
         launches = in_rotation([loaded(configs, store, one.tensors) for one in inputs.copies(count)])
-    errors |= more.errors
     chosen = {variant(one): {key: value for key, value in asdict(one).items() if key != "problem"} for one in configs}
-    launches |= more.launches
+    launches |= {} if others is None else others(inputs)
     entries: list[dict[str, Any]] = []
     graphs = time_graphs(launches)
     slowest = max(times.median for times in graphs.values())
@@ -139,11 +128,9 @@ def run_point(
         figures = {"us": asdict(times[name]), "graph_us": asdict(graphs[name]), "tflops": point.flop / times[name].median / 1e6}
         check = {"error": errors[name], "passed": errors[name] <= TOLERANCE} if name in errors else None
         entries.append({"kernel": name, "config": chosen.get(name), "check": check, **figures})
-    refused = more.refused
-    del inputs, launches, more
+    del inputs, launches
     torch.cuda.empty_cache()
-    kernels = sorted(entries, key=lambda one: one["us"]["median"])
-    return {**asdict(point), "bytes": point.num_bytes, "kernels": kernels, "refused": refused}
+    return {**asdict(point), "bytes": point.num_bytes, "kernels": sorted(entries, key=lambda one: one["us"]["median"])}
 
 
 def copies_of(tensors: GemmTensors) -> int:
@@ -157,14 +144,10 @@ def in_rotation(found: Sequence[Launches]) -> Launches:
 
 
 def table(record: dict[str, Any]) -> str:
-    """A record as text; ratios are those of the fastest other kernel's time to a kernel's."""
-    others = [one for one in record["kernels"] if one["config"] is None]
-    theirs = sorted(one["us"]["median"] for one in others)
-    graph = sorted(one["graph_us"]["median"] for one in others)
+    """A line for each kernel: microseconds back to back and as a graph, and its check."""
     lines = [f"{record['name']}: {record['bytes'] / 1e6:.0f} MB"]
     for one in record["kernels"]:
-        ratio = f"{theirs[0] / one['us']['median']:.3f} {graph[0] / one['graph_us']['median']:.3f}" if theirs else ""
         check = "" if one["check"] is None else f"{'ok' if one['check']['passed'] else 'WRONG'} {one['check']['error']:.2e}"
         us, replay = one["us"]["median"], one["graph_us"]["median"]
-        lines.append(f"  {us:9.1f} {replay:9.1f} us {one['tflops']:6.0f} TFLOPS  {ratio:12} {check:15} {one['kernel']}")
-    return "\n".join([*lines, *(f"  {name} refuses: {text}" for name, text in record["refused"].items())])
+        lines.append(f"  {us:9.1f} {replay:9.1f} us {one['tflops']:6.0f} TFLOPS  {check:15} {one['kernel']}")
+    return "\n".join(lines)
