@@ -2,6 +2,7 @@
 
     python bench/training.py prepare FOLDER [--points qwen3-30b-a3b:4096 ...] [--ways moe ...]      where the DSL is: compiles the kernels
     python bench/training.py run FOLDER [--points ...] [--ways moe ...] [--turns N] [OTHERS] [--out FOLDER]      where a GPU is
+    python bench/training.py power FOLDER [--points ...] [--ways moe ...] [--turns N] [OTHERS] [--out FOLDER]
     python bench/training.py counters FOLDER [--points ...] [OTHERS] [--out FOLDER]      where Nsight Compute is, too
     python bench/training.py table FILE      anywhere: a table of docs/lab/training.md
 
@@ -10,6 +11,7 @@ step by quack's GEMMs; `--scattermoe SITE`, with the sources of ScatterMoE: its 
 
 A record has microseconds of each candidate in turns, and of a dense product of torch, microseconds of our stages, bytes kept between the
 passes and at most allocated beyond weights and their gradients, and the relative distance of every gradient from float64, ours and theirs.
+One of `power` has microseconds and joules of both passes at the GPU's power cap, and microseconds after a pause.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from megamoe_dsl.runtime import expert_gradients as stages
 from megamoe_dsl.runtime.experts import FP8, moe
 from megamoe_dsl.runtime.k_grouped_gemm import QuantizedBoth, most_padded, padded_rows, quantize_both
 from megamoe_dsl.target import Target
-from moe_layers.passes import Passes, dense_product, summary
+from moe_layers.passes import DENSE_SIZE, Passes, dense_product, summary
 from moe_layers.quack_gemms import interleaved
 from moe_layers.training_layers import GROUPED_MM, QUACK, TrainingSites, training_layers
 from records import save_each
@@ -246,6 +248,13 @@ def run_point(point: TrainingPoint, turns: int, sites: TrainingSites, ways: Sequ
     }
 
 
+def power(point: TrainingPoint, turns: int, sites: TrainingSites, ways: Sequence[str]) -> dict[str, Any]:
+    """What both passes take at the GPU's power cap, and what a pause before them changes."""
+    found = Layer(point, sites, ways).passes.power(turns)
+    flop = {"flop": 3 * point.flop, "dense_flop": 2.0 * DENSE_SIZE**3}
+    return {"point": str(point), "shape": SHAPES[point.name], "gpu": torch.cuda.get_device_name(), **flop, **found}
+
+
 def launch_once(points: list[TrainingPoint], sites: TrainingSites) -> None:
     """What the profiler sees: of every point each stage in a range of its own, warm; prints the names of the kernels that count."""
     for point in points:
@@ -287,7 +296,7 @@ def counted(record: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prepare", "run", "counters", "launch", "table"))
+    parser.add_argument("what", choices=("prepare", "run", "power", "counters", "launch", "table"))
     parser.add_argument("folder", type=Path)
     every = [TrainingPoint(name, tokens) for name in SHAPES for tokens in TOKENS]
     parser.add_argument("--points", nargs="*", type=TrainingPoint.parse, default=every)
@@ -311,6 +320,9 @@ def main() -> None:
         return
     if given.what == "counters":
         save_each(given.out, "training_counters", count(given.points, given.folder, sites), counted)
+        return
+    if given.what == "power":
+        save_each(given.out, "training_power", (power(one, given.turns, sites, given.ways) for one in given.points), str)
         return
     records = save_each(given.out, "training", (run_point(point, given.turns, sites, given.ways) for point in given.points), summary)
     raise SystemExit(not all(record["passed"] for record in records))

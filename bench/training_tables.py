@@ -31,13 +31,13 @@ PASSES = ("forward", "backward", "both")
 
 
 def table(records: list[dict[str, Any]], names: list[str]) -> Iterator[str]:
-    """Of passes, in this order of shapes; or of counters."""
+    """Of passes or of power, in this order of shapes; or of counters."""
     if "point" not in records[0]:
         yield from lines_of([named(one["name"]) | counter_cells(one) for one in records])
         return
     records = sorted(records, key=lambda one: (names.index(one["point"].split(":")[0]), int(one["point"].split(":")[1])))
     points = (dict(zip(("Shape", "Tokens"), one["point"].split(":"), strict=True)) for one in records)
-    yield from lines_of([point | cells(one) for point, one in zip(points, records, strict=True)])
+    yield from lines_of([point | (power_cells if "joules" in one else cells)(one) for point, one in zip(points, records, strict=True)])
 
 
 def lines_of(rows: list[dict[str, str]]) -> list[str]:
@@ -52,6 +52,19 @@ def named(kernel: str) -> dict[str, str]:
 def counter_cells(record: dict[str, Any]) -> dict[str, str]:
     names = {"us": "us", "tensor_core": "Tensor core, %", "dram": "HBM, %", "l2_sectors": "L2, %", "l2_hits": "L2 hits, %", "mhz": "MHz"}
     return {title: f"{record[name]:.0f}" for name, title in names.items()}
+
+
+def power_cells(record: dict[str, Any]) -> dict[str, str]:
+    """Both passes at the power cap and after a pause: microseconds, and how many times as long others take; joules, beside those of a dense
+    product for as many FLOP."""
+    joules, found = record["joules"], dict[str, str]()
+    ways = first, *others = [way for way in joules if way != DENSE]
+    for title, key in (("us", "us"), ("after a pause, us", "rested")):
+        us = {way: one["median"] for way, one in record[key].items()}
+        found |= by_way(ways, title, lambda way, us=us: f"{us[way]:.0f}")
+        found |= by_way(others, f"{title.removesuffix('us')}/ `{first}`", lambda way, us=us: f"**{us[way] / us[first]:.2f}**")
+    found |= by_way(ways, "J", lambda way: f"{joules[way]:.2f}")
+    return found | {"J, dense": f"{joules[DENSE] * record['flop'] / record['dense_flop']:.2f}"}
 
 
 def by_way(ways: Sequence[str], what: str, cell: Callable[[str], str]) -> dict[str, str]:

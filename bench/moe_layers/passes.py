@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 from collections.abc import Callable, Collection
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from energy_per_call import ENERGY_S, EnergyMeter
 from megamoe_dsl.bench.timing import Times, time_back_to_back
 from training_tables import DENSE
 
@@ -18,6 +20,8 @@ PASSES = {"forward": 1, "backward": 2, "both": 3}
 """Times the FLOP of a forward pass."""
 DENSE_SIZE = 8192
 SUSTAINED_US = 60_000
+PAUSE_S = 0.2  # after which a GPU takes a step at the clock that it has below its power cap
+AHEAD_CYCLES = 2_000_000  # for the host, which is then a step ahead
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,19 @@ class Passes:
         us = sustained(self.calls() | {DENSE: dense_product()}, turns)
         return us, {name: of_calls[name] / one.median / 1e6 for name, one in us.items()}
 
+    def power(self, turns: int) -> dict[str, dict[str, Any]]:
+        """Microseconds of each way's both passes and of a dense product in turns that last, and after a pause; joules in between."""
+        calls: dict[str, Callable[[], Any]] = {way: partial(self.gradients, way) for way in self.forwards}
+        calls[DENSE] = dense_product()
+        us = sustained(calls, turns)
+        joules = {name: joules_per_call(call, math.ceil(ENERGY_S * 1e6 / us[name].median)) for name, call in calls.items()}
+        rested = {name: Times.of([time_rested(call) for _ in range(turns)]) for name, call in calls.items()}
+        return {
+            "us": {name: asdict(one) for name, one in us.items()},
+            "joules": joules,
+            "rested": {n: asdict(t) for n, t in rested.items()},
+        }
+
     def memory(self) -> dict[str, dict[str, int]]:
         """Bytes that each way keeps between the passes, y left out, and at most allocates, results left out."""
         return {way: self._memory(way) for way in self.forwards}
@@ -93,6 +110,32 @@ def sustained(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, Time
 
     times = time_back_to_back({name: partial(repeated, name) for name in calls}, 1, turns)
     return {name: Times.of([value / often[name] for value in astuple(one)]) for name, one in times.items()}
+
+
+def joules_per_call(call: Callable[[], Any], count: int) -> float:
+    """Of so many calls, after a third as many that nobody counts."""
+    meter = EnergyMeter()
+    for _ in range(count // 3):
+        call()
+    torch.cuda.synchronize()
+    before = meter.joules()
+    for _ in range(count):
+        call()
+    torch.cuda.synchronize()
+    return (meter.joules() - before) / count
+
+
+def time_rested(call: Callable[[], Any]) -> float:
+    """Microseconds of one call of the GPU, after a pause."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    time.sleep(PAUSE_S)
+    torch.cuda._sleep(AHEAD_CYCLES)
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e3
 
 
 def summary(record: dict[str, Any]) -> str:
