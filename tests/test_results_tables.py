@@ -15,6 +15,7 @@ from megamoe_dsl.cli.app import app
 from moe_layers.report import markdown
 from result_archive import read_record
 from results_table import share_table, short_table, spread_table, table
+from training_tables import table as training_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -33,6 +34,8 @@ EXPERTS = (
 """Records of a table each; points that the first lacks are of the next."""
 DECODED_GEMMS = ("20261123-030449", "20261123-031028")
 H100 = "time-20261122-155606", "time-20261122-155638"
+TRAINING = "training-20261130-082904", "training_power-20261130-083842", "ep_training-20261129-225155"
+TRAINED = ["qwen3-30b-a3b", "qwen3-next", "sonic-1536", "deepseek-v3-64"]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,12 @@ def test_page_has_the_tables_of_a_layer_on_one_gpu(files: tuple[str, ...]) -> No
 def test_page_has_the_table_of_gemms_whose_weights_are_decoded(record: str) -> None:
     rows = gemm_table(json.loads((RESULTS / f"gemm-{record}.json").read_text())["records"])
     assert len(rows.splitlines()) > 2 and rows in (ROOT / "docs" / "lab" / "gemms.md").read_text()
+
+
+@pytest.mark.parametrize("record", TRAINING)
+def test_page_has_the_tables_of_training(record: str) -> None:
+    rows = "\n".join(training_table(json.loads(read_record(RESULTS, record))["records"], TRAINED))
+    assert len(rows.splitlines()) > 5 and rows in (ROOT / "docs" / "lab" / "training.md").read_text()
 
 
 @pytest.mark.parametrize("rows_of", [table, spread_table, short_table])
