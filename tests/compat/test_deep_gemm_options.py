@@ -204,8 +204,8 @@ def record_pre_dispatch(buffer: deep_gemm.SymmBuffer) -> list[tuple[int, ...]]:
     launched: list[tuple[int, ...]] = []
 
     def launch(arguments: tuple[int, ...]) -> None:
-        *others, weights, tokens, rows = arguments
-        launched.append((len(others), int(ctypes.c_float.from_address(weights).value), tokens, rows))
+        *others, weights, tokens = arguments
+        launched.append((len(others), int(ctypes.c_float.from_address(weights).value), tokens))
 
     buffer._pre_dispatch = launch  # type: ignore[assignment]
     return launched
@@ -223,10 +223,16 @@ TOKENS = (torch.zeros(5, 256, dtype=torch.bfloat16), torch.zeros(5, 2, dtype=tor
 
 def test_the_scaling_factor_and_the_padding(buffer: deep_gemm.SymmBuffer) -> None:
     launched = record_pre_dispatch(buffer)
+    buffer.topk_idx.fill_(7)
+    buffer.topk_weights.fill_(7)
     pre_dispatch(buffer, TOKENS)
     pre_dispatch(buffer, TOKENS, routed_scaling_factor=2.0)
+    assert buffer.topk_idx[:5].eq(7).all() and buffer.topk_idx[5:].eq(-1).all()
     pre_dispatch(buffer, TOKENS, num_tokens=2)
-    assert launched == [(3, 3, 5, 16), (3, 6, 5, 16), (3, 3, 2, 16)]
+    assert launched == [(3, 3, 5), (3, 6, 5), (3, 3, 2)]
+    for name, masked in (("topk_idx", -1), ("topk_weights", 0)):
+        rows = getattr(buffer, name)
+        assert rows[:2].eq(7).all() and rows[2:].eq(masked).all()
 
 
 @pytest.mark.parametrize(
@@ -234,11 +240,12 @@ def test_the_scaling_factor_and_the_padding(buffer: deep_gemm.SymmBuffer) -> Non
 )
 def test_numbers_of_tokens_that_pre_dispatch_takes(buffer: deep_gemm.SymmBuffer, tokens: int, message: str) -> None:
     """From none on, which masks all rows of the buffer."""
-    launched: list[tuple[int, ...]] = []
-    buffer._pre_dispatch = lambda arguments: launched.append(arguments[-2:])  # type: ignore[assignment]
+    launched: list[int] = []
+    buffer._pre_dispatch = lambda arguments: launched.append(arguments[-1])  # type: ignore[assignment]
     with pytest.raises(ProblemError, match=f"num_tokens = {tokens}: must be {message}") if message else nullcontext():
         pre_dispatch(buffer, TOKENS, num_tokens=tokens)
-    assert launched == ([] if message else [(0, 16)])
+    assert launched == ([] if message else [0])
+    assert message or buffer.topk_idx.eq(-1).all()
 
 
 def test_tokens_are_those_of_x_and_experts_may_be_int32(buffer: deep_gemm.SymmBuffer) -> None:

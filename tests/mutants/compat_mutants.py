@@ -276,8 +276,8 @@ CALLED = (
         "rows past num_tokens are not masked",
         "wrong number",
         "mega_moe_pre_dispatch",
-        "(*pointers, tokens, rows)",
-        "(*pointers, tokens, tokens)",
+        "buf_topk_idx[tokens:], buf_topk_weights[tokens:] = -1, 0",
+        "buf_topk_weights[tokens:] = 0",
         (f"{OPTIONS}::test_the_scaling_factor_and_the_padding",),
     ),
     Host(

@@ -79,5 +79,5 @@ def mega_moe_pre_dispatch(
     x, indices, weights = (tensor[:tokens] for tensor in (x, topk_idx, topk_weights))
     check_layout(problem, "", x, None, indices, weights, buffer.symmetric.sym.device)
     kept = indices.long()  # a copy of int32 lives until the kernel has it: memory is reused in the stream's order
-    pointers = (buffer.symmetric.sym.data_ptr(), x.data_ptr(), kept.data_ptr(), weights.data_ptr())
-    buffer.pre_dispatch()((*pointers, tokens, rows))
+    buf_topk_idx[tokens:], buf_topk_weights[tokens:] = -1, 0
+    buffer.pre_dispatch()((buffer.symmetric.sym.data_ptr(), x.data_ptr(), kept.data_ptr(), weights.data_ptr(), tokens))
