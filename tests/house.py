@@ -14,7 +14,7 @@ from structure import PACKAGE, family_imports, imports, modules
 
 ROOT = PACKAGE.parents[1]
 BOUNDS = {
-    "kernels: lines that describe": (5_493, 5_500),
+    "kernels: lines that describe": (5_491, 5_500),
     "kernels: configuration classes": (12, 12),
     "kernels: configuration classes and their bases": (16, None),
     "kernels: functions that launch": (1, 1),
@@ -22,10 +22,10 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (40, 40),
-    "package: lines": (48_065, 48_000),
+    "package: lines": (48_030, 48_000),
     "package: modules": (362, None),
     "package: modules under 40 lines": (49, None),
-    "package: lines of bench": (1_938, 2_500),
+    "package: lines of bench": (1_936, 2_500),
     "bench/results: files": (60, 60),
 }
 """The most that the test allows, and the goal (None: no number is set). A bound falls with its measure, down to the goal."""

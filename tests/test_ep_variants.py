@@ -72,7 +72,7 @@ def test_they_write_where_the_caller_keeps_y_and_wrong_ones_are_named(monkeypatc
     monkeypatch.setattr(bench, "clear_counters", cleared.append)
     layer, y = HostLayer(chosen), torch.ones(4, 8)
     store = SimpleNamespace(load=lambda config, any_sources: names[id(config)] if any_sources else "of these sources alone")
-    found, differing = bind_variants({SMALL.recipe: layer}, store, configs, {SMALL.recipe: y})  # type: ignore[dict-item, arg-type]
+    found, differing = bind_variants(layer, store, configs, y)  # type: ignore[arg-type]
     assert differing == [WRONG, LAZY]
     assert set(configs) - set(found) == {SAVING, SORTING}
     combines = [name for name in configs if name.startswith("combine")]

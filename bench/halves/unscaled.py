@@ -76,7 +76,11 @@ def unscaled_point(
         made(given.x, given.topk_idx, given.topk_weights, x_sf=given.x_sf if moe.formats.scaled else None, out=ys[recipe])
         made.synchronize()
         layers[recipe] = made
-    bound, differing = bind_variants(layers, store, configs, ys)
+    bound, differing = dict[str, Callable[[], Any]](), list[str]()
+    for recipe, made in layers.items():
+        launches_of_recipe, others = bind_variants(made, store, configs, ys[recipe])
+        bound |= launches_of_recipe
+        differing += others
     far = TorchLayer(problem, layer.weights)
     far.load(point.draw(SEED))
     far(ys[TORCH])

@@ -162,7 +162,7 @@ SM90_ROLES = (
     Mutant(
         "a CTA that has no tile cleans counts that its scheduler has yet to read",
         "missing order",
-        "math",
+        "combine_after_tiles",
         'wait(ctx.barrier("counts"), Int32(0))',
         "",
         (f"{SM90_RUNS}::test_clusters_of_two_over_several_launches", f"{SM90_RUNS}::test_launches_without_a_pause"),

@@ -89,7 +89,7 @@ def ep_point(
     torch.cuda.empty_cache()
     rows, launches = rows_of(ep), launches_of(tokens) if tokens <= MANY_TOKENS else FEW_LAUNCHES
     candidates = {} if others is None else dict(others(inputs, y))
-    own, differing = bind_variants({point.recipe: ep}, store, configs, {point.recipe: y})
+    own, differing = bind_variants(ep, store, configs, y)
     candidates |= own
     times = time_back_to_back(candidates, launches, VARIANT_REPEATS)
     times |= time_other_tables(ep, store, configs, inputs, launches)
@@ -112,16 +112,14 @@ def ep_point(
 
 
 def bind_variants(
-    layers: Mapping[str, EpMoE], store: ArtifactStore, configs: Mapping[str, EpConfig], ys: Mapping[str, torch.Tensor]
+    ep: EpMoE, store: ArtifactStore, configs: Mapping[str, EpConfig], y: torch.Tensor
 ) -> tuple[dict[str, Callable[[], None]], list[str]]:
-    """Binds each kernel to the layer of its recipe, except variants of dispatch with other routing tables.  Returns launches by name, and
-    the names of combine kernels whose y differs from `ys` of their recipe, into which all of them write."""
+    """Binds the kernels of the layer's recipe to it, except variants of dispatch with other routing tables.  Returns launches by name, and
+    the names of combine kernels that write another y."""
     found: dict[str, Callable[[], None]] = {}
-    wanted, differing = {recipe: ys[recipe].clone() for recipe in layers}, []
+    wanted, differing = y.clone(), list[str]()
     for name, config in configs.items():
-        recipe = config.problem.recipe
-        ep, y = layers[recipe], ys[recipe]
-        if asks_for_other_tables(config, ep):
+        if config.problem.recipe != ep.problem.recipe or asks_for_other_tables(config, ep):
             continue
         kernel = ep.bind(store.load(config, any_sources=True))
         if not isinstance(config, DispatchGemmConfig):
@@ -129,7 +127,7 @@ def bind_variants(
             y.fill_(float("nan"))
             kernel.launch()
             ep.synchronize()
-            differing += [] if torch.equal(y, wanted[recipe]) else [name]
+            differing += [] if torch.equal(y, wanted) else [name]
             clear_counters(ep.symmetric)
         found[name] = kernel.launch
     return found, differing

@@ -52,8 +52,10 @@ class Sums:
 
 @cute.jit
 def combine_after_tiles(ctx: Context, thread: Int32, warp: Int32, lane: Int32):
-    """Epilogue warps, when their tiles are done: waits for all ranks, then combines; `thread` counts within these warps.  The barrier
-    `counts` must have been passed: after the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them."""
+    """Epilogue warps, when their tiles are done: waits for all ranks, then combines; `thread` counts within these warps."""
+    # After the rank barrier the counts may be cleared, so this CTA's scheduler warp must have read them.  That the tiles are done does not
+    # say so: in a cluster they may come from the scheduler warp of the other CTA.
+    wait(ctx.barrier("counts"), Int32(0))
     rank_barrier(ctx, Group(NamedBarrier.EPILOGUE_ALL, 32 * ctx.config.epilogue_warps, thread), RankBarrier.BEFORE_COMBINE)
     stamp(ctx, Activity.WAIT_RANKS)
     # As in `dispatch`: combine's TMA loads overwrite SMEM that these warps have written through the generic proxy.

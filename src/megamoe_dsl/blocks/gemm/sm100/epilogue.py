@@ -19,7 +19,7 @@ from ....device.memory import fence_async_shared, load_f32, store_v4
 from ....device.ring import Ring
 from ....device.tcgen05 import load_columns
 from ....device.tma import commit_group, scatter_rows, wait_group_read
-from ....hardware.cta_pair import BLOCK_N, CLUSTER
+from ....hardware.cta_pair import BLOCK_N
 from ....layouts.arith import select
 from ....layouts.records import Role
 from ...sm100.epilogue_tile import HALF_BYTES, HALF_CHANNELS, PASS_ROWS, PASS_WARPGROUPS, write_address
@@ -119,11 +119,10 @@ def store_tile_of(
     results: cutlass.Constexpr[type[ResultsOfTile]] = ResultsOfTile,
 ):
     """A warp's part of a tile to D; or BF16 to where `results` says."""
-    n_block, factor = tile.n_block * CLUSTER + ctx.cta_rank, load_factor(ctx, tile)
+    factor = load_factor(ctx, tile)
     if cutlass.const_expr(ctx.config.epilogue.staged):
-        rows, staging = results(ctx, tile, n_block * BLOCK_N + (me.lane & 15) * 8, factor), ctx.shared("cd", me.group)
-        shape = (tile.valid_m, n_block, PASS_ROWS, FIRST_BARRIER, PASS_WARPGROUPS, me.group * PASS_ROWS)
-        store_results(ResultPart(me.group, me.warp, me.lane, column, staging, *shape), rows)
+        part = part_of(ctx, tile, me, column)
+        store_results(part, results(ctx, tile, part.n_block * BLOCK_N + (me.lane & 15) * 8, factor))
     else:
         store_floats(ctx, tile, factor, column, me.group, ctx.cta_rank * BLOCK_N + me.warp * 32 + (me.lane >> 2), (me.lane & 3) * 2)
 

@@ -27,7 +27,6 @@ from ....blocks.sm100 import results
 from ....blocks.sm100.epilogue_tile import fc1_scale
 from ....blocks.sm100.outputs import GateUpFactors, activate_channels, finish_passes
 from ....blocks.sm100.results import EpilogueThread, ResultPart, store_results
-from ....device.mbarrier import wait
 from ....device.memory import load_f32, load_f32x2
 from ....device.ring import Ring
 from ....device.stamps import begin, stamp
@@ -177,7 +176,6 @@ def epilogue(ctx: Context, thread: Int32):
     """All epilogue warps; `thread` counts within them."""
     begin(ctx, Role.EPILOGUE)
     finish_tiles(ctx, thread, finish_tile)
-    wait(ctx.barrier("counts"), Int32(0))
     combine_after_tiles(ctx, thread, thread >> 5, thread & 31)
 
 

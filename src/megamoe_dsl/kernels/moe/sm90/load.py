@@ -44,39 +44,36 @@ def load_tokens(ctx: Context) -> None:
     """Loads tokens and their scales, tile by tile, in the token-loader warp."""
 
     def fill(ctx: Context, tile: WorkTile, stage: Stage) -> Any:
-        tokens, k_blocks = tokens_of(ctx, tile)
-        return load.load_tokens(stage, tokens, k_blocks)
+        return load.load_tokens(stage, tokens_of(ctx, tile), ctx.k_blocks_of(tile))
 
     tiles.load_tokens(ctx, ctx.first_stage, fill, wait_operands)
 
 
-def tokens_of(ctx: Context, tile: WorkTile) -> tuple[TokenTile, Any]:
-    """A tile's tokens, with their scales if they have any, and its K blocks."""
+def tokens_of(ctx: Context, tile: WorkTile) -> TokenTile:
+    """A tile's tokens, with their scales if they have any."""
     config, half = ctx.config, ctx.is_half(tile)
     maps = OperandMaps(ctx.map("tokens_part", tile.phase), ctx.map("tokens", tile.phase), config.part_tokens)
     tokens = Fetch.of(maps, ctx.place, half, tile.same_tokens)
     rows = select(half, config.part_tokens, config.block_m)
     scales = ctx.map("sfa", tile.phase) if config.scaled else None
     row = config.first_row(tile.pool_block)
-    k_blocks = ctx.k_blocks_of(tile)
     num_bytes = config.token_transaction(rows)
     if config.halves_decoding:
         num_bytes = num_bytes + select(tile.same_weights, Int32(config.weight_bytes // 2), Int32(0))  # from the other CTA
-    return TokenTile(tokens, row, rows, num_bytes, scales), k_blocks
+    return TokenTile(tokens, row, rows, num_bytes, scales)
 
 
 def load_weights(ctx: Context) -> None:
     """TMA-B: 256 weight rows by 128 bytes of K are one contiguous tile; the tiles of a block's K follow one another."""
 
     def fill(ctx: Context, tile: WorkTile, stage: Stage) -> Any:
-        weights, k_blocks = weights_of(ctx, tile)
-        return load.load_weights(stage, weights, k_blocks)
+        return load.load_weights(stage, weights_of(ctx, tile), ctx.k_blocks_of(tile))
 
     tiles.load_weights(ctx, ctx.first_stage, fill)
 
 
-def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
-    """A tile's weights, FP8 or packed, and its K blocks."""
+def weights_of(ctx: Context, tile: WorkTile) -> WeightTile:
+    """A tile's weights, FP8 or packed."""
     config, lines = ctx.config, ctx.config.weight_lines
     same = tile.same_weights
     maps = OperandMaps(ctx.map("weights_part", tile.phase), ctx.map("weights", tile.phase), lines // config.cluster)
@@ -86,8 +83,8 @@ def weights_of(ctx: Context, tile: WorkTile) -> tuple[WeightTile, Any]:
     row = (tile.expert * n_blocks + tile.n_block) * k_blocks * lines
     if config.halves_decoding:
         codes, records = (ctx.map(one, tile.phase) for one in ("weights", "weights_part"))
-        return GroupsOfTile.of(codes, records, row, same, ctx.cta_rank), k_blocks
-    return WeightTile(weights, row, lines, config.fetched_weight_bytes), k_blocks
+        return GroupsOfTile.of(codes, records, row, same, ctx.cta_rank)
+    return WeightTile(weights, row, lines, config.fetched_weight_bytes)
 
 
 def load_operands(ctx: Context) -> None:
@@ -99,11 +96,11 @@ def load_operands(ctx: Context) -> None:
 def load_both(ctx: Context, tile: WorkTile, stages: tuple[CodeStage, Stage]):
     """A tile's stages of both rings; returns those after them."""
     codes, stage = stages
-    weights, k_blocks = weights_of(ctx, tile)
+    weights, k_blocks = weights_of(ctx, tile), ctx.k_blocks_of(tile)
     codes = load.load_weights(codes, weights, Int32(1))
     wait_operands(ctx, tile)
     ctx.stamp(Activity.WAIT_TOKENS, tile)
-    tokens, _ = tokens_of(ctx, tile)
+    tokens = tokens_of(ctx, tile)
     for k in cutlass.range(k_blocks, unroll=1):
         codes = load.load_weights(codes, weights, select(k + 1 < k_blocks, Int32(1), Int32(0)), k + 1)
         stage = load.load_tokens(stage, tokens, Int32(1), k)

@@ -44,8 +44,6 @@ def math(ctx: Context, warp: Int32):
     me = MathThread(warp >> 2, warp & 3, cute.arch.lane_idx())
     begin(ctx, Role.MATH)
     compute_tiles(ctx, me, finish_tile)
-    # That the tiles are done does not say this: in a cluster they may come from the scheduler warp of the other CTA.
-    wait(ctx.barrier("counts"), Int32(0))
     combine_after_tiles(ctx, warp * 32 + me.lane, warp, me.lane)
 
 
@@ -82,19 +80,14 @@ def compute(ctx: Context, tile: WorkTile, me: Share | PackedShare, stage: Stage,
     scales = weight_scales(ctx, tile, me) if ctx.config.weight_scales else None
     stage.wait_full()
     stamp(ctx, Activity.WAIT_STAGE, detail_of(tile))
-    sums, stage = multiply(ctx, me, stage, scales, ctx.k_blocks_of(tile))
+    if cutlass.const_expr(ctx.config.scaled):
+        sums, stage = me.multiply_tile(stage, scales, ctx.k_blocks_of(tile))
+    else:
+        sums, stage = accumulate_tile(stage, me, ctx.k_blocks_of(tile), ctx.config.problem.formats.activations.element)
     stamp(ctx, Activity.MULTIPLY, detail_of(tile))
     stores = finish(ctx, tile, me, sums, stores)
     stamp(ctx, Activity.EPILOGUE, detail_of(tile))
     return stage, stores
-
-
-@cute.jit
-def multiply(ctx: Context, me: Share | PackedShare, stage: Stage, scales: WeightScales | None, k_blocks: Int32):
-    """The sums of a share, and the ring's next stage."""
-    if cutlass.const_expr(not ctx.config.scaled):
-        return accumulate_tile(stage, me, k_blocks, ctx.config.problem.formats.activations.element)
-    return me.multiply_tile(stage, scales, k_blocks)
 
 
 @cute.jit

@@ -10,7 +10,6 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ....arch import SM90, SM100
 from ....blocks.cta import Step, WarpRole, acquire_maps, end_together, init_barriers, run_roles, set_up, warp_group
 from ....blocks.rank_barrier import Group, rank_barrier
 from ....blocks.sm90.packed_share import PackedShare
@@ -36,7 +35,7 @@ from ..sm100.epilogue import finish_fc2, finish_tiles
 from ..tile_scheduler import fill_table, schedule_tiles
 from .config import SWIGLU_WARPS, StageConfig
 from .context import StageContext
-from .pool_rows import activate_part, activate_scaled, each_part, push_results
+from .pool_rows import activate_part, each_part, push_results
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,6 @@ def finish_tile(ctx: StageContext, tile: WorkTile, me: Share | PackedShare, sums
 
 TABLE_WARP = DISPATCH_WARPS  # of dispatch
 TOKENS_WARP, WEIGHTS_WARP, _, DECODED_WARP = range(LOADER_WARPS)
-ACTIVATE = {SM90.name: activate_part, SM100.name: activate_scaled}
 
 
 def steps(config: StageConfig) -> tuple[Step, ...]:
@@ -136,7 +134,7 @@ def swiglu_kernel(config: cutlass.Constexpr[StageConfig], args: Any):
         if (ctx.sm == 0) & (cute.arch.lane_idx() == 0):
             # Linear1 is over: Linear2 counts its tiles anew.
             store_u32(ctx.at("tile_counter"), 0)
-    each_part(ctx, warp, SWIGLU_WARPS, config.token_parts, ACTIVATE[config.arch.name])
+    each_part(ctx, warp, SWIGLU_WARPS, config.token_parts, activate_part)
 
 
 @cute.kernel

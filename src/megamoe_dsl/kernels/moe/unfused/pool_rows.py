@@ -1,15 +1,14 @@
 """A grid's warps over the received tokens, each token in as many parts as its row is cut into.  `push_results` sends their results to the
-ranks that they came from, into their combine rows.  `activate_part` and `activate_scaled` make Linear2's operands of Linear1's BF16: SwiGLU
-times the top-k weight, quantized, in the pool.
+ranks that they came from, into their combine rows.  `activate_part` makes Linear2's operands of Linear1's BF16: SwiGLU times the top-k
+weight, quantized, in the pool; a lane has 16 channels.
 
 waits     counts, once
 signals   nothing: the rank barrier BEFORE_COMBINE follows, or the next launch
 
-E4M3 with one power-of-two scale per token and 128 channels: eight lanes have 16 channels each, in fc1_out four runs of eight columns,
-gate and up of one run's channels, then of the other's, which lie between them (kernels/moe/sm90/epilogue_rows.py).
-
-On SM100 results are E4M3 or E2M1 with one UE8M0 scale per 32 channels.  A lane has 16 channels: in fc1_out four runs of eight columns, gate
-and up of eight channels, then of the next eight.  Two lanes share a scale.
+| | results | scale | in fc1_out a lane has gate and up of |
+|---|---|---|---|
+| SM90 | E4M3 | a power of two in FP32 for 128 channels, eight lanes | even channels, then of odd ones (sm90/epilogue_rows.py) |
+| SM100 | E4M3 or E2M1 | UE8M0 for 32 channels, two lanes | eight channels, then of the next eight |
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ from ....device import cast
 from ....device.mbarrier import wait
 from ....device.memory import load_constant_v4, load_u64, store_f32, store_u8, store_v2, store_v4
 from ....device.warp import shuffle_xor_f32
-from ....hardware.operand_tile import CHANNELS_PER_SCALE
 from ....layouts.arith import div, minimum
 from ....recipe import E2M1
 from ..layouts.smem_plan import LANE_VECTOR
 from ..pool import Cursor, advance_to_valid, weight_of
-from .config import BLOCKS_PER_PART
 from .context import StageContext
 
 VECTOR_BYTES = 16
@@ -82,51 +79,27 @@ def push_results(ctx: StageContext, warp: Any, lane: Any) -> None:
     each_part(ctx, warp, ctx.config.epilogue_warps, ctx.config.problem.hidden // channels, push)
 
 
-@cute.jit
-def activate_part(ctx: StageContext, row: Int32, part: Int32):
-    """Up to four blocks of 128 channels of a token."""
-    blocks = ctx.config.fc1_n_blocks
-    lane = cute.arch.lane_idx()
-    block, sixteen = part * BLOCKS_PER_PART + (lane >> 3), lane & 7
-    # Lanes past the last block take part in the shuffles, with the last block's values.
-    column = minimum(block, blocks - 1) * 256 + (sixteen >> 2) * 128 + (sixteen & 3) * 16
-    weight = weight_of(ctx, row)
-    values = []
-    for run in cutlass.range_constexpr(2):
-        first = ctx.result("fc1_out", row, column + 64 * run)
-        gates, ups = load_constant_v4(first), load_constant_v4(first + RUN_BYTES)
-        pairs = [activate_bf16(ctx, gate, up, (weight, weight)) for gate, up in zip(gates, ups, strict=True)]
-        values.append([value for pair in pairs for value in pair])
-    peak = cast.max_over_quad(reduce(cast.abs_max, [value for eight in values for value in eight]))
-    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 4))
-    exponent = cast.scale_exponent(peak)
-    inverse = cast.inverse_scale(exponent)
-    words = [cast.pack_e4m3(*(values[run][i + e] * inverse for e in range(2) for run in range(2))) for i in range(0, 8, 2)]
-    if block < blocks:
-        store_v4(ctx.at("fc2_acts", row, block * 128 + sixteen * 16), tuple(words))
-        if sixteen == 0:
-            store_f32(ctx.at("fc2_sf", block, row), cast.f32_of_bits(exponent << 23))
-
-
 LANE_CHANNELS = 16
 
 
 @cute.jit
-def activate_scaled(ctx: StageContext, row: Int32, part: Int32):
+def activate_part(ctx: StageContext, row: Int32, part: Int32):
     """Up to 512 channels of a token."""
-    config, form = ctx.config, ctx.config.problem.formats.hidden
-    lane, lanes = cute.arch.lane_idx(), config.problem.intermediate // LANE_CHANNELS
-    sixteen = part * 32 + lane
-    # Lanes past the last channels take part in the shuffle, with the last ones' values.
-    first = ctx.result("fc1_out", row, minimum(sixteen, lanes - 1) * (2 * LANE_CHANNELS))
-    weight = weight_of(ctx, row)
-    runs = [load_constant_v4(first + run * RUN_BYTES) for run in range(4)]
-    values = []
-    for gates, ups in (runs[:2], runs[2:]):
-        for gate, up in zip(gates, ups, strict=True):
-            values += activate_bf16(ctx, gate, up, (weight, weight))
+    form, promoted, lane = ctx.config.problem.formats.hidden, ctx.config.problem.formats.promoted, cute.arch.lane_idx()
+    sixteen, lanes, sharing = part * 32 + lane, ctx.config.problem.intermediate // LANE_CHANNELS, form.channels // LANE_CHANNELS
+    # Lanes past the last channels take part in the shuffles, with the last ones' values.
+    there = minimum(sixteen, lanes - 1)
+    column, apart = ((there >> 2) * 128 + (there & 3) * 16, 64) if promoted else (there * (2 * LANE_CHANNELS), LANE_CHANNELS)
+    first = ctx.result("fc1_out", row, column)
+    weight, halves = weight_of(ctx, row), []
+    for half in cutlass.range_constexpr(2):
+        gates, ups = (load_constant_v4(first + (2 * apart * half + offset)) for offset in (0, RUN_BYTES))
+        pairs = [activate_bf16(ctx, gate, up, (weight, weight)) for gate, up in zip(gates, ups, strict=True)]
+        halves.append([value for pair in pairs for value in pair])
+    values = [one for pair in zip(*halves, strict=True) for one in pair] if promoted else halves[0] + halves[1]
     peak = reduce(cast.abs_max, values)
-    peak = cast.abs_max(peak, shuffle_xor_f32(peak, 1))
+    for step in cutlass.range_constexpr(sharing.bit_length() - 1):
+        peak = cast.abs_max(peak, shuffle_xor_f32(peak, 1 << step))
     packed = form.element == E2M1
     exponent = cast.scale_exponent(peak, cast.E2M1_MAX if packed else cast.E4M3_MAX)
     inverse = cast.inverse_scale(exponent)
@@ -137,8 +110,15 @@ def activate_scaled(ctx: StageContext, row: Int32, part: Int32):
             store_v2(address, cast.pack_e2m1(*scaled[:8]), cast.pack_e2m1(*scaled[8:]))
         else:
             store_v4(address, tuple(cast.pack_e4m3(*scaled[i : i + 4]) for i in range(0, LANE_CHANNELS, 4)))
-        if (lane & 1) == 0:
-            scale = sixteen * LANE_CHANNELS // CHANNELS_PER_SCALE
-            pool_block = div(row, config.block_m)
-            word = ctx.at("fc2_sf", scale >> 2, config.sf_row(pool_block, row - pool_block * config.block_m))
-            store_u8(word + Int64(scale & 3), exponent)
+        if (lane & (sharing - 1)) == 0:
+            store_scale(ctx, row, sixteen // sharing, exponent)
+
+
+def store_scale(ctx: StageContext, row: Any, index: Any, exponent: Any) -> None:
+    """Scale number `index` of a pool row: an FP32 number, or a byte of the words that `tcgen05.cp` reads."""
+    if ctx.config.problem.formats.promoted:
+        store_f32(ctx.at("fc2_sf", index, row), cast.f32_of_bits(exponent << 23))
+        return
+    pool_block = div(row, ctx.config.block_m)
+    word = ctx.at("fc2_sf", index >> 2, ctx.config.sf_row(pool_block, row - pool_block * ctx.config.block_m))
+    store_u8(word + Int64(index & 3), exponent)
