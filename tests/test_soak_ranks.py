@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import ranks_on_gpus
+import soak as soak_script
 import soak_ranks
 from megamoe_dsl import Target, choose
-from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.artifact.store import ArtifactStore
 from megamoe_dsl.bench.point import SEED, Point
 from megamoe_dsl.cases import random_weights
@@ -23,12 +23,12 @@ from megamoe_dsl.hardware.tensor_map import TensorMap
 from megamoe_dsl.problem import Problem
 from megamoe_dsl.runtime.buffers import Inputs, RankBuffers
 from megamoe_dsl.runtime.simulated import SimulatedMoE
-from soak import SETS
+from ptx_of import artifact
 from unfused_ranks import unequal_elements
 
 MOE = Problem(512, 128, 4, 2, 2, 3, recipe="fp8xfp8")
 CONFIG = choose(MOE, Target.typical("sm_90a", 2), 3)
-LAUNCHES = 3
+LAUNCHES, SETS = 3, 4
 INPUTS = ("x", "x_sf", "topk_idx", "topk_weights")
 Y, TOKENS = 3, 5  # places among a kernel's arguments
 
@@ -46,7 +46,7 @@ class SimulatedRanks:
         self.buffers: list[RankBuffers] = []
         self.given: list[tuple[int, ...]] = []
         self.launches = 0
-        self.moe = SimulatedMoE(compile_kernel(CONFIG), [random_weights(MOE, rank, SEED) for rank in range(MOE.num_ranks)], race=False)
+        self.moe = SimulatedMoE(artifact(CONFIG), [random_weights(MOE, rank, SEED) for rank in range(MOE.num_ranks)], race=False)
 
     def allocate(self, *arguments: Any, **options: Any) -> RankBuffers:
         self.buffers.append(RankBuffers(*arguments, **options))
@@ -77,6 +77,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedRanks:
     ArtifactStore(tmp_path).save(ranks.moe.artifact)
     monkeypatch.setattr(ranks_on_gpus, "CudaKernel", lambda artifact: ranks)
     monkeypatch.setattr(ranks_on_gpus, "RankBuffers", ranks.allocate)
+    for module in (soak_script, soak_ranks):
+        monkeypatch.setattr(module, "SETS", SETS)
     monkeypatch.setattr(ranks_on_gpus, "encode_tensor_map", TensorMap.encode)
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda one: nullcontext())

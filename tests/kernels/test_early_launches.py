@@ -45,33 +45,45 @@ def weights(recipe: str) -> LayerOperands:
     return LayerOperands(*made[0], *made[1])
 
 
+def inputs(recipe: str) -> tuple[torch.Tensor, torch.Tensor, ExpertCall]:
+    """Tokens of two calls, their logits, and a call of the first tokens, whose experts are not chosen yet."""
+    generator = torch.Generator().manual_seed(2)
+    idx, topk_weights = torch.zeros(TOKENS, TOPK, dtype=torch.int64), torch.zeros(TOKENS, TOPK)
+    xs = torch.randn(2, TOKENS, 256, generator=generator).bfloat16()
+    logits = torch.randn(2, TOKENS, EXPERTS, generator=generator)
+    layer = ExpertLayer(256, 128, EXPERTS, TOPK, recipe=recipe)
+    return xs, logits, ExpertCall(layer, xs[0], idx, topk_weights, weights(recipe))
+
+
+@cache
+def expected_of(recipe: str) -> list[torch.Tensor]:
+    """Results of both calls by launches one by one."""
+    xs, logits, first = inputs(recipe)
+    found = []
+    for number in range(2):
+        idx, topk_weights = experts_of(logits[number])
+        alone = replace(first, x=xs[number], topk_idx=idx, topk_weights=topk_weights, memory=None)
+        found.append(simulate_experts(compiled(recipe)[ROUTE:], alone, race=False)[0])
+    return found
+
+
 def run(artifacts: tuple[Artifact, ...], seed: int = 0) -> tuple[list[bool], Report]:
     """Three calls in a stream, the last as the first: whether each result is that of launches one by one."""
-    generator, recipe = torch.Generator().manual_seed(2), artifacts[ROUTE].config.problem.recipe
-    layer = ExpertLayer(256, 128, EXPERTS, TOPK, recipe=recipe)
-    idx, topk_weights = torch.zeros(TOKENS, TOPK, dtype=torch.int64), torch.zeros(TOKENS, TOPK)
-    xs, logits, own = (
-        torch.randn(2, TOKENS, 256, generator=generator).bfloat16(),
-        torch.randn(2, TOKENS, EXPERTS, generator=generator),
-        weights(recipe),
-    )
-    first = ExpertCall(layer, xs[0], idx, topk_weights, own)
+    recipe = artifacts[ROUTE].config.problem.recipe
+    xs, logits, first = inputs(recipe)
+    idx, topk_weights = first.topk_idx, first.topk_weights
     calls = [replace(first, x=xs[number % 2].clone(), memory=first.workspace) for number in range(3)]
     counters, launches = torch.zeros(3, dtype=torch.int32), []
     for number, call in enumerate(calls):
         chosen = {"logits": logits[number % 2].data_ptr(), "bias": 0, "topk_idx": idx.data_ptr(), "topk_weights": topk_weights.data_ptr()}
         launches.append(launch_of(artifacts[TOP], {**chosen, "num_tokens": TOKENS}))
         launches += launches_of(artifacts[ROUTE:], call, (counters[1 + number % 2 :].data_ptr(), counters.data_ptr()))
-    matrices = {name: tensor for name, tensor in own._asdict().items() if tensor is not None}
+    matrices = {name: tensor for name, tensor in first.operands._asdict().items() if tensor is not None}
     read = {"logits": logits, **{f"x{number}": call.x for number, call in enumerate(calls)}, **matrices}
     written = {"workspace": first.workspace, "topk_idx": idx, "topk_weights": topk_weights, "counters": counters}
     memory = memory_of(read, {**written, **{f"y{number}": call.y for number, call in enumerate(calls)}})
     report = Simulator(None, memory, seed=seed).run(launches)
-    expected = []
-    for number in range(2):
-        chosen_idx, chosen_weights = experts_of(logits[number])
-        alone = replace(first, x=xs[number], topk_idx=chosen_idx, topk_weights=chosen_weights, memory=None)
-        expected.append(simulate_experts(compiled(recipe)[ROUTE:], alone, race=False)[0])
+    expected = expected_of(recipe)
     return [not counters.any() and torch.equal(call.y, expected[number % 2]) for number, call in enumerate(calls)], report
 
 

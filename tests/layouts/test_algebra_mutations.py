@@ -3,6 +3,7 @@
 import pytest
 import test_device_expressions as checks
 from hardware_layouts import load_columns, pool_scales, stmatrix_b8, stmatrix_b16
+from hypothesis.core import StateForActualGivenExecution
 
 from layout_algebra import join
 from megamoe_dsl.blocks.sm100 import epilogue_tile
@@ -84,6 +85,7 @@ MUTANTS = {
 def test_caught(monkeypatch, mutant):
     name, broken, check = MUTANTS[mutant]
     monkeypatch.setattr(checks, name, broken)
+    monkeypatch.setattr(StateForActualGivenExecution, "_should_trace", lambda self: False)  # nobody reads why it fails
     with pytest.raises(AssertionError):
         check()
 
