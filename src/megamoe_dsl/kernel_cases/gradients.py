@@ -11,8 +11,8 @@ import torch
 
 from ..arch import SM90, Arch
 from ..blocks.gemm.problem import ALIGNED, DOT_COLUMNS, ROW_BLOCK, SCALE_BLOCK, GatherGemmProblem, VarlenKProblem
-from ..hardware.operand_tile import CHANNELS_PER_SCALE
-from ..quant import no_scales, quantize_e4m3, quantize_e4m3_f32, quantize_weight_e4m3
+from ..quant import no_scales, quantize
+from ..recipe import F32, Format
 from ..reference import expert_gradients as reference
 from ..reference.bounds import scaled_sums
 from ..reference.promoted import Accumulate
@@ -23,7 +23,7 @@ from ..runtime.gemm_scales import scale_words
 from ..runtime.gemm_tensors import OUTPUT_DTYPES, GemmTensors
 from ..runtime.k_grouped_gemm import sides_of_groups
 from .gather import NAN_BYTE, ROWS_PER_TOKEN, rows_of
-from .gemm import UNTOUCHED, Compared
+from .gemm import UNTOUCHED, Compared, exact_scales
 
 DOT_ERROR = 1e-6
 """Of the largest part of a weight's gradient: FP32 sums in another order than the reference's."""
@@ -74,23 +74,15 @@ class VarlenKCase:
             yield left, no_scales(left), right, no_scales(right)
 
 
-def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int, promoted: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def transposed_side(generator: torch.Generator, exact: bool, columns: int, rows: int, form: Format) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes [columns, rows] and scales [rows / 128, columns], or words of those for 32; of small integers the scales are powers of two.
     Scales of the last 128 rows are NaN."""
     values = drawn(generator, exact, columns, rows).float()
-    if not promoted:
-        codes, sf = quantize_e4m3(values)
-        if exact:
-            codes = values.to(torch.float8_e4m3fn)
-            sf = torch.randint(125, 130, sf.shape, generator=generator, dtype=torch.uint8)
-        sf[:, -SCALE_BLOCK // CHANNELS_PER_SCALE :] = NAN_BYTE
-        return codes, scale_words(sf)
-    codes, scales = values.to(torch.float8_e4m3fn), torch.exp2(torch.randint(-2, 3, (rows // SCALE_BLOCK, columns), generator=generator))
-    if not exact:
-        codes, sf = quantize_e4m3_f32(values)
-        scales = sf.T.contiguous()
-    scales[-1] = torch.nan
-    return codes, scales
+    codes, sf = quantize(values, form)
+    if exact:
+        codes, sf = values.to(torch.float8_e4m3fn), exact_scales(form, tuple(sf.shape), generator)
+    sf[:, -SCALE_BLOCK // form.channels :] = torch.nan if form.scale == F32 else NAN_BYTE
+    return codes, sf.T.contiguous() if form.scale == F32 else scale_words(sf)
 
 
 def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0, *, exact: bool = True, arch: Arch = SM90) -> VarlenKCase:
@@ -101,8 +93,8 @@ def varlen_k_case(problem: VarlenKProblem, counts: Sequence[int], seed: int = 0,
     rows = int(ends[-1])
     d = torch.full((problem.num_groups, problem.n, problem.k), UNTOUCHED, dtype=OUTPUT_DTYPES[problem.output])
     if not problem.gathers:
-        promoted = problem.formats.promoted
-        sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK, promoted) for columns in (problem.n, problem.k)]
+        form = problem.formats.activations
+        sides = [transposed_side(generator, exact, columns, rows + SCALE_BLOCK, form) for columns in (problem.n, problem.k)]
         return VarlenKCase(problem, GemmTensors(*sides[0], *sides[1], d, ends), tuple(counts), arch)
     tokens = rows // ROWS_PER_TOKEN + 1
     sources = torch.randint(0, tokens, (rows + 3,), generator=generator, dtype=torch.int32)
@@ -166,17 +158,12 @@ def gradient_case(problem: GatherGemmProblem, counts: Sequence[int], seed: int =
     experts = torch.arange(p.num_groups).repeat_interleave(torch.tensor(counts))[torch.randperm(rows, generator=generator)]
     topk_idx, weights = experts[:, None], torch.rand(rows, 1, generator=generator)
     metadata = router_metadata(topk_idx, p.num_groups)
-    b_shape = (p.num_groups, p.k, p.n) if p.transposed_b else (p.num_groups, p.n, p.k)
-    dy, b = drawn(generator, exact, rows, p.k), drawn(generator, exact, *b_shape) / 16
-    operands = (dy, no_scales(dy), b, no_scales(b.mT))
-    if p.formats.promoted:
-        operands = (*quantize_e4m3_f32(dy), *quantize_weight_e4m3(b))
-    elif p.formats.scaled:
-        operands = (*quantize_e4m3(dy), *quantize_e4m3(b))
+    dy, (b, b_sf) = drawn(generator, exact, rows, p.k), quantize(drawn(generator, exact, p.num_groups, p.n, p.k) / 16, p.formats.weights)
+    b = b.mT.contiguous() if p.transposed_b else b
     gate_up = 2 * torch.randn(rows, 2 * p.n, generator=generator)
     d, weighted = (torch.full((rows, columns), UNTOUCHED).bfloat16() for columns in (p.d_columns, p.n))
     dots = torch.full((-(-p.n // DOT_COLUMNS), rows), UNTOUCHED)
     of_rows = weights.flatten()[metadata.sources.long()]
     gradient: Any = {"gate_up": gate_up.bfloat16(), "row_weights": of_rows, "weighted": weighted, "dots": dots}
-    tensors = GemmTensors(*operands, d, metadata.ends, sources=metadata.sources, **gradient)
+    tensors = GemmTensors(*quantize(dy, p.formats.activations), b, b_sf, d, metadata.ends, sources=metadata.sources, **gradient)
     return GradientCase(p, tensors, topk_idx, weights)
