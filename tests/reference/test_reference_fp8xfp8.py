@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -262,11 +263,18 @@ FAULTS = {
 }
 
 
+@cache
+def bounded(exact: bool) -> tuple[Case, list[torch.Tensor], list[torch.Tensor]]:
+    """A case, its result and its bound."""
+    case = random_case(MEDIUM, [9, 7], seed=3, exact=exact)
+    return case, case.reference().y, case.bound()
+
+
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_results_leave_the_bound(fault, exact):
-    case = random_case(MEDIUM, [9, 7], seed=3, exact=exact)
-    found = violations(FAULTS[fault](case), case.reference().y, case.bound())
+    case, y, bound = bounded(exact)
+    found = violations(FAULTS[fault](case), y, bound)
     assert sum(len(v) for v in found) > 0
 
 
