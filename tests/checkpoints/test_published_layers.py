@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_files import FP4, LAYER, Tensors, all_experts, deepseek_v3, deepseek_v4, deepseek_v4_fp8, gpt_oss, qwen3_moe, write
 
+import ptx_of
 from expert_reading import read_experts
 from megamoe_dsl.arch import SM90
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import random_case, random_weights
 from megamoe_dsl.checkpoints import PublishedExperts, load_experts
 from megamoe_dsl.checkpoints.write import convert_checkpoint
@@ -65,7 +65,7 @@ SAMPLE = {("deepseek-v4", 2), ("qwen3-moe", 2), ("gpt-oss", 8), ("deepseek-v3", 
 
 @cache
 def kernel(problem: Problem) -> Artifact:
-    return compile_kernel(find_kernel("mega_moe").choose(problem, HOPPER, max(TOKENS)))
+    return ptx_of.artifact(find_kernel("mega_moe").choose(problem, HOPPER, max(TOKENS)))
 
 
 @pytest.mark.parametrize(("name", "ranks"), [one if one in SAMPLE else rarely(*one) for one in product(PUBLISHED, RANKS)])

@@ -7,7 +7,6 @@ import torch
 
 from megamoe_dsl import Target, choose
 from megamoe_dsl.artifact.artifact import Artifact
-from megamoe_dsl.artifact.compile import compile_kernel
 from megamoe_dsl.cases import Case, random_case, random_weights
 from megamoe_dsl.kernels.moe.inputs_config import PreDispatchConfig
 from megamoe_dsl.kernels.moe.unfused.family import stage_configs
@@ -23,6 +22,7 @@ from megamoe_dsl.runtime.ep.simulated import SimulatedEp
 from megamoe_dsl.runtime.layer import MegaMoE
 from megamoe_dsl.runtime.simulated import SimulatedMoE, memory_of
 from megamoe_dsl.sim import SimError
+from ptx_of import artifact
 from sweep import sample
 
 PROBLEMS = {recipe: Problem(256, 128, 4, 2, max_tokens_per_rank=8, recipe=recipe) for recipe in ("fp8xfp4", "fp8xfp8")}
@@ -189,7 +189,7 @@ def test_weights_of_several_devices_are_refused(recipe: str) -> None:
 
 @sample("fp8xfp8")
 def test_nan_stays_with_its_token(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    moe = SimulatedMoE(compile_kernel(CONFIGS[case.problem.recipe]), case.weights)
+    moe = SimulatedMoE(artifact(CONFIGS[case.problem.recipe]), case.weights)
     monkeypatch.setattr(Inputs, "check", lambda *arguments: None)
     bad = inputs(case, x=with_nan(case.x[0], 3, 1), x_sf=with_nan(case.x_sf[0], 1, 1))
     (y,), _ = moe([bad])
@@ -209,7 +209,7 @@ def test_other_dtypes_mean_the_same(case: Case) -> None:
         weights = ExpertWeights(weights.fc1, scales[0], weights.fc2, scales[1])
         assert weights.fc1_sf.dtype == torch.uint8 and torch.equal(weights.fc2_sf, case.weights[0].fc2_sf)
     want = case.reference().y
-    (y,), _ = SimulatedMoE(compile_kernel(CONFIGS[case.problem.recipe]), [weights])([inputs(case, x_sf=sf, **ours)])
+    (y,), _ = SimulatedMoE(artifact(CONFIGS[case.problem.recipe]), [weights])([inputs(case, x_sf=sf, **ours)])
     assert torch.equal(y, want[0])
     given = LayerInputs(case.problem, [case.x[0]], [sf], [ours["topk_idx"]], [case.topk_weights[0]], [weights])
     assert torch.equal(mega_moe_stages(given).y[0], want[0])
