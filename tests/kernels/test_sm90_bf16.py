@@ -42,6 +42,11 @@ def test_every_tile(block_m, exact):
     assert counts[1] % block_m != 0 and counts[1] > block_m
 
 
+def test_a_fast_warp_waits_before_it_writes_where_others_read():
+    """With a short K a warp can be a whole tile ahead of another."""
+    prove(config(problem(32, hidden=128, num_ranks=1), num_sms=2, block_m=8, lookahead=1), [(32,)], exact=False)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("block_m", "counts"), [(128, [1, 7, 33, 64, 65, 127]), (32, [1, 8, 9, 31])], ids=["tokens as rows", "tokens as columns"]

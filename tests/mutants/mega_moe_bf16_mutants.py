@@ -6,8 +6,12 @@ from functools import partial
 
 from mutant import Mutant
 
-COLUMNS, ROWS, EDGES = (
-    f"tests/kernels/test_sm90_bf16.py::{one}" for one in ("test_every_tile[8-False]", "test_every_tile[128-True]", "test_edges_of_a_tile")
+COLUMNS, ROWS, EDGES, SHORT_K = (
+    f"tests/kernels/test_sm90_bf16.py::{one}"
+    for one in (
+        *("test_every_tile[8-False]", "test_every_tile[128-True]", "test_edges_of_a_tile"),
+        "test_a_fast_warp_waits_before_it_writes_where_others_read",
+    )
 )
 PAIRS, SHAPES = (f"tests/kernels/test_sm100_bf16.py::{one}" for one in ("test_every_tile[64]", "test_shapes_that_end_within_a_tile[96]"))
 mutant = partial(Mutant, archs=())
@@ -44,6 +48,14 @@ BF16_MUTANTS = (
         "2 * me.warp + b",
         "me.warp + 4 * b",
         nearest=(COLUMNS,),
+    ),
+    mutant(
+        "BF16 outputs are written while slower warps read results of Linear2",
+        "missing order",
+        "pieces_bf16",
+        "sync_math_warps()",
+        "pass",
+        nearest=(SHORT_K,),
     ),
     mutant(
         "both warpgroups fill the first box of BF16 outputs",

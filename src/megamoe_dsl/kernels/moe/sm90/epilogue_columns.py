@@ -42,11 +42,8 @@ def sync_math_warps() -> None:
 
 
 def begin_exchange() -> None:
-    """Before the math warps write the maxima of a tile: all of them have read those of the tile before.
-
-    The wait for store_empty has ordered that already, but by way of single lanes of the store warp, which compute-sanitizer does not
-    follow.  This barrier says it again for the tool.  It costs no time: another barrier, after the maxima are written, follows at once.
-    """
+    """Waits until all math warps have read the maxima of the tile before.  The wait for store_empty has ordered that already, but by single
+    lanes of the store warp, which compute-sanitizer does not follow."""
     sync_math_warps()
 
 
@@ -77,7 +74,8 @@ def pieces_e4m3(ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, pea
 
 
 def pieces_bf16(me: ColumnShare, outputs: Any) -> list[tuple[Any, list[Any]]]:
-    """The same as BF16, without scales: nothing is exchanged."""
+    """The same as BF16, without scales.  The boxes lie where a slower warp may still read results of a Linear2 tile."""
+    sync_math_warps()
     return [(2 * me.warp + b, [cast.pack_bf16(*values[b]) for values in outputs]) for b in range(2)]
 
 
