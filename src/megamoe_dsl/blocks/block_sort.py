@@ -54,13 +54,9 @@ def pass_places(counts: Int32, key: Int32, place: Int32, same: Int32, before: In
     sync_warp()
 
 
-@cute.jit
-def count_of_key(counter: Int32, stride: cutlass.Constexpr[int], warps: cutlass.Constexpr[int]):
+def count_of_key(counter: Any, stride: int, warps: int) -> Any:
     """Items of all warps; `counter` is the first warp's, `stride` bytes before the next one's."""
-    total = Int32(0)
-    for one in cutlass.range_constexpr(warps):
-        total = total + load_shared_u32(counter + one * stride)
-    return total
+    return sum((load_shared_u32(counter + one * stride) for one in range(warps)), Int32(0))
 
 
 @cute.jit

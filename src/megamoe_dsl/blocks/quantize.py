@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import cutlass
-import cutlass.cute as cute
 from cutlass import Float32
 
 from ..device.cast import (
@@ -15,6 +15,7 @@ from ..device.cast import (
     abs_max,
     f32_of_bits,
     inverse_scale,
+    max_f32,
     nearest_e4m3,
     pack_e2m1,
     pack_e4m3,
@@ -23,7 +24,7 @@ from ..device.cast import (
 )
 from ..device.memory import store_u32, store_v2
 from ..device.ptx import emit_to
-from ..device.warp import shuffle_xor_f32
+from ..device.warp import over_lanes
 from ..recipe import E2M1, F32, UE4M3, Format
 
 PER_LANE = 8
@@ -31,15 +32,9 @@ SCALE_LANES = 16  # lanes whose 128 channels share a scale
 SMALLEST_AMAX = 1e-4
 
 
-@cute.jit
-def largest_of_lanes(values: Sequence[Any], lanes: cutlass.Constexpr[int]):
+def largest_of_lanes(values: Sequence[Any], lanes: int) -> Any:
     """The largest magnitude of the values of so many lanes, a power of two, that follow one another."""
-    amax = Float32(0.0)
-    for value in values:
-        amax = abs_max(amax, value)
-    for step in range(lanes.bit_length() - 1):
-        amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, shuffle_xor_f32(amax, 1 << step))
-    return amax
+    return over_lanes(max_f32, reduce(abs_max, values, Float32(0.0)), [1 << step for step in range(lanes.bit_length() - 1)])
 
 
 def scaled_by(values: Sequence[Any], factor: Any) -> list[Any]:
@@ -48,7 +43,7 @@ def scaled_by(values: Sequence[Any], factor: Any) -> list[Any]:
 
 def f32_scale(amax: Any) -> tuple[Any, Any]:
     """The scale of a block and the factor its values are multiplied with."""
-    amax = emit_to(Float32, "max.f32 {}, {}, {};", amax, Float32(SMALLEST_AMAX))
+    amax = max_f32(amax, Float32(SMALLEST_AMAX))
     scale = emit_to(Float32, "div.rn.f32 {}, {}, {};", amax, Float32(E4M3_MAX))
     return scale, emit_to(Float32, "div.rn.f32 {}, {}, {};", Float32(1.0), scale)
 

@@ -10,7 +10,7 @@ from typing import Any
 from cutlass import Float32, Int32, Uint32
 
 from .ptx import emit_to, emit_to_many
-from .warp import shuffle_xor_f32
+from .warp import over_lanes
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -101,15 +101,10 @@ multiply_bf16 = partial(emit_to, Uint32, "mul.rn.bf16x2 {}, {}, {};")
 """Two bf16x2 multiplied half by half, rounded to nearest even; exact with powers of two."""
 
 
-def _max_over(masks: Sequence[int], value: Any) -> Any:
-    for mask in masks:
-        value = emit_to(Float32, "max.f32 {}, {}, {};", value, shuffle_xor_f32(value, mask))
-    return value
-
-
-max_over_rows = partial(_max_over, (4, 8, 16))
+max_f32 = partial(emit_to, Float32, "max.f32 {}, {}, {};")
+max_over_rows = partial(over_lanes, max_f32, masks=(4, 8, 16))
 """Largest over the eight threads of a warp that hold the same column of a 16x256b fragment."""
-max_over_quad = partial(_max_over, (1, 2))  # over the four threads that hold the same row of a wgmma accumulator
+max_over_quad = partial(over_lanes, max_f32, masks=(1, 2))  # over the four threads that hold the same row of a wgmma accumulator
 
 
 def scale_exponent(amax: Any, largest: float = E4M3_MAX) -> Any:

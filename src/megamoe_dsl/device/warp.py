@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import cutlass
@@ -58,6 +58,13 @@ shuffle_xor = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, 0xfff
 """(value, mask): the word that the lane with this number XOR `mask` holds."""
 shuffle_xor_among = partial(emit_to, Uint32, "shfl.sync.bfly.b32 {}, {}, {}, 31, {};")
 """(value, mask, members): as `shuffle_xor`, among the lanes of the mask `members` only; other lanes may have diverged."""
+
+
+def over_lanes(combine: Callable[..., Any], value: Any, masks: Iterable[int], shuffle: Callable[..., Any] = shuffle_xor_f32) -> Any:
+    """A lane's value combined with those of all lanes whose numbers differ from its own in bits of the masks."""
+    return reduce(lambda found, mask: combine(found, shuffle(found, mask)), masks, value)
+
+
 sync_warp = partial(emit, "bar.warp.sync 0xffffffff;")
 """Waits for all 32 lanes; what any of them wrote before is visible to all of them after."""
 smem_base = partial(emit_to, Int32, "mov.b32 {}, {};")  # 32-bit shared address of a `cutlass.Array` in SMEM

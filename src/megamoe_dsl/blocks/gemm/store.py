@@ -10,6 +10,8 @@ to the same warpgroup of the other CTA, which waits for exchange_full.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import cutlass
@@ -214,12 +216,8 @@ def add_theirs(ctx: GemmContext, me: MathThread, sums: Any, phase: Int32):
     if thread_of(me) == 0:
         arrive_expect(full, exchange.num_bytes)
     wait(full, phase)
-    theirs: list[Any] = []
-    for i in cutlass.range_constexpr(exchange.shape[0]):
-        theirs += load_shared_v4(ctx.shared("exchange", i, thread_of(me)))
-    read = Int32(0)
-    for word in theirs:
-        read = read | Int32(word)
+    theirs = [word for i in range(exchange.shape[0]) for word in load_shared_v4(ctx.shared("exchange", i, thread_of(me)))]
+    read = reduce(or_, map(Int32, theirs))
     release_cluster(in_cta(ctx.barrier("exchange_empty"), 1 - ctx.cta_rank), read & POSITIVE)
     values = iter(theirs)
     return tuple(tuple(one + f32_of_bits(next(values)) for one in part) for part in sums)

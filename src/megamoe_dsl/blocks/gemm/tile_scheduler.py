@@ -11,6 +11,8 @@ the experts' row blocks: one sum per expert, and one per 32 experts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import cutlass
@@ -181,9 +183,7 @@ def publish_tiles(ctx: GemmContext, blocks: Walk, queue: TileQueue):
         (group, n_block, row, _), (group_2, n_block_2, row_2, _) = mine
         weights = select((group == group_2) & (n_block == n_block_2), Int32(SAME_WEIGHTS), Int32(APART))
         sharing = select(n_block_2 == LAST, Int32(ALONE), select(row == row_2, Int32(SAME_TOKENS), weights))
-    some = mine[0][3] > 0
-    for tile in mine[1:]:
-        some = some | (tile[3] > 0)
+    some = reduce(or_, [valid_m > 0 for *_, valid_m in mine])
 
     def words(cta: int) -> tuple[Any, ...]:
         group, n_block, row, valid_m = mine[min(cta, len(mine) - 1)]

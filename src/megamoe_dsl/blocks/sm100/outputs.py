@@ -134,10 +134,8 @@ OUTPUTS: dict[str, E4m3Outputs | E2m1Outputs | Bf16Outputs] = {E4M3: E4m3Outputs
 def activate_channels(ctx: Any, v: Sequence[Any], weights: tuple[Any, Any], gates: int = 0) -> list[Any]:
     """Activates a thread's eight sums of 8 tokens to four values: one channel of its two tokens, then the other channel.  In each run of
     four sums the gates of two tokens begin at index `gates`, 0 or 2, and the ups are the other two."""
-    values: list[Any] = []
-    for gate, up in ((gates, 2 - gates), (4 + gates, 6 - gates)):
-        values += activate(ctx, (v[gate], v[gate + 1]), (v[up], v[up + 1]), weights)
-    return values
+    runs = (gates, 2 - gates), (4 + gates, 6 - gates)
+    return [one for gate, up in runs for one in activate(ctx, (v[gate], v[gate + 1]), (v[up], v[up + 1]), weights)]
 
 
 @cute.jit

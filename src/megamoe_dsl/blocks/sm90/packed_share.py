@@ -15,6 +15,8 @@ Each weight row also has a power of two, which multiplies its sums once, after t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar
 
 import cutlass
@@ -191,10 +193,7 @@ class DecodedShare(RowShare):
     def scale_rows(self, parts: Any, last: Stage):
         """Multiplies sums with the powers of two of their weight rows, which lie in the tile's `last` stage, and releases that."""
         words = self.exponents(last)
-        others = Uint32(0)
-        for word in words:
-            others = others | (word ^ Uint32(ONES))
-        if ballot(others) != 0:
+        if ballot(reduce(or_, (word ^ Uint32(ONES) for word in words))) != 0:
             parts = self.scaled(parts, words)
         release_stage(last, self.lane)
         return parts
@@ -202,11 +201,8 @@ class DecodedShare(RowShare):
     def exponents(self, last: Stage) -> list[Any]:
         """Loads words of exponents, by chunk and warp: of rows `pair` and `pair + 1`, each with the rows 8, 64 and 72 further."""
         address = last.shared("row_exponents")
-        words: list[Any] = []
-        for c in range(self.chunks):
-            for w in range(WARPS):
-                words += load_shared_v2(address + 4 * record_index(self.first_chunk + c, w, self.pair))
-        return words
+        places = [record_index(self.first_chunk + c, w, self.pair) for c in range(self.chunks) for w in range(WARPS)]
+        return [word for place in places for word in load_shared_v2(address + 4 * place)]
 
     def scaled(self, parts: Any, words: list[Any]) -> tuple[tuple[Any, ...], ...]:
         """Multiplies all sums with the powers of two in the words of `exponents`."""

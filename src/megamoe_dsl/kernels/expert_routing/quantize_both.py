@@ -5,6 +5,7 @@ GEMM may sum over either; in MXFP8 for every 32.  As `quant.quantize_e4m3_f32` a
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import cutlass
@@ -79,12 +80,7 @@ def quantize_channels(config: cutlass.Constexpr[Any], args: QuantizeArguments, s
     pair, part = thread % PAIRS, thread // PAIRS
     words = [load_shared_u32(config.smem.region.address(smem, "values", part * PART_ROWS + i, pair)) for i in range(PART_ROWS)]
     sides = list(zip(*(unpack_bf16(word) for word in words), strict=True))
-    largest = []
-    for values in sides:
-        amax = Float32(0.0)
-        for value in values:
-            amax = abs_max(amax, value)
-        largest.append(amax)
+    largest = [reduce(abs_max, values, Float32(0.0)) for values in sides]
     if cutlass.const_expr(config.problem.formats.promoted):
         store_shared_f32x2(config.smem.region.address(smem, "maxima", part, 2 * pair), *largest)
         cute.arch.sync_threads()

@@ -8,6 +8,7 @@ whatever its sign, counts as the highest, and -0.0 is 0.0.
 from __future__ import annotations
 
 from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import cutlass
@@ -18,7 +19,7 @@ from ...blocks.cta import begin
 from ...device.cast import LOG2E, f32_of_bits, fma, times_sigmoid
 from ...device.memory import load_f32, load_float, load_u32, load_u64, store_f32, store_u64
 from ...device.ptx import emit_to
-from ...device.warp import shuffle_f32, shuffle_xor_f32, warp_max_u32, warp_min_u32
+from ...device.warp import over_lanes, shuffle_f32, warp_max_u32, warp_min_u32
 from .problem import EXPERTS_PER_LANE_STEP, F32, SIGMOID, SOFTMAX
 
 LANES = EXPERTS_PER_LANE_STEP
@@ -129,12 +130,9 @@ def expert_of_id(config: Any, args: Any, token: Any, lane: Any) -> Int32:
 
 def place_of(config: Any, args: Any, token: Any, expert: Any) -> Int32:
     """Where a replica of an expert is: a token's number chooses among them in turn; -1 for no expert, and for one without a place."""
-    known, places = cutlass.max(expert, Int32(0)), []
-    for replica in range(config.problem.replicas):
-        places.append(Int32(load_u32(args.replicas + (Int64(known) * config.problem.replicas + replica) * 4)))
-    count = Int32(0)
-    for place in places:
-        count = count + Int32(cutlass.select_(place >= 0, Int32(1), Int32(0)))
+    known, most = cutlass.max(expert, Int32(0)), config.problem.replicas
+    places = [Int32(load_u32(args.replicas + (Int64(known) * most + replica) * 4)) for replica in range(most)]
+    count = sum((Int32(cutlass.select_(place >= 0, Int32(1), Int32(0))) for place in places), Int32(0))
     chosen, found = (token + args.replica_shift) % cutlass.max(count, Int32(1)), Int32(-1)
     for replica, place in enumerate(places):
         found = Int32(cutlass.select_(chosen == replica, place, found))
@@ -177,9 +175,7 @@ def choose_experts(config: cutlass.Constexpr[Any], args: Any, token: Int32, lane
     if cutlass.const_expr(problem.hashed):
         share = Float32(cutlass.select_(there, share, Float32(0.0)))
     share = Float32(cutlass.select_(lane < problem.topk, share, Float32(0.0)))
-    total = share
-    for mask in (16, 8, 4, 2, 1):
-        total = total + shuffle_xor_f32(total, mask)
+    total = over_lanes(add, share, (16, 8, 4, 2, 1))
     if cutlass.const_expr(problem.hashed):
         total = Float32(cutlass.select_(total > Float32(0.0), total, Float32(1.0)))
     if cutlass.const_expr(problem.replicas > 0):

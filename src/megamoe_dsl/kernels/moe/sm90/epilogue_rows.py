@@ -37,7 +37,7 @@ from ....device.memory import (
     store_shared_f32,
     store_v4,
 )
-from ....device.warp import shuffle, shuffle_xor, store_where, sync_warp
+from ....device.warp import over_lanes, shuffle, shuffle_xor, store_where, sync_warp
 from ....hardware.operand_tile import SW128
 from ..context import Context, WorkTile
 from ..layouts.smem_plan import CombineRow
@@ -76,9 +76,7 @@ def pass_e4m3(acc: Parts, part: int) -> RowPass:
     codes, exponents = [], []
     for h in range(2):
         words = [cast.pack_bf16(acc[part][4 * j + 2 * h], acc[part][4 * j + 2 * h + 1]) for j in range(16)]
-        amax = reduce(cast.abs_max_bf16, words)
-        for mask in (1, 2):
-            amax = cast.abs_max_bf16(amax, shuffle_xor(amax, mask))
+        amax = over_lanes(cast.abs_max_bf16, reduce(cast.abs_max_bf16, words), (1, 2), shuffle_xor)
         exponents.append(cast.scale_exponent(cast.larger_of_pair(amax)))
         codes.append(encode(words, exponents[h]))
     return RowPass(lambda i: [codes[h][2 * i + j] for j in range(2) for h in range(2)], joined_pairs, exponents)
