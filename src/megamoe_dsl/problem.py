@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any, Self, SupportsIndex
 
@@ -168,7 +169,7 @@ class Problem(ActivatingProblem):
         self.require_flags("biases", "weigh_results")
         self.require("combine", isinstance(self.combine, str) and self.combine in COMBINE, " or ".join(COMBINE))
 
-    @property
+    @cached_property
     def formats(self) -> Recipe:
         return replace(super().formats, combine=COMBINE[self.combine])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -206,12 +206,11 @@ def deepest_ring(config: Any) -> int:
 
 def most_that_fit(num_bytes: Callable[[int], int], capacity: int) -> int:
     """The largest count with `num_bytes(count) <= capacity`; `num_bytes` must not decrease. 0 if one does not fit."""
-    first, second = num_bytes(1), num_bytes(2)
-    if first < second:  # mostly they grow by as much each time
-        straight = 1 + (capacity - first) // (second - first)
+    num_bytes, above = cache(num_bytes), 1
+    if (step := num_bytes(2) - num_bytes(1)) > 0:  # mostly they grow by as much each time
+        straight = 1 + (capacity - num_bytes(1)) // step
         if straight > 0 and num_bytes(straight) <= capacity < num_bytes(straight + 1):
             return straight
-    above = 1
     while num_bytes(above) <= capacity:
         above *= 2
     return bisect_right(range(1, above), capacity, key=num_bytes)
