@@ -27,7 +27,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..layouts.arith import Int, ceil_div, div, minimum, select
-from .scheduler import Order, Scheduler, band_rows, there_and_back
+from .scheduler import Order, Scheduler, place_in_bands, there_and_back
 
 
 @dataclass(frozen=True)
@@ -161,13 +161,8 @@ class FusedMoeOrder(Order):
 
     def _place(self, is_fc1: Any, number: Int, m_blocks: Int) -> tuple[Int, Int]:
         size, n_blocks = self.config.group_m, (self.config.fc1_n_blocks, self.config.fc2_n_blocks)
-        fc1, fc2 = (div(number, size * n) for n in n_blocks)
-        band = select(is_fc1, fc1, fc2)
-        rest = number - band * (size * select(is_fc1, *n_blocks))
-        if size == 1:
-            return band, rest
-        row, n_block = there_and_back(rest, band_rows(band, size, m_blocks))
-        return band * size + row, n_block
+        band = select(is_fc1, *(div(number, size * n) for n in n_blocks))
+        return place_in_bands(number, size, m_blocks, select(is_fc1, *n_blocks), band)
 
     @classmethod
     def blocks(cls, config: Any, counts: Sequence[int], cluster: int) -> Iterator[Block]:

@@ -110,9 +110,10 @@ class Order:
         return step
 
 
-def place_in_bands(number: Int, size: int, m_blocks: Int, n_blocks: int) -> tuple[Int, Int]:
-    """(row block, column block) of a number among `m_blocks` by `n_blocks`: bands of up to `size` row blocks follow one another."""
-    band = div(number, size * n_blocks)
+def place_in_bands(number: Int, size: int, m_blocks: Int, n_blocks: Int, band: Int | None = None) -> tuple[Int, Int]:
+    """(row block, column block) of a number among `m_blocks` by `n_blocks`: bands of up to `size` row blocks follow one another.  `band` is
+    the number's, where `n_blocks` is no constant to divide by."""
+    band = div(number, size * n_blocks) if band is None else band
     rest = number - band * (size * n_blocks)
     if size == 1:
         return band, rest
