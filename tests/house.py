@@ -14,7 +14,7 @@ from structure import PACKAGE, family_imports, imports, modules
 
 ROOT = PACKAGE.parents[1]
 BOUNDS = {
-    "kernels: lines that describe": (5_491, 5_500),
+    "kernels: lines that describe": (5_490, 5_500),
     "kernels: configuration classes": (12, 12),
     "kernels: configuration classes and their bases": (16, None),
     "kernels: functions that launch": (1, 1),
@@ -22,7 +22,7 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (40, 40),
-    "package: lines": (47_986, 48_000),
+    "package: lines": (47_985, 48_000),
     "package: modules": (362, None),
     "package: modules under 40 lines": (49, None),
     "package: lines of bench": (1_936, 2_500),

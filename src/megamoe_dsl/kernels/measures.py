@@ -118,8 +118,7 @@ def measure_math(find: Measurer) -> list[Measure]:
     Only SwiGLU has exponentials, only the Linear2 epilogue writes 8 or 16 bytes a lane to global memory.  With tokens as columns a warp has
     all tokens of a tile, with tokens as rows it has 16: there the measure is the tile.
     """
-    packed = "packed_share.multiply_decoded" if find.config.halves_decoding else "packed_share."
-    share = packed if find.config.packed else "share."
+    share = "packed_share.multiply_decoded" if find.config.halves_decoding else ("share.", "packed_share.")
     k_loop, k_blocks = find.k_loop(share, GMMA, WGMMAS_PER_K_BLOCK)
     tile, half = find.around(k_loop), list[Measure]()
     if not find.config.swap_ab:

@@ -97,7 +97,7 @@ class Measurer:
         per_unit = {kind: count / units for kind, count in kinds.most_common()}
         return Measure(key, role, unit, len(indices) / units, per_unit, self.code[loop.head].address)
 
-    def k_loop(self, function: str, operation: str, per_block: int) -> tuple[Loop, float]:
+    def k_loop(self, function: str | tuple[str, ...], operation: str, per_block: int) -> tuple[Loop, float]:
         loop = self.inner(function, **{operation: per_block})
         return loop, _count(self._instructions(loop.body), operation) / per_block
 
