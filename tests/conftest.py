@@ -37,11 +37,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Imported modules stay, and kernels that a process has compiled are large and few: looking at all that often is 5 % of the time.  What
-    does not go at once stays, too: without looking at it again a process is as large."""
+    """Imported modules stay, and kernels that a process has compiled are large and few: looking at all that often is 5 % of the time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 1_000, 1_000)
+    gc.set_threshold(50_000, 20, 10)
 
 
 @pytest.fixture
