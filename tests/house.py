@@ -22,7 +22,7 @@ BOUNDS = {
     "kernels: imports from one family into another": (0, 0),
     "kernels: isinstance in families and main loops": (0, 0),
     "kernels: modules below kernels/moe/sm90/kernel.py": (40, 40),
-    "package: lines": (47_985, 48_000),
+    "package: lines": (47_983, 48_000),
     "package: modules": (362, None),
     "package: modules under 40 lines": (49, None),
     "package: lines of bench": (1_936, 2_500),

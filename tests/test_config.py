@@ -1,5 +1,6 @@
 """Sm100Config: heuristics at the article's numbers, every constraint, and the budgets of the published shapes."""
 
+import pickle
 from dataclasses import replace
 from math import inf, nextafter, prod
 
@@ -211,6 +212,13 @@ REJECTED = [
     ("num_stages", -1, "between 2 and 7"),
     *((name, value, "an integer") for name in ("block_m", "lookahead", "num_sms", "num_stages") for value in (16.0, "2", True, None)),
 ]
+
+
+@pytest.mark.parametrize("kind", [ConfigError, ProblemError])
+def test_an_error_comes_whole_from_another_process(kind: type[ConfigError | ProblemError]) -> None:
+    found = pickle.loads(pickle.dumps(kind("block_m", 7, "even")))
+    assert type(found) is kind and (found.field, found.value, found.allowed) == ("block_m", 7, "even")
+    assert str(found) == "block_m = 7: must be even"
 
 
 @pytest.mark.parametrize(("field", "value", "allowed"), REJECTED)

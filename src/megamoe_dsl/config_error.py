@@ -34,12 +34,19 @@ def shown(value: object) -> str:
     return text if len(text) <= 400 else f"{text[:400]}..."
 
 
-class ConfigError(ValueError):
-    """A field of a kernel's configuration is out of range; the message names the field, its value and what is allowed."""
+class FieldError(ValueError):
+    """A field or an argument is out of range; the message names it, its value and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field} = {shown(value)}: must be {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
+
+    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.allowed)
+
+
+class ConfigError(FieldError):
+    """A field of a kernel's configuration is out of range."""
 
 
 def require(holds: bool, field: str, value: object, allowed: str) -> None:

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, Self, SupportsIndex
 
 from .activation import ACTIVATIONS, SILU, Activation, GatedProduct
-from .config_error import as_integer, shown
+from .config_error import FieldError, as_integer
 from .recipe import BF16, COMBINE, RECIPES, Recipe
 
 MAX_TOPK = 32  # one lane of a warp per top-k slot
@@ -22,12 +22,8 @@ MAX_CLAMP = 1e15  # gate times up stays far within FP32, and the number has no e
 MAX_RECEIVED = 1 << 27  # pool tokens of a rank: rows, and the 8 scale words a row can take, are counted in 32 bits
 
 
-class ProblemError(ValueError):
+class ProblemError(FieldError):
     """A field of a `Problem`, or an argument checked against one, is out of range."""
-
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {shown(value)}: must be {allowed}")
-        self.field, self.value, self.allowed = field, value, allowed
 
 
 def integer_between(field: str, value: object, low: int, high: int, allowed: str) -> int:

@@ -24,7 +24,7 @@ BY_ROLE = {Role.TOKEN_LOADER: (1, Activity.LOAD), Role.WEIGHT_LOADER: (1, Activi
 
 @pytest.fixture(scope="module", params=[rarely(16), 128], ids=["columns", "rows"])
 def subject(request: pytest.FixtureRequest) -> tuple[Sm90Config, HopperCase]:
-    moe = problem(24, intermediate=256, hidden=256, num_experts=8, topk=4)
+    moe = problem(24, intermediate=256, hidden=256, num_experts=16, topk=4)
     kernel = config(moe, num_sms=SMS, block_m=request.param, lookahead=2, num_stages=3, trace=True)
     return kernel, hopper_case(moe, (24, 13), 0, exact=False)
 

@@ -37,14 +37,9 @@ MATH_THREADS = 128 * MATH_WARPGROUPS
 
 
 def sync_math_warps() -> None:
-    """All threads of both warpgroups."""
+    """All threads of both warpgroups.  Before maxima are written, the wait for store_empty has ordered that all have read those of the tile
+    before, but by single lanes of the store warp, which compute-sanitizer does not follow."""
     named_barrier(NamedBarrier.EPILOGUE_ALL, MATH_THREADS)
-
-
-def begin_exchange() -> None:
-    """Waits until all math warps have read the maxima of the tile before.  The wait for store_empty has ordered that already, but by single
-    lanes of the store warp, which compute-sanitizer does not follow."""
-    sync_math_warps()
 
 
 @cute.jit
@@ -53,7 +48,7 @@ def pieces_e4m3(ctx: Context, tile: WorkTile, me: ColumnShare, outputs: Any, pea
     128 channels, which all math warps share.  `peaks` are the largest of the warp's values of each token of a pair."""
     row = ctx.config.first_row(tile.pool_block)
     warp = me.group * 4 + me.warp
-    begin_exchange()
+    sync_math_warps()
     if me.lane < 4:
         for g in cutlass.range_constexpr(len(peaks)):
             emit("st.shared.v2.f32 [{}], {{{}, {}}};", ctx.shared("amax", warp, me.pair) + g * 32, *peaks[g])

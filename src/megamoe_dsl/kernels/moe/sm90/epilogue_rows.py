@@ -43,7 +43,7 @@ from ..context import Context, WorkTile
 from ..layouts.smem_plan import CombineRow
 from ..pool import add_bias, bias_address, free_rows, weighs_bias, weight_of
 from ..results import encode, joined, send_scales
-from .epilogue_columns import begin_exchange, sync_math_warps
+from .epilogue_columns import sync_math_warps
 from .memory_plan import TILE_ROWS
 
 Parts = Sequence[Sequence[Any]]
@@ -170,7 +170,7 @@ def finish_fc1(ctx: Context, tile: WorkTile, me: RowShare, acc: Any):
 def peaks_of_row(ctx: Context, me: RowShare, peaks: list[Any]) -> list[Any]:
     """Maxima over both chunks, by way of SMEM: a warp of the other warpgroup, with the same tokens, has those of the other chunk."""
     mine, theirs = (ctx.shared("amax", group * 4 + me.warp, me.row) for group in (me.group, me.group ^ 1))
-    begin_exchange()
+    sync_math_warps()
     if (me.lane & 3) == 0:
         for h in cutlass.range_constexpr(2):
             store_shared_f32(mine + 32 * h, peaks[h])
