@@ -55,16 +55,20 @@ def joules_of(candidates: Mapping[str, Callable[[], None]], us: Mapping[str, flo
 
 
 def joules_per_call(run: Callable[[], None], meter: EnergyMeter, calls: int) -> float:
-    """Of so many calls that follow one another, after a third as many that nobody counts."""
-    graph = graph_of(run, 10)
-    for _ in range(calls // 30 + 1):
-        graph.replay()
+    """Of so many calls that follow one another as graphs."""
+    return joules_per_run(graph_of(run, 10).replay, meter, calls // 10 + 1) / 10
+
+
+def joules_per_run(run: Callable[[], object], meter: EnergyMeter, count: int) -> float:
+    """Of all ranks together, of `count` runs that follow one another, after a third as many that nobody counts."""
+    for _ in range(count // 3 + 1):
+        run()
     synchronize()
     before = meter.joules()
-    for _ in range(calls // 10 + 1):
-        graph.replay()
+    for _ in range(count):
+        run()
     torch.cuda.synchronize()
     used = torch.tensor(meter.joules() - before, dtype=torch.float64, device="cuda")
     if dist.is_initialized():
         dist.all_reduce(used)
-    return float(used) / (10 * (calls // 10 + 1))
+    return float(used) / count

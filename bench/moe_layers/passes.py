@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from energy_per_call import ENERGY_S, EnergyMeter
+from energy_per_call import ENERGY_S, EnergyMeter, joules_per_run
 from megamoe_dsl.bench.timing import Times, time_back_to_back
 from training_tables import DENSE
 
@@ -71,8 +71,8 @@ class Passes:
         """Microseconds of each way's both passes and of a dense product in turns that last, and after a pause; joules in between."""
         calls: dict[str, Callable[[], Any]] = {way: partial(self.gradients, way) for way in self.forwards}
         calls[DENSE] = dense_product()
-        us = sustained(calls, turns)
-        joules = {name: joules_per_call(call, math.ceil(ENERGY_S * 1e6 / us[name].median)) for name, call in calls.items()}
+        us, meter = sustained(calls, turns), EnergyMeter()
+        joules = {name: joules_per_run(call, meter, math.ceil(ENERGY_S * 1e6 / us[name].median)) for name, call in calls.items()}
         rested = {name: Times.of([time_rested(call) for _ in range(turns)]) for name, call in calls.items()}
         return {
             "us": {name: asdict(one) for name, one in us.items()},
@@ -110,19 +110,6 @@ def sustained(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, Time
 
     times = time_back_to_back({name: partial(repeated, name) for name in calls}, 1, turns)
     return {name: Times.of([value / often[name] for value in astuple(one)]) for name, one in times.items()}
-
-
-def joules_per_call(call: Callable[[], Any], count: int) -> float:
-    """Of so many calls, after a third as many that nobody counts."""
-    meter = EnergyMeter()
-    for _ in range(count // 3):
-        call()
-    torch.cuda.synchronize()
-    before = meter.joules()
-    for _ in range(count):
-        call()
-    torch.cuda.synchronize()
-    return (meter.joules() - before) / count
 
 
 def time_rested(call: Callable[[], Any]) -> float:

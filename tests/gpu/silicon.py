@@ -105,7 +105,7 @@ def points_of_blackwell() -> list[Point]:
                     found.append(point(f"{kind}_r1_m{m}_k{k}", m, ((m + 5,), (3,), (m // 2 + 1,)), exact, block_k=k, recipe=recipe))
         found.append(point(f"{recipe}_exact_r4_m32", 32, ((16, 0, 9, 3), (1, 20, 0, 5)), topk=3, recipe=recipe))
         found.append(point(f"{recipe}_exact_r8_m128", 128, eight, topk=3, recipe=recipe))
-        staged = problem.formats.scaled and not problem.formats.weights.factor
+        staged = recipe in find_kernel("moe_fc1").recipes[SM100.name]
         for name, unfused in (("once", False), *((("once_stages", True),) if staged else ())):
             found.append(point(f"{recipe}_{name}", 32, ((9,),), experts_per_rank=2, topk=1, num_sms=2, recipe=recipe, unfused=unfused))
     return found
